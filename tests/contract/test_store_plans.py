@@ -7,13 +7,16 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
+from heddle_controller.plan.causes import Cause, CauseKind
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import StaleEpoch, StaleGeneration
+from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts, Programmed
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE
 
+CAUSES = (Cause(CauseKind.LINK_LOST, ("l0,s0",), 1), Cause(CauseKind.FLOWS_CHANGED))
 BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),))
 
 
@@ -27,7 +30,7 @@ async def commit(store: Store, epoch: int, generation: int) -> Committed:
         expected_generation=generation - 1,
         plan=plan,
         program=program_of(plan, epoch, generation, intent.version),
-        facts=PlanFacts(changed_count=3, solve_seconds=0.25),
+        facts=PlanFacts(changed_count=3, solve_seconds=0.25, causes=CAUSES),
     )
 
 
@@ -104,15 +107,22 @@ async def test_program_must_be_of_its_commit(led: Store) -> None:
 
 
 async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
-    """The plan before is still there by its generation; one long past is not."""
-    for generation in range(1, 12):
+    """The plan before is still there by its generation; of one long past a summary is."""
+    last = KEPT + 2
+    for generation in range(1, last + 1):
         await commit(led, 1, generation)
-    newest, before = await led.committed("f1"), await led.committed("f1", 10)
+    newest, before = await led.committed("f1"), await led.committed("f1", last - 1)
     assert newest is not None
     assert before is not None
-    assert (newest.generation, before.generation) == (11, 10)
-    assert await led.committed("f1", 1) is None
-    assert await led.committed("f1", 12) is None
+    assert (newest.generation, before.generation) == (last, last - 1)
+    assert await led.committed("f1", 2) is None
+    assert await led.committed("f1", 3) is not None
+    assert await led.committed("f1", last + 1) is None
+    summaries = await led.plan_summaries("f1")
+    assert [one.generation for one in summaries] == [*range(last, 0, -1)]
+    assert summaries[0].facts == newest.facts
+    assert summaries[0].facts.causes == CAUSES
+    assert await led.plan_summaries("f1", below=4, limit=2) == summaries[-3:-1]
 
 
 async def test_plan_outlives_the_fabric_it_was_made_on(led: Store) -> None:

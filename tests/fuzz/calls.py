@@ -115,6 +115,8 @@ GOOD: dict[str, Callable[[], Message]] = {
     "DeleteJob": lambda: placement_pb2.DeleteJobRequest(name=f"{F1}/jobs/j1"),
     "WatchJobs": lambda: placement_pb2.WatchJobsRequest(parent=F1),
     "GetPlan": lambda: plan_pb2.GetPlanRequest(name=PLAN),
+    "ListPlans": lambda: plan_pb2.ListPlansRequest(parent=PLAN, page_size=1),
+    "ComparePlans": lambda: plan_pb2.ComparePlansRequest(plan=PLAN, before=1),
     "ListRoutes": lambda: plan_pb2.ListRoutesRequest(parent=PLAN, page_size=1, link=LINK),
     "WatchPlan": lambda: plan_pb2.WatchPlanRequest(name=PLAN),
     "ExplainFlow": lambda: plan_pb2.ExplainFlowRequest(plan=PLAN, flow="j1/f0"),

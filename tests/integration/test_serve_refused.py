@@ -50,6 +50,8 @@ NAMED: list[Made] = [
         ("demands.ReportRates", demand_pb2.ReportRatesRequest, "fabric", ""),
         ("demands.WatchRates", demand_pb2.WatchRatesRequest, "fabric", ""),
         ("plans.GetPlan", plan_pb2.GetPlanRequest, "name", ""),
+        ("plans.ListPlans", plan_pb2.ListPlansRequest, "parent", ""),
+        ("plans.ComparePlans", plan_pb2.ComparePlansRequest, "plan", ""),
         ("plans.ListRoutes", plan_pb2.ListRoutesRequest, "parent", ""),
         ("plans.WatchPlan", plan_pb2.WatchPlanRequest, "name", ""),
         ("plans.ExplainFlow", plan_pb2.ExplainFlowRequest, "plan", ""),

@@ -19,6 +19,7 @@ COMMANDS = (
     "doctor",
     "drain",
     "fabric",
+    "history",
     "job",
     "overlay",
     "plan",

@@ -1,21 +1,25 @@
-"""``heddle plan``: a plan from files to a file, without any server."""
+"""``heddle plan``: a plan from files to a file, without any server; a controller's compared."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from heddle.v1 import common_pb2
+from heddle.v1 import plan_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
+from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, CommandGroup, Failure
+from heddle_controller.cli.history import causes_text
+from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
-from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row
+from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row, path_text
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -24,10 +28,11 @@ from heddle_controller.plan.verify import PlanInvalid
 FILE = click.Path(path_type=Path)
 """Checked by whoever opens it, who names the cure in one line."""
 REASONS_SHOWN = 10
+GENERATIONS = 2**63 - 1
 
 
-@click.command(epilog=EXIT_CODES)
-@click.option("--fabric", type=FILE, required=True, help="fabric.json, plain or gzip.")
+@click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXIT_CODES)
+@click.option("--fabric", type=FILE, help="fabric.json, plain or gzip.")
 @click.option("--flows", type=FILE, help="flows.csv, plain or gzip.")
 @click.option("--jobs", type=FILE, help="jobs.yaml; its flows come on top of --flows.")
 @click.option("--qps", type=click.IntRange(1, MOST_QPS), help="QPs of every flow.")
@@ -58,7 +63,14 @@ REASONS_SHOWN = 10
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @click.pass_context
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
-    """Plan flows on a fabric offline, without a controller."""
+    """Plan flows on a fabric offline, without a controller.
+
+    'heddle plan diff' compares two plans of a controller.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if asked["fabric"] is None:
+        raise click.UsageError("Missing option '--fabric'.", ctx)
     request = PlanRequest(**asked)
     if request.flows is None and request.jobs is None:
         raise Failure("nothing to plan: give --flows, --jobs or both")
@@ -80,6 +92,48 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
         _summary(outcome, request.out)
     if outcome.plan.unrouted:
         sys.exit(UNROUTED)
+
+
+@plan.command("diff")
+@click.argument("before", type=click.IntRange(1, GENERATIONS))
+@click.argument("after", type=click.IntRange(0, GENERATIONS), default=0)
+@with_client
+def diff(client: Terms, *, before: int, after: int) -> None:
+    """Say what moved from one plan to another, by generation; without AFTER to the newest.
+
+    'heddle history' lists generations.
+    """
+    request = pb.ComparePlansRequest(plan=f"{client.fabric}/plan", before=before, after=after)
+    answer = client.api.plans.ComparePlans(request)
+    if client.json:
+        echo_json(answer)
+        return
+    was, now = answer.before, answer.after
+    echo_pairs(
+        {
+            "plans": f"{was.generation} -> {now.generation}",
+            "why": causes_text(answer.causes),
+            "worst link": f"{was.certificate.max_utilization:.3f} -> "
+            f"{now.certificate.max_utilization:.3f}",
+            "without a path": f"{was.unrouted_count} -> {now.unrouted_count}",
+            "moved": f"{answer.moved_count} flows",
+        }
+    )
+    if answer.jobs:
+        rows = [
+            (one.job or "-", f"{one.before.share:.1%}", f"{one.after.share:.1%}", one.after.flow)
+            for one in answer.jobs
+        ]
+        echo_table(["job", "slowest flow before", "after", "flow"], rows)
+    if answer.moved:
+        moved = [(one.flow, _paths(one.before), _paths(one.after)) for one in answer.moved]
+        echo_table(["flow", "before", "after"], moved)
+    if answer.moved_count > len(answer.moved):
+        echo(f"and {answer.moved_count - len(answer.moved)} more", err=True)
+
+
+def _paths(paths: Iterable[common_pb2.Path]) -> str:
+    return "; ".join(map(path_text, paths)) or "none"
 
 
 @contextmanager

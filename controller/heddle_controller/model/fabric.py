@@ -425,6 +425,13 @@ class Fabric:
         parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
         return f"{ids[a]}-{ids[b]}" + (f"#{links.key[row]}" if parallel else "")
 
+    def link_argument(self, row: int) -> str:
+        """A link as commands take it: ``A,B``, and ``,KEY`` where links run parallel."""
+        links, ids = self.structure.links, self.structure.nodes.ids
+        a, b = int(links.a[row]), int(links.b[row])
+        parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
+        return ",".join([ids[a], ids[b], *([str(links.key[row])] if parallel else [])])
+
     def rows_of_kind(self, *kinds: NodeKind) -> Ints:
         """Node rows of the given kinds, ascending."""
         return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))

@@ -47,6 +47,7 @@ from heddle_controller.state.records import (
     LinkName,
     LinkRecord,
     PlanFacts,
+    PlanSummary,
     Programmed,
     Request,
     Reservation,
@@ -291,6 +292,12 @@ class PlanStore(Protocol):
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
         """The newest plan, or that of a generation; None where there is none (any more)."""
+        ...
+
+    async def plan_summaries(
+        self, fabric: str, *, below: int = 0, limit: int = 0
+    ) -> Sequence[PlanSummary]:
+        """Plans below a generation (0: all), newest first, as far as they are remembered."""
         ...
 
     async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:

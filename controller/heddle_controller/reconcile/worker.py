@@ -14,6 +14,7 @@ import structlog
 from heddle_controller.model.plan import Certificate
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Program
+from heddle_controller.plan.causes import causes_between
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
 from heddle_controller.reconcile.facts import job_facts
@@ -249,13 +250,14 @@ class Worker:
         self, intent: Intent, refused: Refused, planned: Planned, seconds: float
     ) -> None:
         before = self._committed.generation if self._committed else 0
+        causes = causes_between(self._committed.plan if self._committed else None, planned.plan)
         committed = await self._world.store.commit(
             self._fabric,
             epoch=self._epoch,
             expected_generation=before,
             plan=planned.plan,
             program=Program(self._epoch, before + 1, intent.version, planned.entries),
-            facts=PlanFacts(planned.changed_count, seconds),
+            facts=PlanFacts(planned.changed_count, seconds, causes=causes),
         )
         self._committed, self._version = committed, intent.version
         self._account = _account(committed.generation, intent, refused)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
+from heddle_controller.model.errors import refuse
 from heddle_controller.plan.explain import explain
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import JobFlows
@@ -24,6 +25,7 @@ from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
 from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
+from heddle_controller.serve.history import compared_to_pb, kept_plan, summary_to_pb
 from heddle_controller.serve.job_ports import ToldPorts, rows_of
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.port_paths import check_reporter, check_room, report_of
@@ -61,9 +63,37 @@ class PlanService(PlanServiceServicer):
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
         fabric = names.parse_plan(request.name, "name")
         plan = await self._summaries.of(fabric)
-        if plan is None:
-            raise _no_plan(fabric)
+        if plan is None or request.generation not in {0, plan.generation}:
+            kept = await kept_plan(self._store, fabric, request.generation)
+            return await asyncio.to_thread(codec.summary_to_pb, fabric, kept)
         return plan
+
+    @override
+    async def ListPlans(
+        self, request: pb.ListPlansRequest, context: Context
+    ) -> pb.ListPlansResponse:
+        """Newest first; plans that come meanwhile are on no later page."""
+        fabric = names.parse_plan(request.parent, "parent")
+        collection = f"plans/{fabric}"
+        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        found = await self._store.plan_summaries(fabric, below=part.row(""), limit=part.size + 1)
+        told = found[: part.size]
+        return pb.ListPlansResponse(
+            plans=[summary_to_pb(one) for one in told],
+            next_page_token=part.token(told[-1].generation) if len(found) > len(told) else "",
+        )
+
+    @override
+    async def ComparePlans(
+        self, request: pb.ComparePlansRequest, context: Context
+    ) -> pb.ComparePlansResponse:
+        """Any two that are kept, in either order."""
+        fabric = names.parse_plan(request.plan, "plan")
+        if not request.before:
+            raise refuse("request", "before", "it is 0: give a generation of heddle history")
+        before = await kept_plan(self._store, fabric, request.before)
+        after = await kept_plan(self._store, fabric, request.after)
+        return await asyncio.to_thread(compared_to_pb, fabric, before, after)
 
     async def _index(self, fabric: str) -> FlowIndex:
         index = await self._indexes.of(fabric)

@@ -147,7 +147,7 @@ def what_if_to_pb(
         after=after,
         moved_flows=[ids[row] for row in found.comparison.moved[:MAX_TOLD].tolist()],
         unrouted=[routes.route(row) for row in lost[:MAX_TOLD]],
-        jobs=_outcomes(fares_of(old), fares_of(new))[:MAX_TOLD],
+        jobs=outcomes(fares_of(old), fares_of(new))[:MAX_TOLD],
         staying_flows=[ids[row] for row in staying[:MAX_TOLD].tolist()],
         staying_count=len(staying),
         cut_off_hosts=_cut_off_hosts(old.fabric, new.fabric)[:MAX_TOLD],
@@ -189,7 +189,7 @@ def _switch(fabric: Fabric, name: str, field: str) -> int:
     return node
 
 
-def _outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:
+def outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:
     """Jobs that fare otherwise, those that lose most first."""
     was, now = _slowest(before), _slowest(after)
     idle = pb.SlowestFlow(share=1.0)

@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from heddle_controller.plan.causes import Cause, CauseKind
 from heddle_controller.state.change import FACTS, NEITHER, Blob, Change, Stamp
 from heddle_controller.state.errors import StaleGeneration
 from heddle_controller.state.jobs import FACT, job_etag
-from heddle_controller.state.records import JobFacts, PlanFacts, Programmed
+from heddle_controller.state.records import JobFacts, PlanFacts, PlanSummary, Programmed
 from heddle_controller.state.view import FACTS_VERSION, GENERATION, JOB, View, check_known
 
-KEPT = 4
-"""Plans kept of each fabric: an agent that was away for a few still holds a table we know."""
-PLAN, PROGRAMMED = "plan", "programmed"
+KEPT = 16
+"""Plans kept of each fabric, to be looked at and gone back to. An agent that was away for a few
+still holds a table we know."""
+REMEMBERED = 1000
+"""Plans of which a summary is kept."""
+PLAN, SUMMARY, PROGRAMMED = "plan", "summary", "programmed"
 KEPT_FOR = "kept_for"
 """See ``Committed``."""
 
@@ -33,19 +37,12 @@ class PlanRow:
     """Blob of the structure that it was made on."""
     digest: str
     """Of the structure."""
-    changed_count: int
-    solve_seconds: float
-    commit_time: float
     base: str = ""
     """Blob of the plan that ``blob`` is a delta of; empty where it is whole."""
 
     def blobs(self) -> tuple[str, ...]:
         """All that it points at."""
         return (self.blob, self.structure, *([self.base] if self.base else []))
-
-    def facts(self) -> PlanFacts:
-        """As they are told."""
-        return PlanFacts(self.changed_count, self.solve_seconds, self.commit_time)
 
 
 class UnknownBaseError(Exception):
@@ -55,11 +52,10 @@ class UnknownBaseError(Exception):
 def commit(
     view: View,
     row: PlanRow,
+    summary: PlanSummary,
     keep: Sequence[Blob],
     stamp: Stamp,
     *,
-    epoch: int,
-    generation: int,
     switches: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Change:
     """Make a plan the newest, and drop the oldest.
@@ -73,17 +69,20 @@ def commit(
         UnknownBaseError: the base may be gone.
     """
     check_known(view)
-    newest = view.number(GENERATION)
+    newest, generation = view.number(GENERATION), summary.generation
     if newest != generation - 1:
         raise StaleGeneration(generation - 1, newest)
     if row.base and not _stands_on(view, newest, row.base):
         raise UnknownBaseError
     gone = {name: old for name, old in plan_rows(view).items() if name <= generation - KEPT}
     sets: dict[str, bytes | None] = {
-        _field(generation): orjson.dumps(replace(row, commit_time=stamp.now)),
+        _field(generation): orjson.dumps(row),
+        _field(generation, SUMMARY): orjson.dumps(summary),
         GENERATION: str(generation).encode(),
         **{_field(name): None for name in gone},
     }
+    if view.raw(forgotten := _field(generation - REMEMBERED, SUMMARY)) is not None:
+        sets[forgotten] = None
     held = programmed(view).on_others(*switches)
     if held != programmed(view):
         sets[PROGRAMMED] = _programmed_bytes(held)
@@ -95,24 +94,29 @@ def commit(
         sets=sets,
         keep=tuple(keep),
         drop=tuple(blob for old in gone.values() for blob in old.blobs()),
-        epoch=epoch,
+        epoch=summary.epoch,
     )
 
 
-def certify(view: View, epoch: int, generation: int, blob: Blob, stamp: Stamp) -> Change | None:
+def certify(
+    view: View, blob: Blob, stamp: Stamp, *, epoch: int, generation: int, bound: float
+) -> Change | None:
     """Put the newest plan, whole, in place of what is kept of it; None where it is not the newest.
 
-    ``blob`` is the same plan under a better certificate.
+    ``blob`` is the same plan under a better certificate, whose lower bound is ``bound``.
     """
-    row = plan_row(view, generation)
-    if row is None or view.number(GENERATION) != generation:
+    row, summary = plan_row(view, generation), plan_summary(view, generation)
+    if row is None or summary is None or view.number(GENERATION) != generation:
         return None
     return Change(
         fabric=view.name,
         moves=FACTS,
         time=stamp.now,
         guards=(view.guard(GENERATION), view.guard(_field(generation))),
-        sets={_field(generation): orjson.dumps(replace(row, blob=blob.id, base=""))},
+        sets={
+            _field(generation): orjson.dumps(replace(row, blob=blob.id, base="")),
+            _field(generation, SUMMARY): orjson.dumps(replace(summary, lower_bound=bound)),
+        },
         keep=(blob,),
         drop=tuple(one for one in row.blobs() if one != row.structure),
         epoch=epoch,
@@ -176,6 +180,18 @@ def plan_rows(view: View) -> dict[int, PlanRow]:
     return {int(name): row for name, row in view.all(PLAN, _parse).items()}
 
 
+def plan_summary(view: View, generation: int) -> PlanSummary | None:
+    """What is remembered of a plan; None if nothing is (any more)."""
+    return view.get(SUMMARY, str(generation), _parse_summary)
+
+
+def plan_summaries(view: View, below: int, limit: int) -> list[PlanSummary]:
+    """Of plans below a generation (0: all), newest first, so many at most."""
+    known = [int(name) for name in view.names(SUMMARY)]
+    wanted = sorted((at for at in known if not below or at < below), reverse=True)
+    return [one for at in wanted[:limit] if (one := plan_summary(view, at)) is not None]
+
+
 def programmed(view: View) -> Programmed:
     """What switches hold."""
     return view.get(PROGRAMMED, "", _parse_programmed) or Programmed()
@@ -199,5 +215,15 @@ def _parse_programmed(raw: bytes) -> Programmed:
     return Programmed(*orjson.loads(raw))
 
 
-def _field(generation: int) -> str:
-    return f"{PLAN}/{generation}"
+def _parse_summary(raw: bytes) -> PlanSummary:
+    told = orjson.loads(raw)
+    facts = told.pop("facts")
+    causes = tuple(
+        Cause(CauseKind(one["kind"]), tuple(one["names"]), one["count"])
+        for one in facts.pop("causes")
+    )
+    return PlanSummary(**told, facts=PlanFacts(**facts, causes=causes))
+
+
+def _field(generation: int, kind: str = PLAN) -> str:
+    return f"{kind}/{generation}"

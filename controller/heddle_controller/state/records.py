@@ -21,6 +21,7 @@ from heddle_controller.model.fabric import Fabric, Floats, LinkKey, State
 from heddle_controller.model.job import Gpus, Job, held_of
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
+from heddle_controller.plan.causes import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,22 @@ class PlanFacts:
     solve_seconds: float = 0.0
     commit_time: float = 0.0
     """Given by the store."""
+    causes: tuple[Cause, ...] = ()
+    """Why it followed the plan before."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What is remembered of a plan for longer than its paths."""
+
+    generation: int
+    epoch: int
+    intent_version: int
+    flow_count: int
+    unrouted_count: int
+    max_utilization: float
+    lower_bound: float
+    facts: PlanFacts
 
 
 @dataclass(frozen=True, slots=True)

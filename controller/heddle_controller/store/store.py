@@ -50,6 +50,7 @@ from heddle_controller.state.records import (
     LinkName,
     LinkRecord,
     PlanFacts,
+    PlanSummary,
     Programmed,
     Request,
     Reservation,
@@ -395,16 +396,10 @@ class StateStore:
             self._check_epoch(program.epoch)
             meta, facts = fabrics.meta_of(view), replace(made.facts, commit_time=stamp.now)
             on = Blob(meta.blob, None) if meta.digest == digest else structure
-            counts = facts.changed_count, facts.solve_seconds, facts.commit_time
-            row = plans.PlanRow(blob.id, on.id, digest, *counts, base)
+            row = plans.PlanRow(blob.id, on.id, digest, base)
             keep = (blob, on, *([Blob(base, None)] if base else []))
-            change = plans.commit(
-                *(view, row, keep, stamp),
-                epoch=program.epoch,
-                generation=program.generation,
-                switches=switches,
-            )
-            return change, facts
+            summary = _summary(plan, program, facts)
+            return plans.commit(view, row, summary, keep, stamp, switches=switches), facts
 
         facts = await self._write(fabric, NO_ASK, decide)
         whole = None if delta else Base(blob.id, (plan, program), len(body))
@@ -463,7 +458,10 @@ class StateStore:
         def decide(view: View, stamp: Stamp) -> tuple[Change, bool]:
             check_known(view)
             self._check_epoch(epoch)
-            change = plans.certify(view, epoch, generation, blob, stamp)
+            bound = certificate.lower_bound
+            change = plans.certify(
+                view, blob, stamp, epoch=epoch, generation=generation, bound=bound
+            )
             if change is None:
                 return Change(fabric, NEITHER, stamp.now, (view.guard(GENERATION),)), False
             return change, True
@@ -478,12 +476,21 @@ class StateStore:
         while True:
             view = await self._view(fabric)
             with self._large.sound():
-                row = plans.plan_row(view, generation or view.number(GENERATION))
-            if row is None:
+                wanted = generation or view.number(GENERATION)
+                row, summary = plans.plan_row(view, wanted), plans.plan_summary(view, wanted)
+            if row is None or summary is None:
                 return None
             found = await self._large.plan(fabric, row, newest=not generation)
             if found is not None:
-                return self._as_committed(view, found, row.facts())
+                return self._as_committed(view, found, summary.facts)
+
+    async def plan_summaries(
+        self, fabric: str, *, below: int = 0, limit: int = 0
+    ) -> Sequence[PlanSummary]:
+        """See ``PlanStore``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return plans.plan_summaries(view, below, limit or plans.REMEMBERED)
 
     async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
         """See ``PlanStore``."""
@@ -625,6 +632,19 @@ class StateStore:
     async def close(self) -> None:
         """See ``Store``."""
         await self.applier.close()
+
+
+def _summary(plan: Plan, program: Program, facts: PlanFacts) -> PlanSummary:
+    return PlanSummary(
+        generation=program.generation,
+        epoch=program.epoch,
+        intent_version=program.intent_version,
+        flow_count=len(plan.flows),
+        unrouted_count=len(plan.unrouted),
+        max_utilization=plan.certificate.max_utilization,
+        lower_bound=plan.certificate.lower_bound,
+        facts=facts,
+    )
 
 
 def _same(ask: Ask, remembered: bytes) -> bytes:

@@ -180,6 +180,7 @@ class Client:
     list_demand_sets = _blocking(Operations.list_demand_sets)
     list_demands = _blocking(Operations.list_demands)
     list_routes = _blocking(Operations.list_routes)
+    list_plans = _blocking(Operations.list_plans)
     watch_jobs = _iterating(Operations.watch_jobs)
     watch_fabric = _iterating(Operations.watch_fabric)
     watch_plans = _iterating(Operations.watch_plans)

@@ -274,6 +274,17 @@ class Operations:
                 continue  # each plan that comes is a reason for one more reading, and for no more
             return generation, found
 
+    async def list_plans(self, *, since: float = 0.0) -> list[plan_pb2.PlanSummary]:
+        """Plans that were committed since then (Unix seconds), the newest first."""
+        request = plan_pb2.ListPlansRequest(parent=f"{await self.fabric()}/plan", page_size=PAGE)
+        found: list[plan_pb2.PlanSummary] = []
+        async for page in _pages(self._plans.ListPlans, request):
+            for plan in page.plans:
+                if plan.commit_time.ToNanoseconds() * 1e-9 < since:
+                    return found
+                found.append(plan)
+        return found
+
     async def watch_jobs(
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from heddle.v1 import common_pb2 as _common_pb2
 from heddle.v1 import demand_pb2 as _demand_pb2
 from heddle.v1 import placement_pb2 as _placement_pb2
@@ -188,20 +189,312 @@ class GetPlanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/plan"."""
+    generation: _builtins.int
+    """Which plan; 0: the newest. NOT_FOUND where its paths are not kept any more."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetPlanRequest: _TypeAlias = GetPlanRequest  # noqa: Y015
+
+@_typing.final
+class ListPlansRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1/plan"."""
+    page_size: _builtins.int
+    """At most so many; 0 is the server's choice, 1000 the ceiling."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlansRequest: _TypeAlias = ListPlansRequest  # noqa: Y015
+
+@_typing.final
+class ListPlansResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLANS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanSummary]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        plans: _abc.Iterable[Global___PlanSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "plans", b"plans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlansResponse: _TypeAlias = ListPlansResponse  # noqa: Y015
+
+@_typing.final
+class PlanSummary(_message.Message):
+    """What is remembered of a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    INTENT_VERSION_FIELD_NUMBER: _builtins.int
+    COMMIT_TIME_FIELD_NUMBER: _builtins.int
+    FLOW_COUNT_FIELD_NUMBER: _builtins.int
+    UNROUTED_COUNT_FIELD_NUMBER: _builtins.int
+    CHANGED_COUNT_FIELD_NUMBER: _builtins.int
+    SOLVE_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_UTILIZATION_FIELD_NUMBER: _builtins.int
+    LOWER_BOUND_FIELD_NUMBER: _builtins.int
+    CAUSES_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """See Plan."""
+    epoch: _builtins.int
+    intent_version: _builtins.int
+    flow_count: _builtins.int
+    unrouted_count: _builtins.int
+    changed_count: _builtins.int
+    solve_seconds: _builtins.float
+    max_utilization: _builtins.float
+    """See Certificate."""
+    lower_bound: _builtins.float
+    @_builtins.property
+    def commit_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def causes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanCause]:
+        """Why it followed the plan before."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        intent_version: _builtins.int = ...,
+        commit_time: _timestamp_pb2.Timestamp | None = ...,
+        flow_count: _builtins.int = ...,
+        unrouted_count: _builtins.int = ...,
+        changed_count: _builtins.int = ...,
+        solve_seconds: _builtins.float = ...,
+        max_utilization: _builtins.float = ...,
+        lower_bound: _builtins.float = ...,
+        causes: _abc.Iterable[Global___PlanCause] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_time", b"commit_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["causes", b"causes", "changed_count", b"changed_count", "commit_time", b"commit_time", "epoch", b"epoch", "flow_count", b"flow_count", "generation", b"generation", "intent_version", b"intent_version", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "solve_seconds", b"solve_seconds", "unrouted_count", b"unrouted_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanSummary: _TypeAlias = PlanSummary  # noqa: Y015
+
+@_typing.final
+class PlanCause(_message.Message):
+    """One kind of change that led to a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PlanCause._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: PlanCause._Kind.ValueType  # 0
+        FABRIC_PUT: PlanCause._Kind.ValueType  # 1
+        """There is a first plan, or the fabric was put with other nodes or links."""
+        LINK_LOST: PlanCause._Kind.ValueType  # 2
+        """Links are down or drained."""
+        LINK_BACK: PlanCause._Kind.ValueType  # 3
+        SWITCH_LOST: PlanCause._Kind.ValueType  # 4
+        """Switches are down or drained."""
+        SWITCH_BACK: PlanCause._Kind.ValueType  # 5
+        JOB_CAME: PlanCause._Kind.ValueType  # 6
+        """Flows are counted with a job that none was counted with before."""
+        JOB_GONE: PlanCause._Kind.ValueType  # 7
+        FLOWS_CHANGED: PlanCause._Kind.ValueType  # 8
+        """The same jobs have other flows."""
+        BETTER_PLAN: PlanCause._Kind.ValueType  # 9
+        """Nothing changed: it is the better plan, or source ports are known that were not."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    KIND_UNSPECIFIED: PlanCause.Kind.ValueType  # 0
+    FABRIC_PUT: PlanCause.Kind.ValueType  # 1
+    """There is a first plan, or the fabric was put with other nodes or links."""
+    LINK_LOST: PlanCause.Kind.ValueType  # 2
+    """Links are down or drained."""
+    LINK_BACK: PlanCause.Kind.ValueType  # 3
+    SWITCH_LOST: PlanCause.Kind.ValueType  # 4
+    """Switches are down or drained."""
+    SWITCH_BACK: PlanCause.Kind.ValueType  # 5
+    JOB_CAME: PlanCause.Kind.ValueType  # 6
+    """Flows are counted with a job that none was counted with before."""
+    JOB_GONE: PlanCause.Kind.ValueType  # 7
+    FLOWS_CHANGED: PlanCause.Kind.ValueType  # 8
+    """The same jobs have other flows."""
+    BETTER_PLAN: PlanCause.Kind.ValueType  # 9
+    """Nothing changed: it is the better plan, or source ports are known that were not."""
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    kind: Global___PlanCause.Kind.ValueType
+    count: _builtins.int
+    """How many there are."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Links as "A,B[,KEY]", switches, jobs; at most 20."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___PlanCause.Kind.ValueType = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanCause: _TypeAlias = PlanCause  # noqa: Y015
+
+@_typing.final
+class ComparePlansRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    """"fabrics/f1/plan"."""
+    before: _builtins.int
+    """Generation of the earlier plan, or whichever: the answer says what became of it."""
+    after: _builtins.int
+    """Generation of the other plan; 0: the newest."""
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        before: _builtins.int = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComparePlansRequest: _TypeAlias = ComparePlansRequest  # noqa: Y015
+
+@_typing.final
+class ComparePlansResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    CAUSES_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    MOVED_COUNT_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    moved_count: _builtins.int
+    """How many there are of these."""
+    @_builtins.property
+    def before(self) -> Global___Plan: ...
+    @_builtins.property
+    def after(self) -> Global___Plan: ...
+    @_builtins.property
+    def causes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanCause]:
+        """What is otherwise in what they were made for."""
+
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovedFlow]:
+        """Flows of both with other paths; at most 1000."""
+
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobOutcome]:
+        """See WhatIfResponse."""
+
+    def __init__(
+        self,
+        *,
+        before: Global___Plan | None = ...,
+        after: Global___Plan | None = ...,
+        causes: _abc.Iterable[Global___PlanCause] | None = ...,
+        moved: _abc.Iterable[Global___MovedFlow] | None = ...,
+        moved_count: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___JobOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "causes", b"causes", "jobs", b"jobs", "moved", b"moved", "moved_count", b"moved_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComparePlansResponse: _TypeAlias = ComparePlansResponse  # noqa: Y015
+
+@_typing.final
+class MovedFlow(_message.Message):
+    """A flow in two plans."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLOW_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    flow: _builtins.str
+    """"job/flow"."""
+    @_builtins.property
+    def before(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Path]: ...
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Path]:
+        """None where it has no path any more."""
+
+    def __init__(
+        self,
+        *,
+        flow: _builtins.str = ...,
+        before: _abc.Iterable[_common_pb2.Path] | None = ...,
+        after: _abc.Iterable[_common_pb2.Path] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "flow", b"flow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovedFlow: _TypeAlias = MovedFlow  # noqa: Y015
 
 @_typing.final
 class ListRoutesRequest(_message.Message):

@@ -40,6 +40,16 @@ class PlanServiceStub:
                 request_serializer=heddle_dot_v1_dot_plan__pb2.GetPlanRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.Plan.FromString,
                 _registered_method=True)
+        self.ListPlans = channel.unary_unary(
+                '/heddle.v1.PlanService/ListPlans',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.ListPlansRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.ListPlansResponse.FromString,
+                _registered_method=True)
+        self.ComparePlans = channel.unary_unary(
+                '/heddle.v1.PlanService/ComparePlans',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.FromString,
+                _registered_method=True)
         self.ListRoutes = channel.unary_unary(
                 '/heddle.v1.PlanService/ListRoutes',
                 request_serializer=heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.SerializeToString,
@@ -87,7 +97,22 @@ class PlanServiceServicer:
     """
 
     def GetPlan(self, request, context):
-        """Gets the newest plan of a fabric, without routes.
+        """Gets the newest plan of a fabric, or an earlier one, without routes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPlans(self, request, context):
+        """Lists plans, the newest first, with what led to each. The newest 1000 are
+        remembered, the newest 16 of them with their paths.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ComparePlans(self, request, context):
+        """Says what moved from one plan to another, and which jobs fare otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,6 +189,16 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.GetPlanRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.Plan.SerializeToString,
             ),
+            'ListPlans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPlans,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.ListPlansRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.ListPlansResponse.SerializeToString,
+            ),
+            'ComparePlans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ComparePlans,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.SerializeToString,
+            ),
             'ListRoutes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRoutes,
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.FromString,
@@ -233,6 +268,60 @@ class PlanService:
             '/heddle.v1.PlanService/GetPlan',
             heddle_dot_v1_dot_plan__pb2.GetPlanRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.Plan.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPlans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/ListPlans',
+            heddle_dot_v1_dot_plan__pb2.ListPlansRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.ListPlansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ComparePlans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/ComparePlans',
+            heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,7 +34,13 @@ class PlanServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PlanServiceAsyncStub: ...
     GetPlan: _grpc.UnaryUnaryMultiCallable[_plan_pb2.GetPlanRequest, _plan_pb2.Plan]
-    """Gets the newest plan of a fabric, without routes."""
+    """Gets the newest plan of a fabric, or an earlier one, without routes."""
+    ListPlans: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListPlansRequest, _plan_pb2.ListPlansResponse]
+    """Lists plans, the newest first, with what led to each. The newest 1000 are
+    remembered, the newest 16 of them with their paths.
+    """
+    ComparePlans: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ComparePlansRequest, _plan_pb2.ComparePlansResponse]
+    """Says what moved from one plan to another, and which jobs fare otherwise."""
     ListRoutes: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]
     """Lists the routes of the newest plan."""
     WatchPlan: _grpc.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]
@@ -69,7 +75,13 @@ class PlanServiceAsyncStub(PlanServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetPlan: _aio.UnaryUnaryMultiCallable[_plan_pb2.GetPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
-    """Gets the newest plan of a fabric, without routes."""
+    """Gets the newest plan of a fabric, or an earlier one, without routes."""
+    ListPlans: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListPlansRequest, _plan_pb2.ListPlansResponse]  # type: ignore[assignment]
+    """Lists plans, the newest first, with what led to each. The newest 1000 are
+    remembered, the newest 16 of them with their paths.
+    """
+    ComparePlans: _aio.UnaryUnaryMultiCallable[_plan_pb2.ComparePlansRequest, _plan_pb2.ComparePlansResponse]  # type: ignore[assignment]
+    """Says what moved from one plan to another, and which jobs fare otherwise."""
     ListRoutes: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]  # type: ignore[assignment]
     """Lists the routes of the newest plan."""
     WatchPlan: _aio.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
@@ -107,7 +119,25 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _plan_pb2.GetPlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_plan_pb2.Plan, _abc.Awaitable[_plan_pb2.Plan]]:
-        """Gets the newest plan of a fabric, without routes."""
+        """Gets the newest plan of a fabric, or an earlier one, without routes."""
+
+    @_abc_1.abstractmethod
+    def ListPlans(
+        self,
+        request: _plan_pb2.ListPlansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.ListPlansResponse, _abc.Awaitable[_plan_pb2.ListPlansResponse]]:
+        """Lists plans, the newest first, with what led to each. The newest 1000 are
+        remembered, the newest 16 of them with their paths.
+        """
+
+    @_abc_1.abstractmethod
+    def ComparePlans(
+        self,
+        request: _plan_pb2.ComparePlansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.ComparePlansResponse, _abc.Awaitable[_plan_pb2.ComparePlansResponse]]:
+        """Says what moved from one plan to another, and which jobs fare otherwise."""
 
     @_abc_1.abstractmethod
     def ListRoutes(

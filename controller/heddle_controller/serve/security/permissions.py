@@ -42,6 +42,8 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.DemandService/ReportRates": WORK,
     "heddle.v1.DemandService/WatchRates": READS,
     "heddle.v1.PlanService/GetPlan": READS,
+    "heddle.v1.PlanService/ListPlans": READS,
+    "heddle.v1.PlanService/ComparePlans": READS,
     "heddle.v1.PlanService/ListRoutes": READS,
     "heddle.v1.PlanService/WatchPlan": READS,
     "heddle.v1.PlanService/ExplainFlow": READS,

@@ -45,10 +45,7 @@ class SingleLosses:
         structure, row = self.fabric.structure, int(self.rows[loss])
         if self.kind == "switch":
             return structure.nodes.ids[row]
-        links = structure.links
-        ends = structure.nodes.ids[links.a[row]], structure.nodes.ids[links.b[row]]
-        key = [str(links.key[row])] if len(self.fabric.find_links(*ends)) > 1 else []
-        return ",".join([*ends, *key])
+        return self.fabric.link_argument(row)
 
     def takes(self, loss: Ints, arc: Ints) -> Bools:
         """Whether each loss takes each arc with it; both of one shape."""

@@ -1,0 +1,96 @@
+"""``heddle history``: what changed, who did it, which plan followed, and what moved."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+
+import click
+
+from heddle.client import NotAllowed
+from heddle.v1 import audit_pb2
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.cli.audit import newest_records
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.options import last_part, with_client
+from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.serve.codec import common
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no path")
+
+
+@click.command("history")
+@click.option(
+    "--since", default="1d", show_default=True, metavar="1h", help="How far back: s, m, h, d."
+)
+@with_client
+def history(client: Terms, *, since: str) -> None:
+    """List changes by clients and the plans that followed, the oldest first.
+
+    Who asked for a change is told to operators alone.
+    """
+    start = time.time() - seconds_of(since)
+    plans = client.api.list_plans(since=start)
+    records = _records(client, start)
+    if client.json:
+        echo_json(plans)
+        return
+    rows = [(plan.commit_time.ToNanoseconds(), _plan_row(plan)) for plan in plans]
+    rows += [(record.time.ToNanoseconds(), _record_row(record)) for record in records]
+    rows.sort(key=lambda row: row[0])
+    if not rows:
+        echo(f"nothing changed in the last {since}")
+        return
+    echo_table(COLUMNS, [row for _, row in rows])
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a time such as 90s, 30m, 1h or 2d.
+
+    Raises:
+        Failure: the text has another form.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
+    if match is None:
+        raise Failure(f"--since {text}: give a number and s, m, h or d, such as 30m")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:
+    try:
+        return newest_records(client, start)
+    except NotAllowed:
+        echo("who asked for changes is told to operators alone", err=True)
+        return []
+
+
+def _record_row(record: audit_pb2.AuditRecord) -> tuple[object, ...]:
+    when, what = common.time_text(record.time), f"{record.action} {last_part(record.name)}"
+    return (when, record.actor or "-", "", what, "", "", "", "")
+
+
+def _plan_row(plan: pb.PlanSummary) -> tuple[object, ...]:
+    return (
+        common.time_text(plan.commit_time),
+        "",
+        plan.generation,
+        causes_text(plan.causes),
+        plan.changed_count,
+        f"{plan.max_utilization:.3f}",
+        f"{plan.lower_bound:.3f}",
+        plan.unrouted_count or "",
+    )
+
+
+def causes_text(causes: Iterable[pb.PlanCause]) -> str:
+    """Why a plan followed the one before, in words."""
+    told = []
+    for cause in causes:
+        kind = pb.PlanCause.Kind.Name(cause.kind).lower().replace("_", " ")
+        more = cause.count - len(cause.names)
+        names = ", ".join(cause.names) + (f" and {more} more" if more > 0 else "")
+        told.append(f"{kind}: {names}" if names else kind)
+    return "; ".join(told)

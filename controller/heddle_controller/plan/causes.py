@@ -1,0 +1,86 @@
+"""Why a plan follows the one before: what is otherwise in what it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.plan import Plan
+
+Value = TypeVar("Value", int, str)
+
+NAMED = 20
+"""Names that one cause tells at most."""
+
+
+class CauseKind(StrEnum):
+    """What may be otherwise."""
+
+    FABRIC_PUT = "fabric-put"
+    LINK_LOST = "link-lost"
+    LINK_BACK = "link-back"
+    SWITCH_LOST = "switch-lost"
+    SWITCH_BACK = "switch-back"
+    JOB_CAME = "job-came"
+    JOB_GONE = "job-gone"
+    FLOWS_CHANGED = "flows-changed"
+    BETTER_PLAN = "better-plan"
+    """Nothing that it was made for, or nothing but ports that hosts found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One kind of change, and what changed so."""
+
+    kind: CauseKind
+    names: tuple[str, ...] = ()
+    """Links as "a,b" or "a,b,key", switches, jobs; ``NAMED`` at most."""
+    count: int = 0
+    """How many there are."""
+
+
+def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
+    """What changed from one plan of a fabric to the next; drained counts as lost.
+
+    Links and switches are compared by row, so that this takes a few passes over their states.
+    """
+    found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
+    known = set(before.flows.job_names) if before else set()
+    wanted = set(after.flows.job_names)
+    found += _named(CauseKind.JOB_CAME, sorted(wanted - known))
+    found += _named(CauseKind.JOB_GONE, sorted(known - wanted))
+    if before is not None and known == wanted and not after.flows.same_as(before.flows):
+        found.append(Cause(CauseKind.FLOWS_CHANGED))
+    return tuple(found) or (Cause(CauseKind.BETTER_PLAN),)
+
+
+def _of_fabrics(before: Fabric | None, after: Fabric) -> list[Cause]:
+    if before is None or before.structure is not after.structure:
+        return [Cause(CauseKind.FABRIC_PUT)]
+    links = before.link_state, after.link_state
+    nodes = before.node_state, after.node_state
+    link, ids = after.link_argument, after.structure.nodes.ids
+    return [
+        *_named(CauseKind.LINK_LOST, _rows(*links), link),
+        *_named(CauseKind.LINK_BACK, _rows(*reversed(links)), link),
+        *_named(CauseKind.SWITCH_LOST, _rows(*nodes), ids.__getitem__),
+        *_named(CauseKind.SWITCH_BACK, _rows(*reversed(nodes)), ids.__getitem__),
+    ]
+
+
+def _rows(before: Ints, after: Ints) -> list[int]:
+    """What was up and is not."""
+    return np.flatnonzero((before == State.UP) & (after != State.UP)).tolist()
+
+
+def _named(
+    kind: CauseKind, changed: Sequence[Value], name: Callable[[Value], str] = str
+) -> list[Cause]:
+    if not changed:
+        return []
+    return [Cause(kind, tuple(name(one) for one in changed[:NAMED]), len(changed))]

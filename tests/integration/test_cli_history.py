@@ -1,0 +1,62 @@
+"""``heddle history`` and ``heddle plan diff``: a real controller whose links are drained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.integration.test_cli_controller import begun
+from tests.integration.test_cli_withdrawal import plan_such_that
+from tests.support.controlling import Controller, controlling
+
+
+async def planned(controller: Controller, above: int = 0) -> int:
+    """The first generation above another that has all flows."""
+    plan = await plan_such_that(
+        controller, lambda one: "routed_count" in one and int(one["generation"]) > above
+    )
+    return int(plan["generation"])
+
+
+async def plans(controller: Controller) -> Any:
+    """What is remembered of plans, newest first."""
+    done = await controller.does("history", "--json")
+    assert done.code == 0, done.err
+    return done.json
+
+
+async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Path) -> None:
+    """Who drained what, the plan that followed, and each flow that moved for it."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        before = await planned(controller)
+        assert (await controller.does("fabric", "link", "l0,s1", "drained")).code == 0
+        after = await planned(controller, before)
+        newest, *_ = await plans(controller)
+        assert newest["causes"] == [{"kind": "LINK_LOST", "names": ["l0,s1"], "count": 1}]
+        table = (await controller.does("history", "--since", "1h")).out
+        for words in ("link lost: l0,s1", "job came: ", "set_link_state", "fabric put"):
+            assert words in table, words
+
+        told = (await controller.does("plan", "diff", str(before), str(after), "--json")).json
+        assert told["causes"] == newest["causes"]
+        assert len(told["moved"]) == told["moved_count"] == newest["changed_count"] > 0
+        for moved in told["moved"]:
+            was, now = (moved[side][0]["nodes"] for side in ("before", "after"))
+            assert {"l0", "s1"} <= {*was}
+            assert not {"l0", "s1"} <= {*now}
+        text = await controller.does("plan", "diff", str(before))
+        assert (text.code, told["moved"][0]["flow"] in text.out) == (0, True)
+
+
+async def test_what_is_asked_wrong_is_refused_with_the_cure(tmp_path: Path) -> None:
+    """No plan yet, one that is to come, and a time that is none."""
+    async with controlling(tmp_path) as controller:
+        none = await controller.does("plan", "diff", "1")
+        assert none.code == 2
+        await begun(tmp_path, controller)
+        await planned(controller)
+        ahead = await controller.does("plan", "diff", "1", "999")
+        assert (ahead.code, "no generation 999 yet" in ahead.err) == (2, True)
+        odd = await controller.does("history", "--since", "yesterday")
+        assert (odd.code, "give a number and s, m, h or d" in odd.err) == (2, True)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heddle_controller.model.fabric import State
+from heddle_controller.plan.causes import NAMED, Cause, CauseKind, causes_between
+from heddle_controller.solve import anew
+from tests.support.plan_building import Wish, clos, wishes
+
+FABRIC = clos(spines=3, nics=30)
+ONE = wishes(FABRIC, a=Wish("n0", "n30"), b=Wish("n1", "n31", job="other"))
+PLAN = anew(FABRIC, ONE)
+
+
+def test_what_led_to_a_plan_is_told_by_kind() -> None:
+    """Links and switches that went or came back, jobs, flows; or that nothing did."""
+    lost = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DOWN))
+    drained = FABRIC.with_nodes({FABRIC.structure.index["spine2"]: State.DRAINED})
+    kind = CauseKind
+    assert causes_between(None, PLAN) == (
+        Cause(kind.FABRIC_PUT),
+        Cause(kind.JOB_CAME, ("job", "other"), 2),
+    )
+    after = replace(PLAN, fabric=lost)
+    assert causes_between(PLAN, after) == (Cause(kind.LINK_LOST, ("leaf0,spine1",), 1),)
+    assert causes_between(after, PLAN) == (Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),)
+    assert causes_between(after, replace(PLAN, fabric=drained)) == (
+        Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),
+        Cause(kind.SWITCH_LOST, ("spine2",), 1),
+    )
+    less = replace(PLAN, flows=wishes(FABRIC, a=Wish("n0", "n30")))
+    assert causes_between(PLAN, less) == (Cause(kind.JOB_GONE, ("other",), 1),)
+    slower = wishes(FABRIC, a=Wish("n0", "n30", gbps=50.0), b=Wish("n1", "n31", job="other"))
+    assert causes_between(PLAN, replace(PLAN, flows=slower)) == (Cause(kind.FLOWS_CHANGED),)
+    assert causes_between(PLAN, replace(PLAN)) == (Cause(kind.BETTER_PLAN),)
+    other = clos(spines=2, nics=30)
+    assert causes_between(PLAN, replace(PLAN, fabric=other)) == (Cause(kind.FABRIC_PUT),)
+
+
+def test_many_names_are_counted_and_some_told() -> None:
+    """A switch room that loses power makes no endless list."""
+    many = wishes(FABRIC, **{f"f{n}": Wish(f"n{n}", f"n{n + 30}", job=f"j{n}") for n in range(30)})
+    (_, cause) = causes_between(None, replace(PLAN, flows=many))
+    assert (cause.kind, len(cause.names), cause.count) == (CauseKind.JOB_CAME, NAMED, 30)

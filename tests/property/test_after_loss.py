@@ -275,7 +275,7 @@ def test_chosen_backups_are_valid_and_no_worse(seed: int, kind: Kind) -> None:
     """Paths stay; after the worst loss of the kind asked for, links are no fuller than before."""
     rng = Random(seed)
     fabric = with_failures(rng, clos(leaves=4, spines=4, nics_per_leaf=3), 0.1)
-    plan = solve(fabric, any_flows(rng, fabric, 30))
+    plan = solve(fabric, any_flows(rng, fabric, examples(12, 30)))
     chosen = protected(plan, kind)
     verify_plan(chosen)
     check(chosen)

@@ -236,7 +236,7 @@ class Rollout:
         assert all(0 < t.whole <= self.generation for t in self.network.tables.values())
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 def test_no_packet_is_lost_on_the_way(seed: int) -> None:
     """From one random plan to another and a third: no loop and no black hole at any operation.
@@ -251,7 +251,7 @@ def test_no_packet_is_lost_on_the_way(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 @example(2049)  # what may be held was lifted above what was whole
 def test_superseded_half_way(seed: int) -> None:
@@ -266,7 +266,7 @@ def test_superseded_half_way(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 @example(311263606)  # a switch found whole while the way behind it is still the old one
 def test_switches_that_come_and_go(seed: int) -> None:
@@ -292,7 +292,7 @@ def test_switches_that_come_and_go(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 @example(9008)  # what may be held was lifted above what was whole
 def test_tables_with_little_room(seed: int) -> None:
@@ -314,7 +314,7 @@ def test_tables_with_little_room(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
     """Links die while some switches are away: what can be reached leads over no dead link.
@@ -343,7 +343,7 @@ def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(seeds)
 def test_tables_that_just_hold_either_plan(seed: int) -> None:
     """Where a switch has room for the old plan or the new but not both, the new one comes about.
@@ -424,7 +424,7 @@ def content(entries: Entries) -> tuple[tuple[int, ...], ...]:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(12))
 @given(seeds)
 def test_a_ledger_of_few_pairs_says_what_one_of_all_says(seed: int) -> None:
     """Over plans that differ little, lost pushes, failures, switches that come and go.

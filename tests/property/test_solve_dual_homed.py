@@ -33,7 +33,7 @@ def test_no_plan_of_a_healthy_dual_tor_has_a_less_full_worst_link() -> None:
     Where cuts prove less, as whole flows of one QP may have to share a link of a NIC, it is at the
     exact optimum.
     """
-    for seed in fresh_seeds(10):
+    for seed in fresh_seeds(5):
         random = Random(seed)
         planes = random.choice([1, 2])
         fabric = dual_tor(
@@ -58,7 +58,7 @@ def test_plans_are_within_a_qp_of_the_optimum() -> None:
     link. The plan is valid, and what it says of itself is true.
     """
     kinds = [number for number, kind in enumerate(KINDS) if kind in SEVERAL]
-    for number in fresh_seeds(12):
+    for number in fresh_seeds(6):
         case = drawn(len(KINDS) * (number // len(kinds)) + kinds[number % len(kinds)])
         plan = solve(case.fabric, case.flows)
         assert not [*soundness(case, plan)], case

@@ -72,7 +72,7 @@ def test_entries_are_counted_as_written_in_plans(kind: str, seed: int) -> None:
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), rng.choice([0.0, 0.15]))
     fabric = with_tables(fabric, np.full(fabric.node_count, AMPLE))
-    plan = solve(fabric, crowded_flows(rng, fabric, 10))
+    plan = solve(fabric, crowded_flows(rng, fabric, examples(6, 10)))
     assert counted(plan).tolist() == written(plan).tolist()
 
 
@@ -134,7 +134,7 @@ def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
     """
     rng = Random(seed)
     fabric = any_tables(rng, damaged(rng, KINDS[kind](rng), 0.05))
-    flows = crowded_flows(rng, fabric, 10)
+    flows = crowded_flows(rng, fabric, examples(6, 10))
     plan = solve(fabric, flows)
     check(plan)
     repairer = Repairer(plan)

@@ -40,7 +40,7 @@ def test_bounds_hold_over_all_paths(kind: str, seed: int, share: float) -> None:
     """No bound, of the whole or of a tier, is above what water could reach that may go anywhere."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), share)
-    flows = any_flows(rng, fabric, 8).with_qps(MANY)
+    flows = any_flows(rng, fabric, examples(5, 8)).with_qps(MANY)
     plan = solve(fabric, flows)
     rows = routed_rows(plan)
     if not rows:

@@ -96,7 +96,7 @@ def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
     """Links and switches change, flows come and go: one repair after another, each from a plan."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
-    every = any_flows(rng, fabric, 10)
+    every = any_flows(rng, fabric, examples(5, 10))
     flows = some_of(rng, every)
     plan = solve(fabric, flows)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_one_repairer_serves_many_changes(kind: str, seed: int) -> None:
     """What it keeps ready between changes stays true to its plan, through splits and joins."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 10)
+    flows = any_flows(rng, fabric, examples(5, 10))
     repairer = Repairer(solve(fabric, flows))
     for _ in range(6):
         fabric = other_states(rng, fabric)

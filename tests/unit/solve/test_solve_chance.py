@@ -28,7 +28,7 @@ def test_equal_input_gives_equal_plans(kind: str, seed: int) -> None:
         rng = Random(seed)
         whole = KINDS[kind](rng)
         fabric = damaged(rng, whole)
-        flows = any_flows(rng, fabric, 10)
+        flows = any_flows(rng, fabric, examples(6, 10))
         plan = solve(fabric, flows, Options(seed=seed))
         repairer = Repairer(plan, Options(seed=seed))
         changed = (frayed(rng, fabric), damaged(rng, whole))

@@ -56,7 +56,7 @@ def test_latency_flows_take_shortest_paths(kind: str, seed: int, share: float) -
     """In plans and repairs of whole and damaged fabrics."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), share)
-    flows = of_both_classes(rng, any_flows(rng, fabric, 12))
+    flows = of_both_classes(rng, any_flows(rng, fabric, examples(6, 12)))
     plan = solve(fabric, flows)
     check_latency(plan)
     check_latency(Repairer(plan).repair(frayed(rng, fabric), flows))

@@ -26,7 +26,7 @@ def test_demands_far_from_capacity(kind: str, scale: float) -> None:
     """A millionth of a link or a million links' worth: whole plans, and true figures."""
     rng = Random(3)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 7)
+    flows = any_flows(rng, fabric, 5)
     plan = solve(fabric, replace(flows, gbps=flows.gbps * scale))
     check_paths(plan)
     check_certificate(plan)
@@ -49,7 +49,7 @@ def test_the_unit_of_demands_does_not_matter(kind: str, load: float, scale: floa
     """
     rng = Random(2)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 7)
+    flows = any_flows(rng, fabric, 5)
     worst = solve(fabric, flows).certificate.lower_bound
     flows = replace(flows, gbps=flows.gbps * load / max(worst, 1.0))
     plan = solve(fabric, flows)

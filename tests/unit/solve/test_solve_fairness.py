@@ -90,7 +90,7 @@ def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str, seed: int) ->
     """
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
-    flows = any_flows(rng, fabric, 16)
+    flows = any_flows(rng, fabric, examples(6, 16))
     flows.weight[:] = [rng.choice([1.0, 1.0, 5.0]) for _ in range(len(flows))]
     if turnless := rng.random() < 0.5:
         flows = replace(flows, phase=np.full(len(flows), ANY_PHASE))

@@ -53,7 +53,7 @@ def test_late_bounds_hold_and_only_rise(kind: str, seed: int) -> None:
     """After a loss: at least what was known, at most what any plan reaches, and sound."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 9)
+    flows = any_flows(rng, fabric, examples(5, 9))
     lost = rng.choice(np.flatnonzero(inner_links(fabric)).tolist())
     repaired = Repairer(solve(fabric, flows)).repair(fabric.with_links({lost: State.DOWN}), flows)
     fresh = solve(repaired.fabric, flows)

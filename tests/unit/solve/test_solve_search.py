@@ -92,7 +92,7 @@ def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
     """Whatever it starts from, no arc ends up fuller than the fullest was; flows stay whole."""
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
-    trial = Trial(fabric, any_flows(rng, fabric, 14), rng)
+    trial = Trial(fabric, any_flows(rng, fabric, examples(8, 14)), rng)
     before = trial.by_tier()
     trial.search.run()
     after = trial.by_tier()
@@ -122,7 +122,7 @@ def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed:
     """Aiming at bounds that differ from tier to tier, the fullest arc does not get fuller."""
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
-    flows = any_flows(rng, fabric, 14)
+    flows = any_flows(rng, fabric, examples(8, 14))
     trial = Trial(fabric, flows, rng)
     routed = np.array([bool(trial.ways(row)) for row in range(len(flows))], dtype=np.bool_)
     bound = cut_bound(trial.network, flows, routed)

@@ -85,7 +85,7 @@ def test_links_switches_and_flows_come_and_go(kind: str, seed: int) -> None:
     """Any links and switches change state while more flows arrive, one repairer for all."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 16)
+    flows = any_flows(rng, fabric, examples(8, 16))
     count = len(flows) // 3
     repairer = Repairer(solve(fabric, first_of(flows, count)))
     for _ in range(6):

@@ -166,4 +166,4 @@ def test_a_choice_on_the_way_down_needs_entries_too(kind: str) -> None:
         top = nodes.kind == nodes.kind.max()
         tables = replace(nodes, table_size=np.where(top, 0, NONE))
         fabric = replace(fabric, structure=replace(fabric.structure, nodes=tables))
-        check(solve(fabric, any_flows(rng, fabric, 12), patient(1_000_000)))
+        check(solve(fabric, any_flows(rng, fabric, examples(6, 12)), patient(1_000_000)))

@@ -24,7 +24,10 @@ MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)")
 NOMINAL_BYTES = 1 << 30
 LARGEST = 1 << 32
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
-KEYS = ("gpus", *DEGREES, "qps", "priority", "class", "order")
+KEYS = ("gpus", *DEGREES, "qps", "priority", "flops", "class", "order")
+
+
+NUMBERS = {"priority": "priority", "flops": "flops_per_iteration"}
 
 
 def _words(enum: object, prefix: str) -> dict[str, int]:
@@ -102,13 +105,14 @@ def parse_shape(text: str, *, gpus_told: bool = False) -> Shape:
 def _set(spec: pb.JobSpec, word: str, key: str, value: str) -> None:
     if key == "class":
         spec.traffic_class = common_pb2.TrafficClass.ValueType(_choice(word, value, CLASSES))
-    elif key == "priority":
+    elif key in NUMBERS:
         try:
-            spec.priority = number(value)
+            told = number(value)
         except ValueError as error:
             raise ShapeError(f"{word[:80]!r}: {error}") from None
-        if spec.priority <= 0:
+        if told <= 0:
             raise ShapeError(f"{word[:80]!r}: give a number above 0")
+        setattr(spec, NUMBERS[key], told)
     elif key == "gpus" and "-" in value:
         try:
             part = parse_gpus(value)

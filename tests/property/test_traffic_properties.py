@@ -297,3 +297,23 @@ def test_halves_of_hosts_are_the_same_job_twice(job: Job, seed: int) -> None:
     (problem,) = refused.value.problems
     assert problem.record == f"job 'other', host {job.hosts[row]!r}"
     assert f"its GPU {clash[row][0]} is in use by job 'one'" in problem.reason, seed
+
+
+@given(job=jobs(), nics=st.integers(1, 8), flops=st.floats(1e12, 1e21))
+def test_priority_is_gpu_intensity_where_flops_are_told(job: Job, nics: int, flops: float) -> None:
+    """FLOPs over the seconds of the busiest NIC, counted flow by flow; a priority comes first."""
+    fabric = clos(len(job.hosts), nics)
+    flows = flows_of_job(job, fabric)
+    seconds = [0.0]
+    for column in (flows.source, flows.destination):
+        for nic in set(column.tolist()):
+            gbit = sum(flows.bytes[column == nic].tolist()) * 8e-9
+            seconds.append(gbit / float(fabric.structure.nic_line[nic]))
+    told = flows_of_job(replace(job, flops_per_iteration=flops), fabric)
+    assert told.ids == flows.ids
+    if len(flows):
+        expected = flows.weight * flops / max(seconds) / 1e15
+        assert told.weight == pytest.approx(expected)
+    both = replace(job, flops_per_iteration=flops, priority=2.5)
+    assert flows_of_job(both, fabric).weight == pytest.approx(2.5 * flows.weight)
+    assert len(flows_of_job(replace(job, suspended=True), fabric)) == 0

@@ -13,6 +13,8 @@ from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
+from heddle_controller.cli.jobs_table import echo_jobs, state_of
+from heddle_controller.cli.life import replace, resize, resume, suspend
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.place import (
@@ -28,26 +30,24 @@ from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.traffic.jobs_file import load_jobs
 
-COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "plan", "since", "reason"]
-
 
 @click.group(cls=CommandGroup)
 def job() -> None:
     """Submit jobs, and see their states."""
 
 
-for _command in (place, reserve, reservations, release):
+for _command in (place, reserve, reservations, release, replace, resize, suspend, resume):
     job.add_command(_command)
 
 
 @job.command("submit")
 @click.argument("file", type=INPUT_FILE)
-@click.option("--replace", is_flag=True, help="Update jobs that are there already.")
+@click.option("--replace", "update", is_flag=True, help="Update jobs that are there already.")
 @click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
 @click.option("--reservation", default="", metavar="NAME", help="Redeem it: its hosts are ours.")
 @with_client
 def submit(
-    client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, replace: bool
+    client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, update: bool
 ) -> None:
     """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
     jobs = load_jobs(file)
@@ -62,13 +62,13 @@ def submit(
             with client.failing():
                 spec = codec.job_to_pb(one)
                 stored.append(
-                    client.api.submit_job(one.name, spec, replace=replace, reservation=reservation)
+                    client.api.submit_job(one.name, spec, replace=update, reservation=reservation)
                 )
         except Failure as failure:
             before = f" ({len(stored)} submitted before it stay)" if stored else ""
             text = f"job {one.name!r}: {failure.message}{before}"
             raise Failure(text, failure.exit_code, failure.details) from failure
-    _echo_jobs(client, stored)
+    echo_jobs(client, stored)
 
 
 @job.command("order")
@@ -105,31 +105,7 @@ def order(client: Terms, file: Path, only: str | None) -> None:
 @with_client
 def list_jobs(client: Terms) -> None:
     """List jobs, their states, flows and plans."""
-    _echo_jobs(client, client.api.list_jobs())
-
-
-def _echo_jobs(client: Terms, jobs: list[pb.Job]) -> None:
-    if client.json:
-        echo_json(jobs)
-    else:
-        echo_table(COLUMNS, [_row(one) for one in jobs])
-
-
-def _row(one: pb.Job) -> tuple[object, ...]:
-    return (
-        last_part(one.name),
-        _state(one),
-        len(one.spec.hosts),
-        one.flow_count,
-        one.unrouted_count,
-        one.generation or "",
-        common.time_text(one.state_time),
-        one.reason,
-    )
-
-
-def _state(one: pb.Job) -> str:
-    return pb.JobState.Name(one.state).removeprefix("JOB_STATE_")
+    echo_jobs(client, client.api.list_jobs())
 
 
 @job.command("show")
@@ -145,7 +121,7 @@ def show(client: Terms, name: str) -> None:
     echo_pairs(
         {
             "job": last_part(one.name),
-            "state": _state(one),
+            "state": state_of(one),
             "reason": one.reason,
             "hosts": _some(host_texts(one.spec.hosts, one.spec.gpus)),
             "gpus per host": one.spec.gpus_per_host or "",
@@ -158,6 +134,8 @@ def show(client: Terms, name: str) -> None:
                 f"{c.operation} over {c.group}, {c.bytes} bytes{', overlapping' * c.overlap}"
                 for c in codec.job_from_pb(name, one.spec).collectives
             ),
+            "priority": f"{one.spec.priority:g}" if one.spec.priority else "",
+            "FLOPs of a round": f"{flops:g}" if (flops := one.spec.flops_per_iteration) else "",
             "flows": one.flow_count,
             "unrouted": one.unrouted_count,
             "plan": one.generation or "",
@@ -263,7 +241,7 @@ def _echo_event(client: Terms, event: pb.JobEvent, wanted: set[str]) -> None:
         one = event.job
         tail = f": {one.reason}" if one.reason else ""
         plan = f" in plan {one.generation}" if one.generation else ""
-        echo(f"{name} {_state(one)}, {one.flow_count} flows{plan}{tail}")
+        echo(f"{name} {state_of(one)}, {one.flow_count} flows{plan}{tail}")
     elif event.HasField("deleted"):
         echo(f"{name} deleted")
 
@@ -272,8 +250,9 @@ class Waiting:
     """Which jobs have yet to come as far as is wanted."""
 
     def __init__(self, wanted: set[str], until: str) -> None:
-        programmed = (pb.JOB_STATE_PROGRAMMED,)
+        programmed: tuple[pb.JobState.ValueType, ...] = (pb.JOB_STATE_PROGRAMMED,)
         self._enough = programmed if until == "programmed" else (pb.JOB_STATE_PLANNED, *programmed)
+        self._enough += (pb.JOB_STATE_SUSPENDED,)
         self._wanted = wanted
         self._all = not wanted
         self._synced = False

@@ -68,6 +68,7 @@ STYLES = {
     "PLANNED": "cyan",
     "ACCEPTED": "yellow",
     "DEGRADED": "red",
+    "SUSPENDED": "blue",
     "up": "green",
     "down": "red",
     "drained": "yellow",

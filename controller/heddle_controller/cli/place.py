@@ -84,7 +84,7 @@ def place(
     wanted = len(one.hosts) if host_count is None else host_count
     spec.ClearField("hosts")
     spec.ClearField("gpus")
-    spec.hosts.extend(_expanded(among))
+    spec.hosts.extend(expanded(among))
     spec.gpus.extend(gpus_option(among_gpus))
     answer = client.api.recommend_placement(
         spec,
@@ -92,7 +92,7 @@ def place(
         same_zone=same_zone,
         max_hosts_per_leaf=per_leaf,
         isolated=isolated,
-        exclude=_expanded(exclude),
+        exclude=expanded(exclude),
         count=count,
     )
     best = answer.placements[0]
@@ -124,7 +124,8 @@ def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
     return [f"{host} GPUs {gpu_ranges(part.gpus)}" for host, part in zip(hosts, parts, strict=True)]
 
 
-def _expanded(patterns: tuple[str, ...]) -> list[str]:
+def expanded(patterns: Sequence[str]) -> list[str]:
+    """The hosts that short forms such as ``n[001-016]`` stand for."""
     try:
         return [host for pattern in patterns for host in expand(pattern)]
     except ValueError as error:
@@ -154,7 +155,7 @@ def reserve(
     --reservation NAME`), or with `heddle job release`.
     """
     parts = gpus_option(gpus)
-    _echo(client, [client.api.reserve_placement(name, _expanded(hosts), seconds, gpus=parts)])
+    _echo(client, [client.api.reserve_placement(name, expanded(hosts), seconds, gpus=parts)])
 
 
 @click.command("reservations")

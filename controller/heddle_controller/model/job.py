@@ -96,12 +96,17 @@ class Job:
     """How many each host gives; 0 where hosts give different numbers."""
     parallelism: Parallelism = Parallelism()
     collectives: tuple[Collective, ...] = ()
-    priority: float = 1.0
+    priority: float = 0.0
+    """0: not told; see ``traffic.intensity``."""
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
     qps: int = 1
     gpus: tuple[Gpus, ...] = ()
     """GPUs of each host, in rank order, where the job has parts of hosts. Empty: hosts are its own,
     and its ranks are GPUs 0 to ``gpus_per_host - 1`` of each."""
+    suspended: bool = False
+    """Whether it rests: it has its hosts, and no flows."""
+    flops_per_iteration: float = 0.0
+    """Of all its GPUs in one round of its collectives; 0: not told."""
 
     @property
     def counts(self) -> list[int]:

@@ -83,7 +83,6 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
     One that was admitted but does not fit (any more) is left out, not the others. Jobs
     that are in ``known`` with the same etag, on the same structure, are taken from there.
     """
-    weights = {record.job.name: record.job.priority for record in intent.jobs}
     refused = []
     same = known is not None and known.fabric.structure is intent.fabric.structure
     before: Mapping[tuple[str, str], Flows] = known.of_jobs if known and same else {}
@@ -97,6 +96,7 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
         except InputError as error:
             refused.append((record.job.name, str(error)))
     parts, unplanned = [*of_jobs.values()], left_out(intent)
+    weights = _weights(intent, of_jobs)
     for demands in intent.demands:
         origin = f"demands {demands.name!r}"
         if demands.name in unplanned:
@@ -105,6 +105,16 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
     asked = _asked_of(intent)
     return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, of_jobs)
+
+
+def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[str, float]:
+    """What flows weigh that are demanded for a job: what it tells, or what its own flows weigh."""
+    told = {}
+    for record in intent.jobs:
+        own = of_jobs.get((record.job.name, record.etag))
+        most = float(own.weight.max(initial=0.0)) if own is not None else 0.0
+        told[record.job.name] = record.job.priority or most or 1.0
+    return told
 
 
 def left_out(intent: Intent) -> dict[str, str]:

@@ -7,7 +7,6 @@ write, because only there can no other job come between.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -18,6 +17,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
+from heddle_controller.traffic.checks import number_problems
 from heddle_controller.traffic.groups import gpu_problems
 
 JobFlows = Callable[[Job, Fabric], Flows]
@@ -65,8 +65,7 @@ def _number_problems(job: Job) -> list[Problem]:
         problems.append(Problem("gpus_per_host", f"is {job.gpus_per_host}; give 1 or more"))
     if job.qps < 1:
         problems.append(Problem("qps", f"is {job.qps}; give 1 or more"))
-    if not (math.isfinite(job.priority) and job.priority > 0):
-        problems.append(Problem("priority", f"is {job.priority:g}; give a number above 0"))
+    problems += number_problems(job)
     problems += [
         Problem(f"parallelism.{name}", f"is {value}; give 1 or more, or leave it out")
         for name in ("tp", "pp", "dp", "cp", "ep")

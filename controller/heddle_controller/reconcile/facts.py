@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from heddle_controller.reconcile.rollout.progress import NO_FLOWS, JobProgress
+from heddle_controller.reconcile.rollout.progress import NO_FLOWS, SUSPENDED, JobProgress
 from heddle_controller.reconcile.rollout.target import Account
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 
@@ -26,7 +26,8 @@ def job_facts(
     for record in account.jobs:
         name = record.job.name
         before = _before(record, told)
-        facts[name] = _news(before, _planned(before, progress.get(name, NO_FLOWS), account), now)
+        done = SUSPENDED if record.job.suspended else progress.get(name, NO_FLOWS)
+        facts[name] = _news(before, _planned(before, done, account), now)
     for record in account.others:
         before = _before(record, told)
         if reason := refused.get(record.job.name) or account.trouble:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from grpc import aio
@@ -119,7 +120,7 @@ class PlacementService(PlacementServiceServicer):
         """By the plans that the orders would have; nothing is committed."""
         fabric = names.parse_fabric(request.parent, "parent")
         name = names.check_id(request.replaces or ORDERED, "replaces")
-        job = codec.job_from_pb(name, request.spec)
+        job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._store.intent(fabric)
         await asyncio.to_thread(admit_job, intent.fabric, job, self._intake.flows_of_job)
         check_free(job, intent.jobs)

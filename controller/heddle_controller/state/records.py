@@ -160,6 +160,7 @@ class JobState(IntEnum):
     PLANNED = 2
     PROGRAMMED = 3
     DEGRADED = 4
+    SUSPENDED = 5
 
 
 @dataclass(frozen=True, slots=True)

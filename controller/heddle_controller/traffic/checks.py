@@ -26,8 +26,7 @@ def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
         Problem(f"host {host!r}", "is named twice; give each host once")
         for host in twice[:MAX_PROBLEMS]
     ]
-    if not (math.isfinite(job.priority) and job.priority > 0):
-        found.append(Problem("priority", f"is {job.priority:g}; give a number above 0"))
+    found += number_problems(job)
     if not 1 <= job.qps <= SOURCE_PORT_COUNT:
         found.append(Problem("qps", f"is {job.qps}; give 1 to {SOURCE_PORT_COUNT}"))
     for row, collective in enumerate(job.collectives):
@@ -36,6 +35,16 @@ def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
             record = f"collectives[{row}] ({collective.operation} over {collective.group})"
             found.append(Problem(record, reason))
     return found
+
+
+def number_problems(job: Job) -> Iterator[Problem]:
+    """What is wrong with the numbers of a job that may be left out."""
+    if not (math.isfinite(job.priority) and job.priority >= 0):
+        yield Problem("priority", f"is {job.priority:g}; give a number above 0, or leave it out")
+    flops = job.flops_per_iteration
+    if not (math.isfinite(flops) and flops >= 0):
+        reason = f"is {flops:g}; give a number above 0, or leave it out"
+        yield Problem("flops_per_iteration", reason)
 
 
 def collective_problem(collective: Collective, parallelism: Parallelism) -> str:

@@ -14,6 +14,8 @@ from heddle_controller.model.files.records import short
 T = TypeVar("T")
 
 LARGEST = 1 << 62
+FASTEST = 1e30
+"""Of numbers that need be no integers, such as FLOPs."""
 
 
 class Fields:
@@ -54,9 +56,11 @@ class Fields:
         return least
 
     def positive(self, name: str, default: float) -> float:
-        """A finite number above 0."""
-        value = self.record.get(name, default)
-        if _is_number(value) and 0 < value < LARGEST:
+        """A finite number above 0; the default where it is absent."""
+        value = self.record.get(name)
+        if value is None:
+            return default
+        if _is_number(value) and 0 < value < FASTEST:
             return float(value)
         self.fault(_not(name, value, "give a finite number above 0"))
         return default

@@ -28,7 +28,7 @@ What a group sends between hosts is divided among its channels.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from heddle_controller.model.rates import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
 from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.intensity import priority_of
 from heddle_controller.traffic.patterns import (
     TREES,
     Layout,
@@ -71,8 +72,8 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
 
     A job without collectives has those its parallelism implies (see ``implied``).
     Flow ids are "job/phase/source->destination"; flows of a phase between the same
-    NICs are one. ``pxn`` None is "where the fabric's NICs carry rails" (see
-    ``patterns``).
+    NICs are one. A job that is suspended has none. ``pxn`` None is "where the
+    fabric's NICs carry rails" (see ``patterns``).
 
     Raises:
         InputError: parallelism that does not multiply, a host that is unknown, named
@@ -82,12 +83,16 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
     problems = job_problems(job, parallelism) + host_problems(job, fabric)
     if problems:
         raise InputError(job_label(job), *problems)
+    if job.suspended:
+        return no_flows()
     nics = _nics_of_ranks(job, fabric)
     layout = Layout(host_of_ranks(job), _rails(nics, fabric, pxn=pxn))
     phases = phases_of(job.collectives or implied_collectives(parallelism))
     found = {name: _phase(own, parallelism, nics, layout) for name, own in phases.items()}
+    sent = [(pairs.source, pairs.destination, pairs.bytes) for pairs in found.values()]
+    told = replace(job, priority=priority_of(job, fabric, sent))
     return concatenate(
-        [_flows(job, fabric, name, pairs) for name, pairs in found.items() if len(pairs.source)]
+        [_flows(told, fabric, name, pairs) for name, pairs in found.items() if len(pairs.source)]
     )
 
 

@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"
 _DEGREES = ("tp", "pp", "dp", "cp", "ep")
 _KEYS = ("job", "hosts", "gpus_per_host", "gpus", "parallelism", "collectives", "trace")
-_MORE_KEYS = ("priority", "class", "qps")
+_MORE_KEYS = ("priority", "class", "qps", "flops_per_iteration", "suspended")
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _GROUPS = {group.value: group for group in Group}
@@ -126,7 +126,9 @@ class _Reader:
             gpus=gpus,
             parallelism=self._parallelism(fields),
             collectives=tuple(self._collectives(fields)),
-            priority=fields.positive("priority", 1.0),
+            priority=fields.positive("priority", 0.0),
+            flops_per_iteration=fields.positive("flops_per_iteration", 0.0),
+            suspended=fields.flag("suspended"),
             traffic_class=fields.choice("class", _CLASSES, TrafficClass.BANDWIDTH),
             qps=fields.integer("qps", 1),
         )

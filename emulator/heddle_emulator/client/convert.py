@@ -120,6 +120,8 @@ def job_to_pb(job: Job) -> placement_pb2.JobSpec:
         priority=job.priority,
         qps=job.qps,
         gpus=[placement_pb2.HostGpus(gpus=part) for part in job.gpus],
+        suspended=job.suspended,
+        flops_per_iteration=job.flops_per_iteration,
     )
 
 

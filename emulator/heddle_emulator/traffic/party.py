@@ -52,7 +52,7 @@ def party_of(job: Job, fabric: Fabric) -> Party:
     gpus = gpus_of(job)
     hosts = np.repeat(np.arange(len(gpus), dtype=np.int64), [len(part) for part in gpus])
     nics = nics_of_ranks(fabric, job.hosts, gpus)
-    return Party(job.name, nics, hosts, job.qps, job.priority, job.traffic_class)
+    return Party(job.name, nics, hosts, job.qps, job.priority or 1.0, job.traffic_class)
 
 
 def ranks_of(party: Party, fabric: Fabric, *, pxn: bool | None = None) -> Ranks:

@@ -19,11 +19,12 @@ from heddle.client.errors import (
     Violation,
 )
 from heddle.client.faces import AsyncClient, Client
-from heddle.client.operations import PLANNED, PROGRAMMED
+from heddle.client.operations import PLANNED, PROGRAMMED, SUSPENDED
 
 __all__ = [
     "PLANNED",
     "PROGRAMMED",
+    "SUSPENDED",
     "AlreadyExists",
     "AsyncClient",
     "Client",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 import grpc
 
-from heddle.client import merge
+from heddle.client import merge, revise
 from heddle.client.calls import PAUSE, Calls, Search, may_pass, timed_out
 from heddle.client.errors import Conflict, Degraded, HeddleError, NotFound, Unreachable
 from heddle.client.withdrawal import Withdrawal
@@ -30,6 +30,9 @@ from heddle.v1.plan_pb2_grpc import PlanServiceStub
 Event = TypeVar("Event")
 PLANNED = placement_pb2.JOB_STATE_PLANNED
 PROGRAMMED = placement_pb2.JOB_STATE_PROGRAMMED
+SUSPENDED = placement_pb2.JOB_STATE_SUSPENDED
+REVISIONS = 8
+"""So often in a row nobody else changes the same job by chance."""
 PAGE = 1000
 LARGE_PAGE = 10_000
 
@@ -107,6 +110,79 @@ class Operations:
                 reservation=reservation,
             )
         )
+
+    async def replace_hosts(
+        self, job: str, hosts: Mapping[str, str], *, reservation: str = ""
+    ) -> placement_pb2.Job:
+        """Give a job other hosts in the place of some, in one step; all else of it stays.
+
+        Args:
+            job: Its name, the last part.
+            hosts: The new host of each that goes. It gives the GPUs that the old one gave.
+            reservation: Name of the one that the job redeems; it ends.
+
+        Raises:
+            InvalidRequest: a host that goes is not of the job, or one that comes is.
+            PreconditionFailed: a host is in use or reserved; says by whom.
+        """
+        return await self._revise(job, lambda spec: revise.replaced(spec, hosts), reservation)
+
+    async def resize_job(
+        self,
+        job: str,
+        *,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        gpus: Sequence[placement_pb2.HostGpus] = (),
+        dp: int = 0,
+        reservation: str = "",
+    ) -> placement_pb2.Job:
+        """Grow or shrink a job, in one step: hosts come behind its own, and go.
+
+        Args:
+            job: Its name, the last part.
+            add: Hosts that come.
+            remove: Hosts that go.
+            gpus: Those of each host that comes, or one for all; none: as its own hosts give.
+            dp: Replicas; 0: as many as the ranks then make.
+            reservation: Name of the one that the job redeems; it ends.
+
+        Raises:
+            InvalidRequest: hosts that are not of the job, or already; degrees that do not fit.
+            PreconditionFailed: a host is in use or reserved; says by whom.
+        """
+
+        def change(spec: placement_pb2.JobSpec) -> placement_pb2.JobSpec:
+            return revise.resized(spec, add=add, remove=remove, gpus=gpus, dp=dp)
+
+        return await self._revise(job, change, reservation)
+
+    async def suspend_job(self, job: str) -> placement_pb2.Job:
+        """Let a job rest: its flows leave the plan, its hosts stay its own."""
+        return await self._revise(job, lambda spec: revise.suspended(spec, rests=True))
+
+    async def resume_job(self, job: str) -> placement_pb2.Job:
+        """Let a job go on that was suspended."""
+        return await self._revise(job, lambda spec: revise.suspended(spec, rests=False))
+
+    async def _revise(
+        self,
+        job: str,
+        change: Callable[[placement_pb2.JobSpec], placement_pb2.JobSpec],
+        reservation: str = "",
+    ) -> placement_pb2.Job:
+        """Change what a job's specification is now; anew where somebody else was faster."""
+        for attempt in range(REVISIONS):
+            found = await self.get_job(job)
+            request = placement_pb2.UpdateJobRequest(
+                name=found.name, spec=change(found.spec), etag=found.etag, reservation=reservation
+            )
+            try:
+                return await self._jobs.UpdateJob(request)
+            except Conflict:
+                if attempt == REVISIONS - 1:
+                    raise
+        raise AssertionError("the last attempt answers or raises")
 
     async def get_job(self, job: str) -> placement_pb2.Job:
         """One job."""
@@ -356,7 +432,7 @@ class Operations:
         *,
         degraded_ok: bool = True,
     ) -> list[placement_pb2.Job]:
-        """Wait until jobs have come as far as PLANNED or PROGRAMMED; the jobs as they stand then.
+        """Wait until jobs are PLANNED, PROGRAMMED or SUSPENDED; the jobs as they stand then.
 
         Args:
             state: How far.
@@ -391,12 +467,30 @@ class Operations:
         Raises:
             TimedOut: the message names the switches that are waited for.
         """
-        withdrawal = Withdrawal(version)
+        await self._wait_for(Withdrawal(version), timeout)
+
+    async def _wait_for(self, withdrawal: Withdrawal, timeout: float | None) -> None:  # noqa: ASYNC109 - as above
         async with aclosing(self.watch_plans(timeout)) as plans:
             async for plan in plans:
                 if withdrawal.done(plan):
                     return
         raise timed_out(f"after {timeout:g} s {withdrawal.why_not()}", self.calls)
+
+    async def wait_until_settled(
+        self,
+        generation: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - None waits for ever
+    ) -> None:
+        """Wait until every switch has come to a plan, or a later one.
+
+        Args:
+            generation: Of the plan, such as the ``generation`` of a job that is SUSPENDED.
+            timeout: Seconds to wait.
+
+        Raises:
+            TimedOut: the message names the switches that are waited for.
+        """
+        await self._wait_for(Withdrawal(0, generation), timeout)
 
     async def close(self) -> None:
         """End all calls and connections."""
@@ -445,7 +539,7 @@ class Waiting:
     def __init__(
         self, state: placement_pb2.JobState.ValueType, jobs: Sequence[str | placement_pb2.Job]
     ) -> None:
-        self._enough = (PROGRAMMED,) if state == PROGRAMMED else (PLANNED, PROGRAMMED)
+        self._enough = (PLANNED, PROGRAMMED) if state == PLANNED else (state,)
         self._etags = {
             job.name.rpartition("/")[2]: job.etag for job in jobs if not isinstance(job, str)
         }

@@ -8,10 +8,10 @@ from heddle.v1 import plan_pb2
 class Withdrawal:
     """How far a fabric is from an intent in which something is gone, by its plans as they come."""
 
-    def __init__(self, version: int) -> None:
-        """``version`` is that of the intent."""
+    def __init__(self, version: int, generation: int | None = None) -> None:
+        """``version`` is that of the intent; ``generation`` of a plan that answers to it."""
         self._version = version
-        self._generation: int | None = None
+        self._generation = generation
         """Of a plan that answers to the version, as all later ones do; None before the first."""
         self._waiting: tuple[str, ...] = ()
 

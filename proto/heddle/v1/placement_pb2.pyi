@@ -38,6 +38,11 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     """Some flow has no path, or some switch could not be programmed: see reason.
     Such flows use the underlay.
     """
+    JOB_STATE_SUSPENDED: _JobState.ValueType  # 5
+    """It is suspended (JobSpec.suspended), and the newest plan has no flow of it. No
+    switch holds an entry of it any more once a plan was told of with a
+    settled_generation of at least the job's generation.
+    """
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """How far a job has come."""
@@ -52,6 +57,11 @@ JOB_STATE_PROGRAMMED: JobState.ValueType  # 3
 JOB_STATE_DEGRADED: JobState.ValueType  # 4
 """Some flow has no path, or some switch could not be programmed: see reason.
 Such flows use the underlay.
+"""
+JOB_STATE_SUSPENDED: JobState.ValueType  # 5
+"""It is suspended (JobSpec.suspended), and the newest plan has no flow of it. No
+switch holds an entry of it any more once a plan was told of with a
+settled_generation of at least the job's generation.
 """
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
@@ -253,15 +263,29 @@ class JobSpec(_message.Message):
     TRAFFIC_CLASS_FIELD_NUMBER: _builtins.int
     QPS_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    FLOPS_PER_ITERATION_FIELD_NUMBER: _builtins.int
     gpus_per_host: _builtins.int
     """At least 1. With gpus it is what they say: 0 or their number; answers have 0
     where hosts give different numbers.
     """
     priority: _builtins.float
-    """Weight of the job's flows where a link is over-subscribed; 0 counts as 1."""
+    """Weight of the job's flows where a link is over-subscribed; 0: it follows from
+    flops_per_iteration, and is 1 where that is not told either.
+    """
     traffic_class: _common_pb2.TrafficClass.ValueType
     qps: _builtins.int
     """QPs of each flow; 0 counts as 1."""
+    suspended: _builtins.bool
+    """Whether it rests: its flows leave the plan, its hosts stay its own. So it can
+    always go on.
+    """
+    flops_per_iteration: _builtins.float
+    """Floating-point operations of all its GPUs in one round of its collectives; 0:
+    not told. Where no priority is told, it is the GPU intensity of the job, as in
+    Crux (SIGCOMM 2024): these over the time that the busiest link of its NICs
+    needs for the round; 1e15 for each second of it weigh 1.
+    """
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Host names in rank order. Ranks go over the hosts, and over the GPUs of each:
@@ -293,10 +317,12 @@ class JobSpec(_message.Message):
         traffic_class: _common_pb2.TrafficClass.ValueType = ...,
         qps: _builtins.int = ...,
         gpus: _abc.Iterable[Global___HostGpus] | None = ...,
+        suspended: _builtins.bool = ...,
+        flops_per_iteration: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parallelism", b"parallelism"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "gpus", b"gpus", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "traffic_class", b"traffic_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "flops_per_iteration", b"flops_per_iteration", "gpus", b"gpus", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "suspended", b"suspended", "traffic_class", b"traffic_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

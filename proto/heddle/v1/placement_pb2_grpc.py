@@ -119,8 +119,10 @@ class PlacementServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """Replaces the specification of a job. With the one that it has nothing is
-        written: the job is answered as it stands.
+        """Replaces the specification of a job, in one step: other hosts, more or fewer of
+        them, suspended or not. With the one that it has nothing is written: the job is
+        answered as it stands. Who gives the etag of the job that was read changes
+        nothing that somebody else has changed since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

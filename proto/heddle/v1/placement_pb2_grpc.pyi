@@ -42,8 +42,10 @@ class PlacementServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ListJobsRequest, _placement_pb2.ListJobsResponse]
     """Lists the jobs of a fabric by name."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.UpdateJobRequest, _placement_pb2.Job]
-    """Replaces the specification of a job. With the one that it has nothing is
-    written: the job is answered as it stands.
+    """Replaces the specification of a job, in one step: other hosts, more or fewer of
+    them, suspended or not. With the one that it has nothing is written: the job is
+    answered as it stands. Who gives the etag of the job that was read changes
+    nothing that somebody else has changed since.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]
     """Ends a job and takes its routes away. The answer comes when that is durably
@@ -90,8 +92,10 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_placement_pb2.ListJobsRequest, _placement_pb2.ListJobsResponse]  # type: ignore[assignment]
     """Lists the jobs of a fabric by name."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.UpdateJobRequest, _placement_pb2.Job]  # type: ignore[assignment]
-    """Replaces the specification of a job. With the one that it has nothing is
-    written: the job is answered as it stands.
+    """Replaces the specification of a job, in one step: other hosts, more or fewer of
+    them, suspended or not. With the one that it has nothing is written: the job is
+    answered as it stands. Who gives the etag of the job that was read changes
+    nothing that somebody else has changed since.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Ends a job and takes its routes away. The answer comes when that is durably
@@ -159,8 +163,10 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _placement_pb2.UpdateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.Job, _abc.Awaitable[_placement_pb2.Job]]:
-        """Replaces the specification of a job. With the one that it has nothing is
-        written: the job is answered as it stands.
+        """Replaces the specification of a job, in one step: other hosts, more or fewer of
+        them, suspended or not. With the one that it has nothing is written: the job is
+        answered as it stands. Who gives the etag of the job that was read changes
+        nothing that somebody else has changed since.
         """
 
     @_abc_1.abstractmethod

@@ -133,9 +133,9 @@ def test_a_faulty_field_of_a_job_is_named(spec: str, field: str) -> None:
 
 
 def test_unset_numbers_of_a_job_have_their_defaults() -> None:
-    """Priority and QPs of 0 count as 1; the class is bandwidth."""
+    """QPs of 0 count as 1, priority is left to the traffic; the class is bandwidth."""
     job = job_codec.job_from_pb("j", placement_pb2.JobSpec(hosts=["h"], gpus_per_host=1))
-    assert (job.priority, job.qps, job.traffic_class) == (1.0, 1, TrafficClass.BANDWIDTH)
+    assert (job.priority, job.qps, job.traffic_class) == (0.0, 1, TrafficClass.BANDWIDTH)
 
 
 def test_demands_survive_the_wire() -> None:

@@ -26,6 +26,8 @@ class JobProgress:
 
 NO_FLOWS = JobProgress(JobState.PROGRAMMED, "", 0, 0)
 """Of a job that sends nothing over the fabric."""
+SUSPENDED = JobProgress(JobState.SUSPENDED, "", 0, 0)
+"""Of a job that rests."""
 
 
 def job_progress(

@@ -58,7 +58,9 @@ def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
         collectives=tuple(
             _collective(c, f"{field}.collectives[{i}]") for i, c in enumerate(spec.collectives)
         ),
-        priority=spec.priority or 1.0,
+        priority=spec.priority,
+        suspended=spec.suspended,
+        flops_per_iteration=spec.flops_per_iteration,
         traffic_class=common.class_from_pb(spec.traffic_class, f"{field}.traffic_class"),
         qps=spec.qps or 1,
     )
@@ -75,9 +77,10 @@ def _problems(spec: pb.JobSpec, field: str) -> list[Problem]:
         found += _gpu_problems(spec, field)
     elif not spec.gpus_per_host:
         found.append(Problem(f"{field}.gpus_per_host", "it is 0: give 1 or more"))
-    if not 0 <= spec.priority < float("inf"):
-        reason = f"it is {spec.priority:g}: give a finite number, 0 or above"
-        found.append(Problem(f"{field}.priority", reason))
+    for name in ("priority", "flops_per_iteration"):
+        if not 0 <= (number := getattr(spec, name)) < float("inf"):
+            reason = f"it is {number:g}: give a finite number, 0 or above"
+            found.append(Problem(f"{field}.{name}", reason))
     return found
 
 
@@ -146,6 +149,8 @@ def job_to_pb(job: Job) -> pb.JobSpec:
         traffic_class=common.class_to_pb(job.traffic_class),
         qps=job.qps,
         gpus=gpus_to_pb(job.gpus),
+        suspended=job.suspended,
+        flops_per_iteration=job.flops_per_iteration,
     )
 
 

@@ -68,6 +68,7 @@ def ask_from_pb(
     spec.CopyFrom(request.spec)
     spec.ClearField("hosts")
     spec.ClearField("gpus")
+    spec.ClearField("suspended")
     spec.hosts.extend(free[: request.host_count])
     ask = PlacementAsk(
         job=job_codec.job_from_pb(name, spec),

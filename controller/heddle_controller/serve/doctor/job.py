@@ -66,6 +66,11 @@ def examine(case: JobCase) -> pb.JobExamination:
         generation=case.committed.generation,
     )
     rows = _rows(plan, job.job.name)
+    if job.job.suspended:
+        cure = f"Run: heddle job resume {job.job.name}"
+        why = "It is suspended: none of its flows is planned."
+        told.findings.append(found(pb.SEVERITY_WARNING, "job", why, cure))
+        return told
     if not len(rows):
         told.findings.append(found(pb.SEVERITY_INFO, "job", "It has no flow in the network.", ""))
         return told

@@ -56,6 +56,8 @@ def _job(fields: dict[str, Any]) -> Job:
         traffic_class=TrafficClass(fields["traffic_class"]),
         qps=fields["qps"],
         gpus=tuple(map(tuple, fields["gpus"])),
+        suspended=fields["suspended"],
+        flops_per_iteration=fields["flops_per_iteration"],
     )
 
 

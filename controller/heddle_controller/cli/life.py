@@ -1,0 +1,115 @@
+"""``heddle job replace``, ``resize``, ``suspend``, ``resume``: what becomes of a job that runs."""
+
+from __future__ import annotations
+
+import click
+
+from heddle.client import SUSPENDED, TimedOut
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.jobs_table import echo_jobs
+from heddle_controller.cli.options import last_part, with_client
+from heddle_controller.cli.place import expanded, gpus_option
+from heddle_controller.cli.withdrawal import waiting_options
+
+RESERVATION = click.option(
+    "--reservation", default="", metavar="NAME", help="Redeem it: its hosts are the job's."
+)
+
+
+@click.command("replace")
+@click.argument("name")
+@click.argument("hosts", nargs=-1, required=True, metavar="OLD=NEW...")
+@RESERVATION
+@with_client
+def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) -> None:
+    """Give a job other hosts in the place of some: `heddle job replace llama n4=n5`.
+
+    All of it in one step; nothing changes where a new host is in use. The new host gives the GPUs
+    that the old one gave, and takes its place in the order of ranks. Lists of hosts go together
+    one by one: n[004-007]=n[012-015].
+    """
+    wanted: dict[str, str] = {}
+    for pair in hosts:
+        old, equals, new = pair.partition("=")
+        gone, come = expanded((old,)), expanded((new,))
+        if not (old and equals and new) or len(gone) != len(come):
+            raise Failure(f"{pair!r}: write OLD=NEW, with as many hosts on either side")
+        if twice := [host for host in gone if host in wanted]:
+            raise Failure(f"{pair!r}: {twice[0]!r} is replaced twice: name each host once")
+        wanted |= dict(zip(gone, come, strict=True))
+    echo_jobs(client, [client.api.replace_hosts(name, wanted, reservation=reservation)])
+
+
+@click.command("resize")
+@click.argument("name")
+@click.option("--add", multiple=True, metavar="HOSTS", help="Hosts that come; may be repeated.")
+@click.option("--remove", multiple=True, metavar="HOSTS", help="Hosts that go; may be repeated.")
+@click.option(
+    "--gpus",
+    metavar="GPUS",
+    help="GPUs of each host that comes, such as 0-3, where the job has parts of hosts; else those "
+    "that each of its hosts gives.",
+)
+@click.option("--dp", type=click.IntRange(min=1), help="Replicas; else as many as the ranks make.")
+@RESERVATION
+@with_client
+def resize(
+    client: Terms,
+    name: str,
+    *,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    gpus: str | None,
+    dp: int | None,
+    reservation: str,
+) -> None:
+    """Grow or shrink a job: `heddle job resize llama --add n[016-031]`.
+
+    All of it in one step. New hosts come behind the job's own in the order of ranks; the number of
+    replicas (dp) follows, other degrees stay. `heddle job order` says which order is best.
+    """
+    job = client.api.resize_job(
+        name,
+        add=expanded(add),
+        remove=expanded(remove),
+        gpus=gpus_option(gpus),
+        dp=dp or 0,
+        reservation=reservation,
+    )
+    echo_jobs(client, [job])
+
+
+@click.command("suspend")
+@click.argument("names", nargs=-1, required=True)
+@waiting_options
+@with_client
+def suspend(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
+    """Let jobs rest: their flows leave the plan, their hosts stay their own.
+
+    So a job can always go on, by `heddle job resume`. To free its hosts, delete it.
+    """
+    jobs = [client.api.suspend_job(name) for name in names]
+    if wait:
+        jobs = _at_rest(client, jobs, seconds)
+    echo_jobs(client, jobs)
+
+
+def _at_rest(client: Terms, jobs: list[pb.Job], seconds: float | None) -> list[pb.Job]:
+    """The jobs, once no switch holds an entry of them."""
+    try:
+        found = client.api.wait_until(SUSPENDED, jobs, seconds)
+        client.api.wait_until_settled(max(job.generation for job in found), seconds)
+    except TimedOut as error:
+        told = ", ".join(last_part(job.name) for job in jobs)
+        raise Failure(f"{told}: suspended, but {error.message}") from error
+    return found
+
+
+@click.command("resume")
+@click.argument("names", nargs=-1, required=True)
+@with_client
+def resume(client: Terms, names: tuple[str, ...]) -> None:
+    """Let jobs go on that were suspended."""
+    echo_jobs(client, [client.api.resume_job(name) for name in names])

@@ -57,6 +57,7 @@ from tests.bench.screen import Screen
 from tests.bench.sonic import measure as sonic
 from tests.bench.submits import measure as submits
 from tests.bench.takeover import measure as takeover
+from tests.bench.viewers import measure as viewers
 
 FAILED, INTERRUPTED = 1, 130
 MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
@@ -85,6 +86,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "admission": admission,
     "hostile": hostile,
     "reads": reads,
+    "viewers": viewers,
     "fluid": fluid,
     "queues": queues,
     "published": published,

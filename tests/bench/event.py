@@ -79,6 +79,8 @@ class House:
     """A controller, and the agents of all its switches."""
 
     fabric: Fabric
+    api: Api
+    telemetry: Telemetry
     channel: aio.Channel
     gateway: Gateway
     marks: Marks
@@ -132,13 +134,13 @@ async def _events(
             await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
             for done, link in enumerate(chosen):
                 kept = (lost, back) if done >= WARM else (Trials(), Trials())
-                await _event(h, f"down {link}", kept[0])
-                await _event(h, f"up {link}", kept[1])
+                await change(h, f"down {link}", kept[0])
+                await change(h, f"up {link}", kept[1])
                 advance(max(0, done + 1 - WARM))
     return lost, back
 
 
-async def _event(h: House, words: str, trials: Trials) -> None:
+async def change(h: House, words: str, trials: Trials) -> None:
     """One change of a link, and the wait for its end."""
     await asyncio.sleep(QUIET)
     h.marks.clear()
@@ -155,8 +157,11 @@ async def _event(h: House, words: str, trials: Trials) -> None:
 
 
 @asynccontextmanager
-async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
-    """As the wiring has it, with what is timed around its parts; all agents are connected."""
+async def house(folder: Path, fabric: Fabric, *, metrics: bool = True) -> AsyncIterator[House]:
+    """As the wiring has it, with what is timed around its parts; all agents are connected.
+
+    Without ``metrics`` nothing follows plans for those who look at metrics.
+    """
     async with AsyncExitStack() as stack:
         store = await open_embedded(folder / "store.sqlite3")
         stack.push_async_callback(store.close)
@@ -183,8 +188,9 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         stack.push_async_callback(api.stop, 2.0)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for work in (reconciler.run(), follow_plans(store, telemetry)):
-            stack.callback(tasks.create_task(work).cancel)
+        stack.callback(tasks.create_task(reconciler.run()).cancel)
+        if metrics:
+            stack.callback(tasks.create_task(follow_plans(store, telemetry)).cancel)
         await reconciler.known.wait()
         api.set_serving(serving=True)
         channel = await stack.enter_async_context(
@@ -193,7 +199,7 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         agents = await stack.enter_async_context(_agents(api.port, folder, fabric))
         count = int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC))
         await until(lambda: len(gateway.sessions("f1")) == count, seconds=LIMIT)
-        yield House(fabric, channel, gateway, marks, agents, (planner, advisor))
+        yield House(fabric, api, telemetry, channel, gateway, marks, agents, (planner, advisor))
         agents.kill()
         await until(lambda: not gateway.sessions("f1"), seconds=LIMIT)
 
@@ -237,11 +243,11 @@ async def jobs(h: House) -> None:
         await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
 
 
-async def across(h: House) -> None:
+async def across(h: House, seed: int = 3) -> None:
     """Every NIC sends at line rate to one of another zone, to which nobody else sends."""
     nics = h.fabric.rows_of_kind(NodeKind.NIC)
     zone, ids = h.fabric.structure.nodes.zone, h.fabric.structure.nodes.ids
-    to = shuffled(nics, np.random.default_rng(3), zone[nics])
+    to = shuffled(nics, np.random.default_rng(seed), zone[nics])
     count = len(nics)
     demands = Demands(
         ids=tuple(f"x{row}" for row in range(count)),

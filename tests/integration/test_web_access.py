@@ -19,7 +19,7 @@ from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
-from heddle_controller.web.app import BEAT_SECONDS
+from heddle_controller.web.feed import BEAT_SECONDS
 from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms
 from tests.integration.certifying import Authority, Pair
 from tests.support.serving import Serving, serving, told_down

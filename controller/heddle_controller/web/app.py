@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from heddle.v1 import fabric_pb2, placement_pb2, plan_pb2
@@ -34,6 +34,7 @@ from heddle_controller.serve.interceptors.errors import status_of
 from heddle_controller.serve.reads import Reads
 from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import COOKIE, HEADERS, Access
+from heddle_controller.web.audience import NO_STORE, OverviewStream
 from heddle_controller.web.feed import ViewFeed
 from heddle_controller.web.overview import flow_json, link_json
 from heddle_controller.web.plan_view import PlanView, same_structure
@@ -42,8 +43,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
-BEAT_SECONDS = 2.0
-"""A stream says so often that it lives, and asks whether its viewer may still look."""
 MOST_BODY = 1 << 20
 """Bytes of a question."""
 MOST_LOGIN = 4096
@@ -110,7 +109,6 @@ class Pages:
         self._reads = reads
         self._access = access
         self._most = viewers
-        self._viewing = 0
         self._files = _files()
         self._bulk: dict[tuple[str, str], Packed] = {}
         """The newest structure and loads of each fabric."""
@@ -251,7 +249,7 @@ class Pages:
     async def _planned(self, fabric: str) -> tuple[Any, PlanView]:
         """The fabric and the view of its newest plan. Raises ``Refusal`` where there is none."""
         record = await self._reads.store.get_fabric(fabric)
-        plan = await self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        plan = self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
         if plan is None:
             message = f"fabrics/{fabric} has no plan yet: submit a job"
             raise errors.not_found("NO_PLAN", message)
@@ -265,7 +263,7 @@ class Pages:
         if row == NONE or record.fabric.structure.nodes.kind[row] == NodeKind.NIC:
             raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}")
         committed = await self._reads.store.committed(fabric)
-        plan = await self.feed.view(fabric).plan(committed)
+        plan = self.feed.view(fabric).plan(committed)
         if plan is not None and not same_structure(plan.plan.fabric, record.fabric):
             plan = None
         session = self._reads.gateway.sessions(fabric).get(switch)
@@ -310,7 +308,7 @@ class Pages:
         fabric, job = _fabric(request), _asked(request, "id")
         asked = placement_pb2.GetJobRequest(name=names.job_name(fabric, job))
         told = _dict(await self._reads.placement.GetJob(asked, _NO_CONTEXT))
-        plan = await self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        plan = self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
         flows = await asyncio.to_thread(_job_flows, plan, job) if plan else []
         return _json({"job": told, "slowest": flows})
 
@@ -344,62 +342,24 @@ class Pages:
         return _message(await self._reads.plan.WhatIf(asked, _NO_CONTEXT))
 
     async def _stream(self, request: Request) -> Response:
-        """The overview as it changes, until the viewer leaves or may look no more."""
+        """The overview as it changes: ``id: START.NUMBER``, so that nobody is told it twice."""
         fabric = _fabric(request)
-        await self.feed.show(fabric)
-        if self._viewing >= self._most:
+        view = await self.feed.show(fabric)
+        if self.feed.viewers >= self._most:
             message = f"{self._most} viewers watch already: ask for one overview now and then"
             raise errors.unavailable("TOO_MANY_VIEWERS", message, retry_seconds=10.0)
-        return StreamingResponse(
-            self._events(fabric, request), headers=NO_STORE, media_type="text/event-stream"
-        )
-
-    async def _events(self, fabric: str, request: Request) -> AsyncIterator[bytes]:
-        """Each as ``id: START.NUMBER``: who comes back with the newest is told nothing twice."""
-        seen, view, said = request.headers.get("last-event-id", ""), self.feed.view(fabric), True
         caller = self._access.caller(request)
-        self._viewing += 1
-        try:
-            with view.viewing() as wake:
-                yield b"retry: 1000\n\n"
-                await self.feed.show(fabric)
-                while not self.feed.closed.is_set():
-                    name = f"{self.feed.start}.{view.number}"
-                    if name != seen:
-                        seen = name
-                        yield b"id: %b\nevent: overview\ndata: %b\n\n" % (
-                            name.encode(),
-                            view.overview,
-                        )
-                    elif not said:
-                        stale = self._reads.store.stale_for()
-                        yield b"event: beat\ndata: %.1f\n\n" % stale
-                    wake.clear()
-                    said = await _woken(wake)
-                    if self._access.caller(request) != caller:
-                        raise CHANGED
-        except errors.Refusal as refusal:
-            yield b"event: refused\ndata: %b\n\n" % orjson.dumps(refusal.message)
-        except NotFound:
-            yield b'event: refused\ndata: "the fabric is gone"\n\n'
-        finally:
-            self._viewing -= 1
+
+        def check() -> None:
+            if self._access.caller(request) != caller:
+                raise CHANGED
+
+        return OverviewStream(view.audience, request.headers.get("last-event-id", ""), check)
 
 
-NO_STORE = {"cache-control": "no-store"}
 JSON = "application/json"
 _NO_CONTEXT: Any = None
 """Methods that only read ask nothing of their call."""
-
-
-async def _woken(wake: asyncio.Event) -> bool:
-    """Whether there is something new; False after a beat without."""
-    try:
-        async with asyncio.timeout(BEAT_SECONDS):
-            await wake.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _files() -> dict[str, Packed]:
@@ -569,7 +529,7 @@ def _direction(plan: PlanView, arc: int) -> dict[str, Any]:
         "utilization": float(plan.utilization[arc]),
         "flow_count": len(over),
         "jobs": [flows.job_names[job] for job in jobs.tolist()],
-        "flows": [flow_json(plan, flow) for flow in plan.slowest(over, SLOWEST_TOLD).tolist()],
+        "flows": [flow_json(plan, flow) for flow in plan.slowest_of(over, SLOWEST_TOLD).tolist()],
     }
 
 
@@ -578,4 +538,4 @@ def _job_flows(plan: PlanView, job: str) -> list[dict[str, Any]]:
     if job not in flows.job_names:
         return []
     rows: Ints = np.flatnonzero(flows.job == flows.job_names.index(job))
-    return [flow_json(plan, row) for row in plan.slowest(rows, SLOWEST_TOLD).tolist()]
+    return [flow_json(plan, row) for row in plan.slowest_of(rows, SLOWEST_TOLD).tolist()]

@@ -129,6 +129,8 @@ class EventLog:
             self.add(now, "job", f"and {len(changed) - NAMED} more jobs changed")
 
     def _agents(self, before: Sight, after: Sight, now: float) -> None:
+        if before.agents is after.agents:
+            return
         for names, one, many in (
             (after.agents - before.agents, "has a session", "have sessions"),
             (before.agents - after.agents, "has no session any more", "have no session any more"),

@@ -1,8 +1,8 @@
 """One look at each fabric after something changed, and its overview for all who watch.
 
 A look compares what is there with what was there before (``events``), whether anybody watches or
-not. The overview is made once for all viewers, and only while there are any. A viewer that is slow
-finds several looks merged into one: nothing waits for it, and nothing is queued.
+not. What changes within a moment is looked at once: an event of the fabric comes as a dozen changes
+of the store. The overview is made once for all viewers, and only while there are any.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 import orjson
 import structlog
 
-from heddle.v1 import plan_pb2
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.codec import names
+from heddle_controller.serve.codec.plan import summary_to_pb
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.reads import Reads
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord
+from heddle_controller.web.audience import Audience
 from heddle_controller.web.events import EventLog, Sight
 from heddle_controller.web.overview import Standing, overview
 from heddle_controller.web.plan_view import PlanView, SwitchLinks, same_structure
@@ -32,12 +33,28 @@ log = structlog.stdlib.get_logger(__name__)
 
 TICK_SECONDS = 1.0
 """How often it is asked who leads and whether the store can be reached."""
-PACE, REST, LONGEST = 0.02, 4.0, 0.5
-"""After a look, rest at least so many seconds, or so many times as long as it took, up to the last:
-a storm of changes costs others little."""
+GATHER, REST, LONGEST = 0.4, 50.0, 0.6
+"""A look waits so many seconds for what else changes, or so many times as long as the one before
+took, up to the last: a storm of changes costs others next to nothing, and is seen within a second.
+"""
+BEAT_SECONDS = 2.0
+"""A stream says so often that it lives, and asks whether its viewer may still look."""
+PLAN_REST = 500.0
+"""What is bulk of a plan is made anew after so many times as long as it took, or after
+``LONGEST_KEPT``: of a large plan, that is several events' work at once."""
 SHOWN_EVENTS = 50
 LONGEST_KEPT = 5.0
 """Seconds after which viewers are told again what nobody gives notice of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentsHere:
+    """Whose agents have a session with this controller."""
+
+    structure: Structure
+    switches: frozenset[str]
+    missing: tuple[str, ...]
+    """The other switches, in order of their rows."""
 
 
 class FabricView:
@@ -48,13 +65,16 @@ class FabricView:
         self.number = 0
         """Grows with every overview."""
         self.overview = b""
-        self.viewers: set[asyncio.Event] = set()
+        self.audience = Audience()
+        self.connected: AgentsHere | None = None
+        """None where that changed since it was asked."""
         self.before: Sight | None = None
         self.made = -LONGEST_KEPT
         """When the overview was made, by the loop's clock."""
         self._links: tuple[FabricRecord, SwitchLinks] | None = None
         self._plan: PlanView | None = None
-        self._making = asyncio.Lock()
+        self._rests_until = 0.0
+        """When the next view of a plan may be made for an overview, by the loop's clock."""
         self.looking = asyncio.Lock()
         """Held while one looks."""
 
@@ -66,34 +86,40 @@ class FabricView:
             self._links = known
         return known[1]
 
-    async def plan(self, committed: Committed | None) -> PlanView | None:
-        """The view of a plan, made once for each, in a thread."""
+    def plan(self, committed: Committed | None) -> PlanView | None:
+        """The view of a plan, made once for each."""
         if committed is None:
             return None
-        async with self._making:
-            if self._plan is None or not self._plan.is_of(committed):
-                self._plan = await asyncio.to_thread(PlanView.of, committed)
-            return self._plan
+        if self._plan is None or not self._plan.is_of(committed):
+            began = time.monotonic()
+            self._plan = PlanView.of(committed)
+            ended = time.monotonic()
+            self._rests_until = ended + min(PLAN_REST * (ended - began), LONGEST_KEPT)
+        return self._plan
 
-    def tell(self, told: bytes) -> None:
+    def recent_plan(self, committed: Committed, fabric: Fabric) -> PlanView | None:
+        """The same, or the view of a plan some seconds older, while plans follow each other."""
+        if self._plan is None or time.monotonic() >= self._rests_until:
+            self.plan(committed)
+        return self._plan if self._plan and same_structure(self._plan.plan.fabric, fabric) else None
+
+    def agents(self, reads: Reads, record: FabricRecord, links: SwitchLinks) -> AgentsHere:
+        """Asked again after a session began or ended only, as there are thousands."""
+        known, structure = self.connected, record.fabric.structure
+        if known is None or known.structure is not structure:
+            there, ids = frozenset(reads.gateway.sessions(record.name)), structure.nodes.ids
+            missing = (ids[row] for row in links.switches.tolist() if ids[row] not in there)
+            known = self.connected = AgentsHere(structure, there, tuple(missing))
+        return known
+
+    def tell(self, start: str, told: bytes) -> None:
         """Give all viewers another overview, if it is another."""
         self.made = time.monotonic()
         if told == self.overview:
             return
         self.number += 1
         self.overview = told
-        for viewer in self.viewers:
-            viewer.set()
-
-    @contextmanager
-    def viewing(self) -> Iterator[asyncio.Event]:
-        """An event that is set with each overview."""
-        wake = asyncio.Event()
-        self.viewers.add(wake)
-        try:
-            yield wake
-        finally:
-            self.viewers.discard(wake)
+        self.audience.tell(f"{start}.{self.number}", told)
 
 
 class ViewFeed:
@@ -103,7 +129,6 @@ class ViewFeed:
         self.reads = reads
         self.start = secrets.token_hex(4)
         """Tells this process from the one before, in ids of server-sent events."""
-        self.closed = asyncio.Event()
         self._views: dict[str, FabricView] = {}
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
@@ -121,13 +146,23 @@ class ViewFeed:
             tasks.create_task(self._follow_agents(), name="web: agents")
             tasks.create_task(self._tick(), name="web: leader")
             tasks.create_task(self._look_at_changed(), name="web: look")
+            tasks.create_task(self._beat(), name="web: beat")
+
+    @property
+    def viewers(self) -> int:
+        """How many watch, all fabrics together."""
+        return sum(len(view.audience) for view in self._views.values())
 
     def close(self) -> None:
         """End every view: the controller stops."""
-        self.closed.set()
         for view in self._views.values():
-            for viewer in view.viewers:
-                viewer.set()
+            view.audience.end()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for view in self._views.values():
+                view.audience.beat(self._stale())
 
     async def _follow_store(self) -> None:
         while True:
@@ -144,6 +179,7 @@ class ViewFeed:
 
     async def _follow_agents(self) -> None:
         async for event in self.reads.gateway.events():
+            self.view(event.session.fabric).connected = None
             self._mark(event.session.fabric)
 
     async def _tick(self) -> None:
@@ -155,7 +191,7 @@ class ViewFeed:
             now = (self._leader, bool(self.reads.gateway.guard.leading), self._stale() > 0)
             old = time.monotonic() - LONGEST_KEPT
             for fabric, view in self._views.items():
-                if now != before or (view.viewers and view.made < old):
+                if now != before or (view.audience and view.made < old):
                     self._mark(fabric)
             before = now
             await asyncio.sleep(TICK_SECONDS)
@@ -168,22 +204,25 @@ class ViewFeed:
         self._wake.set()
 
     async def _look_at_changed(self) -> None:
+        spent = 0.0
         while True:
             await self._wake.wait()
+            await asyncio.sleep(min(max(GATHER, REST * spent), LONGEST))
             self._wake.clear()
             changed, self._changed = self._changed, set()
             began = time.monotonic()
             for fabric in changed:
                 await self._try_to_look(fabric)
             spent = time.monotonic() - began
-            await asyncio.sleep(min(max(PACE, REST * spent), LONGEST))
 
     async def _try_to_look(self, fabric: str) -> None:
         """Nothing hangs on a look but what people see."""
         try:
             await self.look(fabric)
-        except (NotFound, Unavailable, Refusal):
-            pass  # gone, or told by the next look
+        except NotFound:
+            self.view(fabric).audience.end("the fabric is gone")
+        except (Unavailable, Refusal):
+            pass  # told by the next look
         except Exception:
             log.exception("the page was not told of a change", fabric=fabric)
 
@@ -211,7 +250,7 @@ class ViewFeed:
         await self.reads.store.versions(fabric)
         view = self.view(fabric)
         async with view.looking:
-            await self._look(fabric, view, tell=bool(view.viewers))
+            await self._look(fabric, view, tell=bool(view.audience))
 
     async def _look(self, fabric: str, view: FabricView, *, tell: bool) -> None:
         reads = self.reads
@@ -219,11 +258,13 @@ class ViewFeed:
         committed = await reads.store.committed(fabric)
         jobs = tuple(await reads.store.list_jobs(fabric))
         seen = reads.observations.of(fabric).seen(record.fabric)
+        links = await view.links(record)
+        agents = view.agents(reads, record, links)
         after = Sight(
             record=record,
             down=seen.down,
             jobs={one.job.name: one.facts.state for one in jobs},
-            agents=frozenset(reads.gateway.sessions(fabric)),
+            agents=agents.switches,
             plan=(committed.program.epoch, committed.generation) if committed else (0, 0),
             moved=committed.facts.changed_count if committed else 0,
             lacking=len(committed.lacking()) if committed else 0,
@@ -233,7 +274,7 @@ class ViewFeed:
         view.log.compare(view.before, after, time.time())
         view.before = after
         if tell:
-            view.tell(await self._told(view, committed, jobs, seen))
+            view.tell(self.start, await self._told(view, committed, jobs, seen, agents.missing))
 
     async def _told(
         self,
@@ -241,32 +282,24 @@ class ViewFeed:
         committed: Committed | None,
         jobs: tuple[JobRecord, ...],
         seen: SeenLinks,
+        missing: tuple[str, ...],
     ) -> bytes:
         assert view.before is not None
         record = view.before.record
         fabric = record.name
         links = await view.links(record)
-        plan = await view.plan(committed)
         standing = Standing(
             record=record,
             seen=seen,
             unwell=dict(self.reads.unwell(fabric)),
             jobs=jobs,
-            agents=frozenset(view.before.agents),
+            missing=missing,
             aside=frozenset(self.reads.gateway.held_aside(fabric)),
-            plan=await self._summary(fabric) if committed else None,
-            view=plan if plan and same_structure(plan.plan.fabric, record.fabric) else None,
+            plan=summary_to_pb(fabric, committed) if committed else None,
+            view=view.recent_plan(committed, record.fabric) if committed else None,
             leader=self._leader,
             leads=bool(self.reads.gateway.guard.leading),
             stale_seconds=self._stale(),
         )
-        events = [asdict(event) for event in list(view.log.events)[-SHOWN_EVENTS:]]
-        return await asyncio.to_thread(_encoded, standing, links, events)
-
-    async def _summary(self, fabric: str) -> plan_pb2.Plan:
-        request = plan_pb2.GetPlanRequest(name=names.plan_name(fabric))
-        return await self.reads.plan.GetPlan(request, None)  # type: ignore[arg-type] # only reads
-
-
-def _encoded(standing: Standing, links: SwitchLinks, events: list[dict[str, object]]) -> bytes:
-    return orjson.dumps({**overview(standing, links), "events": events})
+        told = {**overview(standing, links), "events": list(view.log.events)[-SHOWN_EVENTS:]}
+        return orjson.dumps(told)

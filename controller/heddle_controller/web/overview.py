@@ -33,8 +33,8 @@ class Standing:
     seen: SeenLinks
     unwell: dict[Ends, Condition]
     jobs: tuple[JobRecord, ...]
-    agents: frozenset[str]
-    """Switches whose agent has a session with this controller."""
+    missing: tuple[str, ...]
+    """Switches whose agent has no session with this controller."""
     aside: frozenset[str]
     """Switches that are set aside."""
     plan: plan_pb2.Plan | None
@@ -47,18 +47,16 @@ class Standing:
 def overview(now: Standing, links: SwitchLinks) -> Json:
     """As the page takes it."""
     fabric = now.record.fabric
-    ids = fabric.structure.nodes.ids
-    switches = [ids[row] for row in links.switches.tolist()]
-    missing = [switch for switch in switches if switch not in now.agents]
+    switches, missing = len(links.switches), now.missing
     told = {
         "fabric": now.record.name,
         "title": now.record.title,
         "revision": now.record.revision,
-        "nics": fabric.node_count - len(switches),
-        "switches": len(switches),
+        "nics": fabric.node_count - switches,
+        "switches": switches,
         "links": _links(now, links),
         "agents": {
-            "connected": len(switches) - len(missing),
+            "connected": switches - len(missing),
             "missing_count": len(missing),
             "missing": missing[:NAMED],
             "aside": sorted(now.aside)[:NAMED],
@@ -197,7 +195,7 @@ def _tiers(now: Standing) -> list[Json]:
     if now.plan is None or now.view is None:
         return []
     structure = now.view.plan.fabric.structure
-    worst = dict(zip(structure.tiers, now.view.worst_arcs(), strict=True))
+    worst = dict(zip(structure.tiers, now.view.worst, strict=True))
     return [
         {
             "tier": tier.tier,
@@ -213,11 +211,9 @@ def _tiers(now: Standing) -> list[Json]:
 
 def _slowest(view: PlanView | None) -> Json | None:
     """The flow whose fullest link is the fullest of all."""
-    if view is None or not len(view.plan.flows):
+    if view is None or view.slowest == NONE:
         return None
-    routed = np.flatnonzero(view.fullest != NONE)
-    rows = view.slowest(routed, 1).tolist()
-    return flow_json(view, rows[0]) if rows else None
+    return {**flow_json(view, view.slowest), "generation": view.generation}
 
 
 def flow_json(view: PlanView, row: int) -> Json:

@@ -74,14 +74,22 @@ class PlanView:
     """Load over capacity of each arc."""
     fullest: Ints
     """The fullest arc on the paths of each flow, by its row; ``NONE`` for one without a path."""
+    worst: tuple[int, ...]
+    """The fullest arc of each tier, from the hosts up; ``NONE`` for a tier without load."""
+    slowest: int
+    """The row of the flow with the fullest arc of all; ``NONE`` where no flow has a path."""
 
     @classmethod
     def of(cls, committed: Committed) -> PlanView:
-        """Takes milliseconds for a large plan: to be made in a thread."""
+        """Takes some milliseconds for a large plan."""
         plan = committed.plan
         used = utilization(plan.fabric, plan.loads)
         fullest = fullest_arcs(plan, used)
-        return cls(committed.program.epoch, committed.generation, plan, used, fullest)
+        routed = np.flatnonzero(fullest != NONE)
+        slowest = int(routed[np.argmax(used[fullest[routed]])]) if len(routed) else NONE
+        worst = _worst_arcs(plan.fabric.structure, used)
+        number = committed.program.epoch, committed.generation
+        return cls(*number, plan, used, fullest, worst, slowest)
 
     def is_of(self, committed: Committed) -> bool:
         """Whether it was made of this plan."""
@@ -105,25 +113,21 @@ class PlanView:
             option=orjson.OPT_SERIALIZE_NUMPY,
         )
 
-    def worst_arcs(self) -> list[int]:
-        """The fullest arc of each tier, from the hosts up; ``NONE`` for a tier without load."""
-        tier = self.plan.fabric.structure.tier_of_arc
-        order = np.argsort(self.utilization, kind="stable")
-        worst = np.full(len(self.plan.fabric.structure.tiers), NONE, dtype=np.int64)
-        worst[tier[order]] = order  # of those of one tier the last stays
-        return [
-            arc if arc != NONE and self.utilization[arc] > 0 else NONE for arc in worst.tolist()
-        ]
-
     def share(self) -> Floats:
         """What each flow gets of its demand if its fullest link is shared by demand; at most 1."""
         used = np.where(self.fullest == NONE, 0.0, self.utilization[self.fullest])
         return np.where(self.fullest == NONE, 0.0, 1.0 / np.maximum(used, 1.0))
 
-    def slowest(self, rows: Ints, count: int) -> Ints:
+    def slowest_of(self, rows: Ints, count: int) -> Ints:
         """Of some flows, the rows of those on the fullest links, the fullest first."""
         used = np.where(self.fullest[rows] == NONE, np.inf, self.utilization[self.fullest[rows]])
         return rows[np.argsort(-used, kind="stable")[:count]]
+
+
+def _worst_arcs(structure: Structure, used: Floats) -> tuple[int, ...]:
+    tiers = [np.flatnonzero(structure.tier_of_arc == tier) for tier in range(len(structure.tiers))]
+    worst = [int(arcs[np.argmax(used[arcs])]) if len(arcs) else NONE for arcs in tiers]
+    return tuple(arc if arc != NONE and used[arc] > 0 else NONE for arc in worst)
 
 
 def same_structure(one: Fabric, other: Fabric) -> bool:

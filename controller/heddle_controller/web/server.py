@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +24,9 @@ from heddle_controller.serve.interceptors.auth import Admission, is_loopback
 from heddle_controller.serve.reads import Reads
 from heddle_controller.serve.security.budget import Allowance, Budget
 from heddle_controller.serve.security.keys import Tls, server_context
-from heddle_controller.web.access import CERTIFICATE, Access, PeerCertificate, certificate_of
+from heddle_controller.web.access import CERTIFICATE, Access, certificate_of
 from heddle_controller.web.app import Pages
+from heddle_controller.web.audience import CONNECTION
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -113,7 +115,7 @@ class BoundedConnection(H11Protocol):
             transport.abort()
             return
         shown = certificate_of(transport.get_extra_info("ssl_object"))
-        self.app: ASGIApp = _Certified(self.app, shown)
+        self.app: ASGIApp = _Connected(self.app, {CERTIFICATE: shown, CONNECTION: transport})
         self.loop.call_later(FIRST_SECONDS, self._look, None, False)
 
     def _look(self, before: object, stuck: bool) -> None:  # noqa: FBT001 - a timer's argument
@@ -130,15 +132,15 @@ class BoundedConnection(H11Protocol):
             self.loop.call_later(FIRST_SECONDS, self._look, self.cycle, self.flow.write_paused)
 
 
-class _Certified:
-    """Adds what a connection showed to each request that comes by it."""
+class _Connected:
+    """Adds what is known of a connection to the state of each request that comes by it."""
 
-    def __init__(self, app: ASGIApp, shown: PeerCertificate | None) -> None:
+    def __init__(self, app: ASGIApp, known: Mapping[str, object]) -> None:
         self._app = app
-        self._shown = shown
+        self._known = known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"][CERTIFICATE] = self._shown
+        scope["state"].update(self._known)
         await self._app(scope, receive, send)
 
 

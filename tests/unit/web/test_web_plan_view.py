@@ -47,10 +47,12 @@ def test_the_fullest_link_of_each_flow(seed: int) -> None:
         assert view.fullest[flow] in arcs, seed
         assert used[view.fullest[flow]] == max(used[arc] for arc in arcs), seed
     routed = np.flatnonzero(view.fullest != NONE)
-    slowest = view.slowest(routed, 3)
+    slowest = view.slowest_of(routed, 3)
     told = used[view.fullest[slowest]].tolist()
     assert told == sorted(used[view.fullest[routed]].tolist(), reverse=True)[:3], seed
-    for tier, arc in enumerate(view.worst_arcs()):
+    assert view.slowest in routed, seed
+    assert used[view.fullest[view.slowest]] == told[0], seed
+    for tier, arc in enumerate(view.worst):
         of_tier = used[plan.fabric.structure.tier_of_arc == tier]
         assert (used[arc] if arc != NONE else 0.0) == of_tier.max(), seed
 

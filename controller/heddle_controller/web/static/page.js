@@ -142,7 +142,7 @@ function overviewView(fabric) {
         told.tiers.map((tier) => [tier.tier, percent(tier.worst), percent(tier.bound), linkTo(fabric, tier.link)]), "no plan yet."),
       h("h2", {}, "Slowest flow"),
       told.slowest
-        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: its fullest link is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`)
+        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: its fullest link is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`, plan && told.slowest.generation !== plan.generation ? ` Of plan ${told.slowest.generation}: newer ones follow each other.` : "")
         : h("p", {class: "note"}, "No flow has a path yet."),
       h("h2", {}, "Jobs"),
       facts(Object.entries(jobs.count).map(([state, count]) => [state.toLowerCase(), to(at(fabric, "jobs"), `${count}`)])),

@@ -1,0 +1,154 @@
+"""What people who look cost those who work: the page with ten viewers, and metrics.
+
+The controller of the row ``event``, with an agent for each switch. Blocks of the same work with
+and without the page, its viewers and metrics follow each other: links lost and back, full plans,
+reads. Counted is the processor time of all processes of the controller, from the first piece of a
+block until some quiet after the last, so that what is done late is counted, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import structlog
+from prometheus_client import generate_latest
+
+from heddle.v1 import plan_pb2
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.web.server import WebServer, WebTerms
+from tests.bench.event import LIMIT, ROOT, House, Trials, across, change, house
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import between_switches, published_zones
+
+VIEWERS = 10
+MOST = 1.02
+"""Processor time with, over that without."""
+SETTLED = 1.0
+"""Seconds that belong to a block after its last piece."""
+READS = 400
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row each for events, full plans and reads."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    return asyncio.run(_measured(scale, screen))
+
+
+async def _measured(scale: Scale, screen: Screen) -> list[Row]:
+    fabric = published_zones(scale)
+    title = f"cost of {VIEWERS} viewers, {len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"
+    blocks = 1 if scale.name == "quick" else 8
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        async with house(Path(folder), fabric, metrics=False) as h:
+            seeds = itertools.count()
+
+            async def plans(h: House) -> int:
+                """All flows anew."""
+                h.marks.clear()
+                await across(h, next(seeds))
+                await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+                return 1
+
+            await plans(h)
+            for who, work in (("events", _events), ("full plans", plans), ("reads", _reads)):
+                with screen.progress(f"{title}, {who}", blocks) as advance:
+                    found = await _pairs(h, work, blocks, advance)
+                rows.append(_row(title, who, found, scale))
+    return rows
+
+
+async def _pairs(
+    h: House, work: Callable[[House], Awaitable[int]], blocks: int, advance: Callable[[int], None]
+) -> list[tuple[float, float]]:
+    """Processor seconds a piece, without and with."""
+    await work(h)  # modules and indexes are read for the first time
+    found = []
+    for _ in range(blocks):
+        without = await _block(h, work)
+        async with looked_at(h):
+            found.append((without, await _block(h, work)))
+        advance(1)
+    return found
+
+
+async def _block(h: House, work: Callable[[House], Awaitable[int]]) -> float:
+    before = h.processor_seconds()
+    pieces = await work(h)
+    await asyncio.sleep(SETTLED)
+    return (h.processor_seconds() - before) / pieces
+
+
+@asynccontextmanager
+async def looked_at(h: House) -> AsyncIterator[None]:
+    """The page with its viewers, and metrics that somebody scrapes."""
+    server = WebServer(h.api.reads, WebTerms("127.0.0.1", 0))
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
+    people = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.viewers_page", url, str(VIEWERS)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        shown = tasks.create_task(follow_plans(h.api.reads.store, h.telemetry))
+        assert people.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            assert await people.stdout.readline() == b"ready\n"
+        generate_latest(h.telemetry.registry)
+        await asyncio.sleep(SETTLED)
+        yield
+        shown.cancel()
+    assert people.stdin is not None
+    people.stdin.close()
+    await people.wait()
+    await server.stop()
+    assert people.returncode == 0, "a viewer lost its stream"
+
+
+async def _events(h: House) -> int:
+    """Links between switches, lost and back."""
+    rows = np.flatnonzero(between_switches(h.fabric))
+    links = np.random.default_rng(1).permutation(rows)[:8].tolist()
+    for link in links:
+        await change(h, f"down {link}", Trials())
+        await change(h, f"up {link}", Trials())
+    return 2 * len(links)
+
+
+async def _reads(h: House) -> int:
+    """Why a flow goes where it goes."""
+    stub = PlanServiceStub(h.channel)
+    asked = plan_pb2.ListRoutesRequest(parent="fabrics/f1/plan", page_size=1)
+    flow = (await stub.ListRoutes(asked)).routes[0].flow
+    for _ in range(READS):
+        await stub.ExplainFlow(plan_pb2.ExplainFlowRequest(plan="fabrics/f1/plan", flow=flow))
+    return READS
+
+
+def _row(title: str, who: str, found: list[tuple[float, float]], scale: Scale) -> Row:
+    without, with_them = np.array(found).T
+    ratios = with_them / without
+    middle = quantile(ratios, 0.5)
+    whole = scale.name != "quick"
+    return Row(
+        title,
+        who,
+        f"{middle:.3f} times the processor time",
+        f"< {MOST:g}" if whole else "",
+        middle < MOST if whole else None,
+        f"{len(found)} pairs, {ratios.min():.3f} to {ratios.max():.3f}; without"
+        f" {1e3 * quantile(without, 0.5):.2f} ms a piece",
+        {"ratios": spread(ratios), "without": spread(without), "with": spread(with_them)},
+    )

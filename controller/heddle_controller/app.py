@@ -51,15 +51,14 @@ from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
-from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.address import Files
-from heddle_controller.store.redis.writes import Durability
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 from heddle_controller.telemetry.plans import follow_plans
 from heddle_controller.traffic.jobs import flows_of_job
 
 if TYPE_CHECKING:
+    from heddle_controller.store.redis.store import RedisStore
     from heddle_controller.web.server import WebServer
 
 log = structlog.stdlib.get_logger(__name__)
@@ -128,6 +127,10 @@ async def run(settings: Settings) -> None:
 async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     if settings.store_path is not None:
         return await open_embedded(settings.store_path, audit_kept=settings.audit_records)
+    # Loaded where it is used: most controllers keep a file.
+    from heddle_controller.store.redis.store import open_redis  # noqa: PLC0415
+    from heddle_controller.store.redis.writes import Durability  # noqa: PLC0415
+
     return await open_redis(
         settings.store,
         files=_store_files(settings),
@@ -141,7 +144,7 @@ def _watch_replica(
     store: EmbeddedStore | RedisStore, gateway: Gateway, telemetry: Telemetry
 ) -> None:
     telemetry.watch_replica(lambda: gateway.guard.leading, store.stale_for)
-    if isinstance(store, RedisStore):
+    if not isinstance(store, EmbeddedStore):
         for figure in store.figures():
             telemetry.watch(*figure)
 
@@ -234,7 +237,7 @@ def _planners(settings: Settings) -> tuple[PlanningProcess, PlanningProcess]:
 async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:
     """What keys of notices among agents follow from, the same for all replicas."""
     path = settings.peer_key_secret_path
-    if path is not None or not isinstance(store, RedisStore):
+    if path is not None or isinstance(store, EmbeddedStore):
         return read_secret(path or Path("heddle.peer-keys"))
     return await store.secret("peer-keys", secrets.token_hex(SECRET_BYTES).encode())
 

@@ -33,7 +33,7 @@ from cryptography import x509
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.store.redis import open_redis
+from heddle_controller.store.redis.store import open_redis
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale

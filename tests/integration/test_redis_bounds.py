@@ -10,10 +10,11 @@ import pytest
 
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import StaleEpoch
+from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
-from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.scripts import Keys
+from heddle_controller.store.redis.store import RedisStore
 from tests.support.redis_clients import opened
 from tests.support.redis_server import NEVER, RedisServer
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
@@ -71,15 +72,15 @@ async def test_large_values_go_with_what_points_at_them(store: RedisStore) -> No
     for spines in (2, 3, 2, 3, 4):
         await store.put_fabric("f1", clos(spines=spines))
         await commit(store, epoch)
-    assert len(await blobs(store)) == 4 + 4, "four plans, each on a structure of its own"
-    for _ in range(4):
+    assert len(await blobs(store)) == 5 + 5, "five plans, each on a structure of its own"
+    for _ in range(KEPT):
         await commit(store, epoch)
-    assert len(await blobs(store)) == 4 + 1, "four plans on the fabric's structure"
+    assert len(await blobs(store)) == KEPT + 1, "all plans that are kept, on one structure"
     for _ in range(3):
         await store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=5)
-    assert len(await blobs(store)) == 4 + 1 + 1
+    assert len(await blobs(store)) == KEPT + 1 + 1
     await store.delete_demands("f1", "d")
-    assert len(await blobs(store)) == 4 + 1
+    assert len(await blobs(store)) == KEPT + 1
 
 
 async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 from tests.support.redis_clients import SHORT_LEASE, opened
 from tests.support.redis_server import NEVER, RedisServer
 from tests.support.waiting import PATIENCE

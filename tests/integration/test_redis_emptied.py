@@ -13,7 +13,7 @@ from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import NotFound, PortError
 from heddle_controller.state.records import PlanFacts, Request
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 from tests.support.redis_clients import opened
 from tests.support.redis_server import NEVER, RedisServer
 from tests.support.store_samples import clos, job, plan_of, program_of

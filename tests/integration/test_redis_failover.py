@@ -10,7 +10,7 @@ import pytest
 
 from heddle_controller.state.errors import PortError, StaleEpoch
 from heddle_controller.state.records import JobFacts, JobState, Request
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.store.redis.writes import Durability
 from tests.support.redis_clients import (
     SHORT_LEASE,

@@ -18,7 +18,7 @@ from heddle_controller.state.records import (
     PlanFacts,
     Request,
 )
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 from tests.support import redis_clients as clients
 from tests.support.redis_clients import acknowledged
 from tests.support.redis_server import ALWAYS, RedisServer

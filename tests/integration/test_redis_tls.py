@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.state.errors import Unavailable, Unusable
-from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.address import Files
+from heddle_controller.store.redis.store import open_redis
 from tests.support.needs import missing
 from tests.support.ports import free_port
 from tests.support.redis_clients import opened

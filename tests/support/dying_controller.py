@@ -20,7 +20,7 @@ from typing import Any
 
 from heddle_controller.app import main
 from heddle_controller.serve.agents.gateway import Gateway
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 
 DIE = "die"
 

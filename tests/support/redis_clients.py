@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.store import RedisStore, open_redis
 from tests.support.store_samples import job
 from tests.support.waiting import PATIENCE
 

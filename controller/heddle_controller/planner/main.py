@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
@@ -25,6 +26,8 @@ from heddle_controller.planner.protocol import Failed, Question, answered
 from heddle_controller.solve import cp_sat
 
 PR_SET_PDEATHSIG = 1
+QUIET = 10.0
+"""Seconds without a question, after which it loads what plans may need and has not been needed."""
 OOM_SCORE = 500
 """Where memory runs out, the kernel is to choose this process and not the controller."""
 
@@ -51,8 +54,13 @@ def _die_with(parent: int) -> None:
 
 
 def _serve(end: socket.socket, core: PlanningCore) -> None:
-    unpacker, mirrors = Unpacker(), dict[str, FabricMirror]()
-    while received(end, unpacker):
+    unpacker, mirrors, planned = Unpacker(), dict[str, FabricMirror](), False
+    while True:
+        if planned and not select.select([end], [], [], QUIET)[0]:
+            cp_sat.load()
+            planned = False
+        if not received(end, unpacker):
+            return
         found = unpacker.message()
         if found is not None:
             question = Question(*found[0])
@@ -60,7 +68,7 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             _send(end, _answer(core, mirror, question))
             if question.kind == "plan":
                 core.make_ready(question.fabric)  # nobody waits for that
-                cp_sat.load()  # nor for that; the next plan may need it
+                planned = True
 
 
 def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed

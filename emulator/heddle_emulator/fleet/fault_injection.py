@@ -31,7 +31,7 @@ from heddle_controller.reconcile.southbound import AgentSession, Push, PushRepor
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.embedded import EmbeddedStore
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis.store import RedisStore
 from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN
 
 AFTER = {"intent": "intent", "commit": "commit"}

@@ -46,10 +46,13 @@ def test_help_names_every_command_without_the_planner() -> None:
 
 
 def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
-    """It loads no solver at all; its planning processes do, but not CP-SAT, and pandas with it."""
+    """It loads no solver, and no client of a store that it does not have.
+
+    Its planning processes load the solver, but not CP-SAT, and pandas with it.
+    """
     script = (
         "import sys, heddle_controller.app;"
-        "print(*sorted({'networkx', 'ortools', 'pandas', 'scipy'} & set(sys.modules)));"
+        "print(*sorted({'networkx', 'ortools', 'pandas', 'redis', 'scipy'} & set(sys.modules)));"
         "import heddle_controller.planner.main;"
         "print(*sorted({'pandas', 'ortools.sat.python.cp_model'} & set(sys.modules)))"
     )

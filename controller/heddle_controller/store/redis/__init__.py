@@ -1,5 +1,4 @@
-"""The store on Redis, which several controllers share."""
+"""The store on Redis, which several controllers share.
 
-from heddle_controller.store.redis.store import RedisStore, open_redis
-
-__all__ = ["RedisStore", "open_redis"]
+``store`` has it. Who only reads addresses does not load the client of Redis for that.
+"""

@@ -31,7 +31,8 @@ from redis.exceptions import (
 
 from heddle_controller.reconcile.waiting import asked_to_end, end
 from heddle_controller.state.errors import Unavailable
-from heddle_controller.store.redis.address import Address, Files, connect, find
+from heddle_controller.store.redis.address import Address, Files
+from heddle_controller.store.redis.clients import connect, find
 
 log = structlog.stdlib.get_logger(__name__)
 

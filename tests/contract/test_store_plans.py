@@ -9,9 +9,16 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.plan.causes import Cause, CauseKind
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.state.errors import StaleEpoch, StaleGeneration
+from heddle_controller.state.errors import NotFound, StaleEpoch, StaleGeneration
 from heddle_controller.state.plans import KEPT
-from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts, Programmed
+from heddle_controller.state.records import (
+    Committed,
+    JobFacts,
+    JobState,
+    PlanFacts,
+    Programmed,
+    Request,
+)
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE
@@ -123,6 +130,31 @@ async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
     assert summaries[0].facts == newest.facts
     assert summaries[0].facts.causes == CAUSES
     assert await led.plan_summaries("f1", below=4, limit=2) == summaries[-3:-1]
+
+
+async def test_what_is_gone_back_to_is_intent(world: StoreWorld) -> None:
+    """Told by every reader until it is over, kept over a restart; a replay changes nothing."""
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    assert await store.acquire_leadership("c1") == 1
+    await commit(store, 1, 1)
+    before = await store.versions("f1")
+    wanted = await store.roll_back("f1", 1, 1000.0, request=Request("r1"))
+    assert (wanted.generation, wanted.version) == (1, before.intent + 1)
+    assert (await store.versions("f1")).intent == wanted.version
+    assert await store.roll_back("f1", 1, 1000.0, request=Request("r1")) == wanted
+    await store.close()
+    store = await world.open()
+    assert (await store.intent("f1")).rollback == await store.rollback("f1") == wanted
+    await store.end_rollback("f1")
+    assert (await store.intent("f1")).rollback is None
+    with pytest.raises(NotFound):
+        await store.end_rollback("f1")
+    await store.roll_back("f1", 1, 0.0)
+    assert await store.rollback("f1") is None
+    actions = [record.entry.action for record in (await store.audit()).records[-3:]]
+    assert actions == ["roll_back", "end_rollback", "roll_back"]
+    await store.close()
 
 
 async def test_plan_outlives_the_fabric_it_was_made_on(led: Store) -> None:

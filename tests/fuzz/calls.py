@@ -117,6 +117,8 @@ GOOD: dict[str, Callable[[], Message]] = {
     "GetPlan": lambda: plan_pb2.GetPlanRequest(name=PLAN),
     "ListPlans": lambda: plan_pb2.ListPlansRequest(parent=PLAN, page_size=1),
     "ComparePlans": lambda: plan_pb2.ComparePlansRequest(plan=PLAN, before=1),
+    "RollBackPlan": lambda: plan_pb2.RollBackPlanRequest(plan=PLAN, generation=1, seconds=60),
+    "EndRollback": lambda: plan_pb2.EndRollbackRequest(plan=PLAN),
     "ListRoutes": lambda: plan_pb2.ListRoutesRequest(parent=PLAN, page_size=1, link=LINK),
     "WatchPlan": lambda: plan_pb2.WatchPlanRequest(name=PLAN),
     "ExplainFlow": lambda: plan_pb2.ExplainFlowRequest(plan=PLAN, flow="j1/f0"),

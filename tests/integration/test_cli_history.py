@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from tests.integration.test_cli_controller import begun
 from tests.integration.test_cli_withdrawal import plan_such_that
 from tests.support.controlling import Controller, controlling
+from tests.support.waiting import PATIENCE
 
 
 async def planned(controller: Controller, above: int = 0) -> int:
@@ -23,6 +25,16 @@ async def plans(controller: Controller) -> Any:
     done = await controller.does("history", "--json")
     assert done.code == 0, done.err
     return done.json
+
+
+async def rolled_back(controller: Controller) -> None:
+    """Wait for a plan that goes back to an earlier one."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            newest, *_ = await plans(controller)
+            if any(cause["kind"] == "ROLLED_BACK" for cause in newest["causes"]):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Path) -> None:
@@ -48,6 +60,24 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         text = await controller.does("plan", "diff", str(before))
         assert (text.code, told["moved"][0]["flow"] in text.out) == (0, True)
 
+        assert (await controller.does("fabric", "link", "l0,s1", "up")).code == 0
+        done = await controller.does("plan", "rollback", str(before), "--for", "30m")
+        assert (done.code, done.out.startswith(f"back to plan {before} until ")) == (0, True)
+        shown = await plan_such_that(
+            controller, lambda plan: int(plan.get("rollback", {}).get("generation", 0)) == before
+        )
+        assert "rollback" in shown
+        await rolled_back(controller)
+        again = (await controller.does("plan", "diff", str(before), "--json")).json
+        assert "moved" not in again
+        assert "kept to" in (await controller.does("show", "plan")).out
+        assert (await controller.does("plan", "release")).code == 0
+        twice = await controller.does("plan", "release")
+        assert (twice.code, "a rollback of fabrics/pod/plan does not exist" in twice.err) == (
+            2,
+            True,
+        )
+
 
 async def test_what_is_asked_wrong_is_refused_with_the_cure(tmp_path: Path) -> None:
     """No plan yet, one that is to come, and a time that is none."""
@@ -58,5 +88,7 @@ async def test_what_is_asked_wrong_is_refused_with_the_cure(tmp_path: Path) -> N
         await planned(controller)
         ahead = await controller.does("plan", "diff", "1", "999")
         assert (ahead.code, "no generation 999 yet" in ahead.err) == (2, True)
+        gone = await controller.does("plan", "rollback", "999")
+        assert (gone.code, "no generation 999 yet" in gone.err) == (2, True)
         odd = await controller.does("history", "--since", "yesterday")
         assert (odd.code, "give a number and s, m, h or d" in odd.err) == (2, True)

@@ -52,6 +52,8 @@ NAMED: list[Made] = [
         ("plans.GetPlan", plan_pb2.GetPlanRequest, "name", ""),
         ("plans.ListPlans", plan_pb2.ListPlansRequest, "parent", ""),
         ("plans.ComparePlans", plan_pb2.ComparePlansRequest, "plan", ""),
+        ("plans.RollBackPlan", plan_pb2.RollBackPlanRequest, "plan", ""),
+        ("plans.EndRollback", plan_pb2.EndRollbackRequest, "plan", ""),
         ("plans.ListRoutes", plan_pb2.ListRoutesRequest, "parent", ""),
         ("plans.WatchPlan", plan_pb2.WatchPlanRequest, "name", ""),
         ("plans.ExplainFlow", plan_pb2.ExplainFlowRequest, "plan", ""),

@@ -145,6 +145,12 @@ STEPS = st.one_of(
     ),
     step(lambda n, q: lambda t: t.store.release("f", n, request=q), names, requests),
     step(
+        lambda g, q: lambda t: t.store.roll_back("f", g, 1000.0, request=q),
+        st.integers(0, 3),
+        requests,
+    ),
+    step(lambda q: lambda t: t.store.end_rollback("f", request=q), requests),
+    step(
         lambda n, a, q: lambda t: t.store.delete_job("f", n, etag=t.etag(a), request=q),
         names, st.integers(0, 9), requests,
     ),

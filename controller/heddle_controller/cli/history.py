@@ -32,7 +32,7 @@ def history(client: Terms, *, since: str) -> None:
 
     Who asked for a change is told to operators alone.
     """
-    start = time.time() - seconds_of(since)
+    start = time.time() - seconds_of(since, "--since")
     plans = client.api.list_plans(since=start)
     records = _records(client, start)
     if client.json:
@@ -47,7 +47,7 @@ def history(client: Terms, *, since: str) -> None:
     echo_table(COLUMNS, [row for _, row in rows])
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, option: str) -> float:
     """Seconds of a time such as 90s, 30m, 1h or 2d.
 
     Raises:
@@ -55,7 +55,7 @@ def seconds_of(text: str) -> float:
     """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
     if match is None:
-        raise Failure(f"--since {text}: give a number and s, m, h or d, such as 30m")
+        raise Failure(f"{option} {text}: give a number and s, m, h or d, such as 30m")
     return float(match[1]) * UNITS[match[2]]
 
 

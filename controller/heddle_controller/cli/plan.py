@@ -15,7 +15,7 @@ from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.history import causes_text
+from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
@@ -24,6 +24,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
 from heddle_controller.plan.verify import PlanInvalid
+from heddle_controller.serve.codec import common
 
 FILE = click.Path(path_type=Path)
 """Checked by whoever opens it, who names the cure in one line."""
@@ -65,7 +66,7 @@ GENERATIONS = 2**63 - 1
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
     """Plan flows on a fabric offline, without a controller.
 
-    'heddle plan diff' compares two plans of a controller.
+    Its commands are about a controller's plans: compare two, go back to an earlier one.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -130,6 +131,39 @@ def diff(client: Terms, *, before: int, after: int) -> None:
         echo_table(["flow", "before", "after"], moved)
     if answer.moved_count > len(answer.moved):
         echo(f"and {answer.moved_count - len(answer.moved)} more", err=True)
+
+
+@plan.command("rollback")
+@click.argument("generation", type=click.IntRange(1, GENERATIONS))
+@click.option(
+    "--for", "time", default="1h", show_default=True, metavar="1h", help="How long: s, m, h, d."
+)
+@with_client
+def rollback(client: Terms, *, generation: int, time: str) -> None:
+    """Go back to an earlier plan, and keep to it for a time.
+
+    What can have the paths it had then has them. Lost links are repaired from there, and
+    nothing is planned better meanwhile. 'heddle plan release' ends that.
+    """
+    request = pb.RollBackPlanRequest(
+        plan=f"{client.fabric}/plan", generation=generation, seconds=seconds_of(time, "--for")
+    )
+    answer = client.api.plans.RollBackPlan(request)
+    if client.json:
+        echo_json(answer)
+    else:
+        echo(f"back to plan {generation} until {common.time_text(answer.end_time)}")
+
+
+@plan.command("release")
+@with_client
+def release(client: Terms) -> None:
+    """End a rollback before its time: plans are made freely again."""
+    client.api.plans.EndRollback(pb.EndRollbackRequest(plan=f"{client.fabric}/plan"))
+    if client.json:
+        echo_json({"released": True})
+    else:
+        echo("plans are made freely again")
 
 
 def _paths(paths: Iterable[common_pb2.Path]) -> str:

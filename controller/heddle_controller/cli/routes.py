@@ -29,10 +29,19 @@ def echo_plan(plan: plan_pb2.Plan) -> None:
             "solved in": f"{plan.solve_seconds:.3f} s",
             "committed": common.time_text(plan.commit_time),
             "all acknowledged": common.time_text(plan.programmed_time),
+            "kept to": _kept_to(plan),
         }
     )
     echo_tiers(plan.certificate)
     echo_after_loss(plan.certificate)
+
+
+def _kept_to(plan: plan_pb2.Plan) -> str:
+    """Which earlier plan, if an operator went back to one."""
+    if not plan.HasField("rollback"):
+        return ""
+    end = common.time_text(plan.rollback.end_time)
+    return f"plan {plan.rollback.generation} until {end}: heddle plan release ends that"
 
 
 def certificate_text(certificate: common_pb2.Certificate) -> str:

@@ -29,6 +29,8 @@ class CauseKind(StrEnum):
     JOB_CAME = "job-came"
     JOB_GONE = "job-gone"
     FLOWS_CHANGED = "flows-changed"
+    ROLLED_BACK = "rolled-back"
+    """To an earlier plan, which is named by its generation."""
     BETTER_PLAN = "better-plan"
     """Nothing that it was made for, or nothing but ports that hosts found out."""
 

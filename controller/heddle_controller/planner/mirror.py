@@ -23,7 +23,7 @@ from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Edit, Entries
 from heddle_controller.plan.diff import changed_places, keep_places
 from heddle_controller.plan.entry_edits import known_edit, splice_entries
-from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay
+from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay, Rollback
 
 Array = npt.NDArray[Any]
 MOST = 1 / 4
@@ -56,6 +56,7 @@ class _PackedIntent(NamedTuple):
     """Place among those of before, or what is new."""
     demands: list[int | DemandRecord]
     overlay: Overlay
+    rollback: Rollback | None
     port_paths: tuple[PortPaths | None] | None
     """None: those of before."""
 
@@ -143,6 +144,7 @@ class FabricMirror:
             jobs,
             demands,
             intent.overlay,
+            intent.rollback,
             None if ports is known else (ports,),
         )
 
@@ -165,6 +167,7 @@ class FabricMirror:
             jobs,
             demands,
             packed.overlay,
+            packed.rollback,
         )
 
     def holds(self, plan: Plan) -> bool:

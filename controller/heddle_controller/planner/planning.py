@@ -7,6 +7,7 @@ Pure but for the time it takes. What is planned how:
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
 - *Relieved* where links came back and the repaired plan is off its bound: a few more flows
   are moved, most often those that had to leave when the links were lost.
+- *Kept to* where an operator rolled back to it: repair and nothing else, until that is over.
 - *Anew* where there is none, where repair fails, or where that is quick. Nobody who waits for a
   path waits for a plan of many flows made anew.
 - *Compared* once things are quiet: a plan with one made anew for the same input, which takes
@@ -64,6 +65,8 @@ class Wanted:
     """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
     asked: _Asked | None = None
     """What the flows follow from; None where nobody has said."""
+    kept: bool = False
+    """Whether flows keep to the plan before wherever they can: an operator rolled back to it."""
     of_jobs: Mapping[tuple[str, str], Flows] = field(default_factory=dict)
     """The flows of each job that can be had, by name and etag."""
 
@@ -104,7 +107,8 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
         else:
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
     asked = _asked_of(intent)
-    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, of_jobs)
+    kept = intent.rollback is not None
+    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, kept, of_jobs)
 
 
 def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[str, float]:
@@ -146,7 +150,7 @@ def wanted_again(intent: Intent, known: Wanted | None) -> Wanted | None:
     """
     if known is None or known.asked != _asked_of(intent):
         return None
-    return replace(known, fabric=intent.fabric)
+    return replace(known, fabric=intent.fabric, kept=intent.rollback is not None)
 
 
 def _asked_of(intent: Intent) -> _Asked:
@@ -248,7 +252,7 @@ def _repaired(
     wanted: Wanted, previous: Plan, repair: Repair, engine: Engine, known: Plan | None
 ) -> Plan:
     repaired = repair.repair(wanted.fabric, wanted.flows)
-    if only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
+    if wanted.kept or only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
         return _verified(repaired, engine, known)
     plan = _verified(repair.relieved() or repaired, engine, known)
     if len(plan.flows) <= FEW:
@@ -267,7 +271,7 @@ def settled_plan(
         Exception: whatever the last attempt failed with.
     """
     plan = best_plan(wanted, previous, repair, engine)
-    if previous is None or only_losses(previous, wanted):
+    if wanted.kept or previous is None or only_losses(previous, wanted):
         return plan
     better = better_anew(plan, engine, WORTH_MOVING)
     return plan if better is None else better.plan

@@ -51,6 +51,7 @@ from heddle_controller.state.records import (
     Programmed,
     Request,
     Reservation,
+    Rollback,
     SwitchRecord,
     Versions,
 )
@@ -114,6 +115,25 @@ class FabricStore(Protocol):
         Kept when the fabric is put again. Asking for what is there already writes
         nothing. Raises ``NotFound``.
         """
+        ...
+
+    async def roll_back(
+        self, fabric: str, generation: int, seconds: float, *, request: Request = ...
+    ) -> Rollback:
+        """Keep to an earlier plan for so long.
+
+        Raises:
+            NotFound: there is no such fabric, or no such plan (any more).
+            FailedPrecondition: the plan was made for other nodes or links.
+        """
+        ...
+
+    async def end_rollback(self, fabric: str, *, request: Request = ...) -> None:
+        """Plan freely again. Raises ``NotFound``, also where there is no rollback (any more)."""
+        ...
+
+    async def rollback(self, fabric: str) -> Rollback | None:
+        """The one that is not over."""
         ...
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from heddle_controller.model.plan import Certificate
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Program
-from heddle_controller.plan.causes import causes_between
+from heddle_controller.plan.causes import Cause, CauseKind, causes_between
+from heddle_controller.plan.diff import changed_flows
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
 from heddle_controller.reconcile.facts import job_facts
@@ -106,6 +107,8 @@ class Worker:
         self._retry_at: float | None = None
         self._idle_since: float | None = None
         """When all was done that there was to do; None while it never was."""
+        self._kept_until: float | None = None
+        """When the rollback is over that the newest plan answers to."""
         self._comparison: asyncio.Task[None] | None = None
         self._better: BetterPlan | None = None
 
@@ -131,7 +134,7 @@ class Worker:
     async def _work(self) -> None:
         self._wake.set()
         while True:
-            ends = [self._retry_at, self._held_until if self._held else None]
+            ends = [self._retry_at, self._held_until if self._held else None, self._kept_until]
             await pause(self._world.clock, self._wake, ends)
             await self._settle()
             self._wake.clear()
@@ -171,6 +174,8 @@ class Worker:
         world.metrics.count(Metric.RECONCILE_RUNS, fabric)
         if self._committed is None:
             await self._pick_up()
+        if self._kept_until is not None and world.clock.monotonic() >= self._kept_until:
+            self._kept_until = self._version = None
         version = (await world.store.versions(fabric)).intent
         if version == self._version and not self._held and self._is_as_then():
             return
@@ -182,7 +187,10 @@ class Worker:
         start = world.clock.monotonic()
         previous = self._committed.plan if self._committed else None
         try:
-            answer = await world.planner.plan(intent, previous)
+            earlier = await self._rolled_back(intent)
+            answer = await world.planner.plan(intent, earlier.plan if earlier else previous)
+            if earlier is not None:
+                answer = await asyncio.to_thread(_gone_back, answer, earlier, previous)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on
             await self._in_trouble(intent, error)
             return
@@ -192,8 +200,10 @@ class Worker:
             await self._keep(intent, answer.refused)
         else:
             world.metrics.observe(Metric.SOLVE_SECONDS, fabric, seconds)
-            await self._commit(intent, answer.refused, answer.planned, seconds)
+            await self._commit(intent, answer.refused, answer.planned, seconds, earlier)
             self._compare_later(intent, answer.refused)
+            if earlier is not None and self._committed is not None:
+                await self._prepare(self._committed)
         self._delay = world.settings.retry_first
 
     def _seen(self) -> LinkStates:
@@ -246,11 +256,32 @@ class Worker:
         if self._comparison is None:  # it is of an earlier leader, who may not have come to it
             self._compare_later(intent, refused)
 
+    async def _rolled_back(self, intent: Intent) -> Committed | None:
+        """The plan to go back to, where no plan since has; notes how long it is kept to."""
+        world, wanted = self._world, intent.rollback
+        self._kept_until = None
+        if wanted is None:
+            return None
+        self._kept_until = world.clock.monotonic() + wanted.end_time - world.clock.now()
+        if self._committed is None or self._committed.program.intent_version >= wanted.version:
+            return None
+        earlier = await world.store.committed(self._fabric, wanted.generation)
+        if earlier is None:
+            log.warning("plan to go back to is gone", fabric=self._fabric, at=wanted.generation)
+        return earlier
+
     async def _commit(
-        self, intent: Intent, refused: Refused, planned: Planned, seconds: float
+        self,
+        intent: Intent,
+        refused: Refused,
+        planned: Planned,
+        seconds: float,
+        earlier: Committed | None = None,
     ) -> None:
         before = self._committed.generation if self._committed else 0
         causes = causes_between(self._committed.plan if self._committed else None, planned.plan)
+        if earlier is not None:
+            causes = (Cause(CauseKind.ROLLED_BACK, (str(earlier.generation),), 1), *causes)
         committed = await self._world.store.commit(
             self._fabric,
             epoch=self._epoch,
@@ -268,6 +299,9 @@ class Worker:
         """Evaluation for a better plan once things are quiet; what comes in between ends it."""
         if self._comparison is not None:
             self._comparison.cancel()
+            self._comparison = None
+        if intent.rollback is not None:
+            return  # compared once that is over
         assert self._committed is not None
         self._comparison = asyncio.create_task(self._compare(self._committed, intent, refused))
 
@@ -347,6 +381,13 @@ class Worker:
         ):
             metrics.set(metric, self._fabric, value)
         metrics.count(Metric.CHANGED_FLOWS, self._fabric, committed.facts.changed_count)
+
+
+def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) -> PlanAnswer:
+    """The answer to what follows an earlier plan, as what follows the one that stands."""
+    planned = answer.planned or Planned(earlier.plan, earlier.program.entries, 0)
+    changed = 0 if previous is None else len(changed_flows(previous, planned.plan))
+    return replace(answer, planned=replace(planned, changed_count=changed))
 
 
 def _words(error: Exception) -> str:

@@ -15,7 +15,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import not_found
 from heddle_controller.serve.what_if import MAX_TOLD, outcomes
-from heddle_controller.state.records import Committed, PlanSummary
+from heddle_controller.state.records import Committed, PlanSummary, Rollback
 
 KINDS = {
     CauseKind.FABRIC_PUT: pb.PlanCause.FABRIC_PUT,
@@ -26,6 +26,7 @@ KINDS = {
     CauseKind.JOB_CAME: pb.PlanCause.JOB_CAME,
     CauseKind.JOB_GONE: pb.PlanCause.JOB_GONE,
     CauseKind.FLOWS_CHANGED: pb.PlanCause.FLOWS_CHANGED,
+    CauseKind.ROLLED_BACK: pb.PlanCause.ROLLED_BACK,
     CauseKind.BETTER_PLAN: pb.PlanCause.BETTER_PLAN,
 }
 
@@ -68,6 +69,12 @@ def summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
         lower_bound=summary.lower_bound,
         causes=_causes(facts.causes),
     )
+
+
+def rollback_to_pb(rollback: Rollback) -> pb.Rollback:
+    """Which plan is kept to, until when."""
+    end = common.time_to_pb(rollback.end_time)
+    return pb.Rollback(generation=rollback.generation, end_time=end)
 
 
 def _causes(causes: Iterable[Cause]) -> list[pb.PlanCause]:

@@ -25,14 +25,19 @@ from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
 from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.serve.history import compared_to_pb, kept_plan, summary_to_pb
+from heddle_controller.serve.history import compared_to_pb, kept_plan, rollback_to_pb, summary_to_pb
 from heddle_controller.serve.job_ports import ToldPorts, rows_of
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.port_paths import check_reporter, check_room, report_of
+from heddle_controller.serve.request import request_of
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import suppose, what_if_to_pb
+from heddle_controller.state.errors import NotFound
+
+LONGEST_ROLLBACK = 604_800.0
+"""Seconds."""
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -100,6 +105,32 @@ class PlanService(PlanServiceServicer):
         if index is None:
             raise _no_plan(fabric)
         return index
+
+    @override
+    async def RollBackPlan(self, request: pb.RollBackPlanRequest, context: Context) -> pb.Rollback:
+        """Stored; the loop goes back."""
+        fabric = names.parse_plan(request.plan, "plan")
+        if not request.generation:
+            raise refuse("request", "generation", "it is 0: give one of heddle history")
+        if not 1 <= request.seconds <= LONGEST_ROLLBACK:
+            reason = f"it is {request.seconds:g}: give 1 to {LONGEST_ROLLBACK:g} seconds"
+            raise refuse("request", "seconds", reason)
+        asked = fabric, request.generation, request.seconds
+        try:
+            wanted = await self._store.roll_back(*asked, request=request_of(request.request_id))
+        except NotFound:
+            await kept_plan(self._store, fabric, request.generation)  # its refusal says more
+            raise
+        return rollback_to_pb(wanted)
+
+    @override
+    async def EndRollback(
+        self, request: pb.EndRollbackRequest, context: Context
+    ) -> pb.EndRollbackResponse:
+        """Stored; the loop plans freely from then on."""
+        fabric = names.parse_plan(request.plan, "plan")
+        await self._store.end_rollback(fabric, request=request_of(request.request_id))
+        return pb.EndRollbackResponse()
 
     @override
     async def ListRoutes(

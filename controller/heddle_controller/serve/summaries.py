@@ -15,6 +15,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import plan as codec
+from heddle_controller.serve.history import rollback_to_pb
 from heddle_controller.state.records import Committed
 
 
@@ -56,6 +57,10 @@ class Summaries:
             plan.CopyFrom(before.plan)
         else:
             plan = codec.summary_to_pb(fabric, committed)
+        plan.ClearField("rollback")
+        wanted = await self._store.rollback(fabric)
+        if wanted is not None:
+            plan.rollback.CopyFrom(rollback_to_pb(wanted))
         links = with_down((await self._store.get_fabric(fabric)).fabric, seen.down)
         plan.links_current = np.array_equal(links.link_state, committed.plan.fabric.link_state)
         self._known[fabric] = _Known(committed, about, plan)

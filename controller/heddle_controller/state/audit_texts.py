@@ -19,7 +19,7 @@ from heddle.gpus import gpu_ranges
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.jobs import job_json
-from heddle_controller.state.records import Reservation
+from heddle_controller.state.records import Reservation, Rollback
 
 MOST = 4096
 """Bytes of one side."""
@@ -91,6 +91,13 @@ def state_text(state: State) -> str:
 def overlay_text(*, withdrawn: bool) -> str:
     """Whether the overlay is withdrawn."""
     return _text({"overlay": "withdrawn" if withdrawn else "active"})
+
+
+def rollback_text(rollback: Rollback | None) -> str:
+    """Which plan is kept to, and until when; empty where none is."""
+    if rollback is None:
+        return ""
+    return _text({"generation": rollback.generation, "end_time": rollback.end_time})
 
 
 def digest_of(content: bytes) -> dict[str, Any]:

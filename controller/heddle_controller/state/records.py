@@ -212,6 +212,21 @@ class Versions:
     """Of the newest committed plan; 0 for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """An earlier plan to go back to and keep to for a time, as far as links and flows allow."""
+
+    generation: int
+    """Of the earlier plan."""
+    version: int
+    """Of the intent that first asked for it: plans of it and of later ones follow."""
+    end_time: float
+
+    def over(self, now: float) -> bool:
+        """Whether its time is up."""
+        return now >= self.end_time
+
+
 @dataclass(frozen=True, eq=False)
 class Intent:
     """All that is wanted of one fabric: one consistent snapshot."""
@@ -229,6 +244,7 @@ class Intent:
     demands: tuple[DemandRecord, ...]
     """By name."""
     overlay: Overlay = Overlay()
+    rollback: Rollback | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
-from heddle_controller.state import fabrics, jobs, plans, reservations
+from heddle_controller.state import fabrics, jobs, plans, reservations, rollback
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.change import (
     FINGERPRINT,
@@ -54,6 +54,7 @@ from heddle_controller.state.records import (
     Programmed,
     Request,
     Reservation,
+    Rollback,
     SwitchRecord,
     Versions,
 )
@@ -173,6 +174,33 @@ class StateStore:
             return fabrics.set_overlay(view, structures, stamp, withdrawn=withdrawn)
 
         return await self._write(fabric, ask, decide, parse_summary)
+
+    async def roll_back(
+        self, fabric: str, generation: int, seconds: float, *, request: Request = NOBODY
+    ) -> Rollback:
+        """See ``FabricStore``."""
+        ask = Ask(request, fingerprint("roll_back", fabric, str(generation), repr(seconds)))
+        return await self._write(
+            fabric,
+            ask,
+            lambda view, stamp: rollback.roll_back(view, generation, seconds, stamp),
+            rollback.parse_rollback,
+        )
+
+    async def end_rollback(self, fabric: str, *, request: Request = NOBODY) -> None:
+        """See ``FabricStore``."""
+        await self._write(
+            fabric,
+            Ask(request, fingerprint("end_rollback", fabric)),
+            lambda view, stamp: (rollback.end_rollback(view, stamp), None),
+            lambda _: None,
+        )
+
+    async def rollback(self, fabric: str) -> Rollback | None:
+        """See ``FabricStore``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return rollback.rollback_of(view, self._now())
 
     # Jobs and demand sets
 
@@ -348,6 +376,7 @@ class StateStore:
                     jobs=tuple(jobs.jobs_of(view)),
                     demands=sets,
                     overlay=record.overlay,
+                    rollback=rollback.rollback_of(view, self._now()),
                 )
 
     async def versions(self, fabric: str) -> Versions:

@@ -47,6 +47,7 @@ class Plan(_message.Message):
     SETTLED_GENERATION_FIELD_NUMBER: _builtins.int
     UNSETTLED_SWITCHES_FIELD_NUMBER: _builtins.int
     LINKS_CURRENT_FIELD_NUMBER: _builtins.int
+    ROLLBACK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/plan"."""
     generation: _builtins.int
@@ -96,6 +97,10 @@ class Plan(_message.Message):
         where all hold this plan.
         """
 
+    @_builtins.property
+    def rollback(self) -> Global___Rollback:
+        """The earlier plan that is kept to; unset where there is none. Told of the newest plan."""
+
     def __init__(
         self,
         *,
@@ -117,14 +122,110 @@ class Plan(_message.Message):
         settled_generation: _builtins.int = ...,
         unsettled_switches: _abc.Iterable[_builtins.str] | None = ...,
         links_current: _builtins.bool = ...,
+        rollback: Global___Rollback | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "commit_time", b"commit_time", "programmed_time", b"programmed_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "commit_time", b"commit_time", "programmed_time", b"programmed_time", "rollback", b"rollback"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "links_current", b"links_current", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "links_current", b"links_current", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "rollback", b"rollback", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Plan: _TypeAlias = Plan  # noqa: Y015
+
+@_typing.final
+class Rollback(_message.Message):
+    """An earlier plan that is kept to for a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Of the earlier plan."""
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rollback: _TypeAlias = Rollback  # noqa: Y015
+
+@_typing.final
+class RollBackPlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    """"fabrics/f1/plan"."""
+    generation: _builtins.int
+    """Which plan: see ListPlans."""
+    seconds: _builtins.float
+    """Seconds to keep to it, 1 to 604800 (a week)."""
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "plan", b"plan", "request_id", b"request_id", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackPlanRequest: _TypeAlias = RollBackPlanRequest  # noqa: Y015
+
+@_typing.final
+class EndRollbackRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    """"fabrics/f1/plan"."""
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndRollbackRequest: _TypeAlias = EndRollbackRequest  # noqa: Y015
+
+@_typing.final
+class EndRollbackResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndRollbackResponse: _TypeAlias = EndRollbackResponse  # noqa: Y015
 
 @_typing.final
 class Route(_message.Message):
@@ -344,6 +445,8 @@ class PlanCause(_message.Message):
         JOB_GONE: PlanCause._Kind.ValueType  # 7
         FLOWS_CHANGED: PlanCause._Kind.ValueType  # 8
         """The same jobs have other flows."""
+        ROLLED_BACK: PlanCause._Kind.ValueType  # 10
+        """An operator went back to an earlier plan, named by its generation."""
         BETTER_PLAN: PlanCause._Kind.ValueType  # 9
         """Nothing changed: it is the better plan, or source ports are known that were not."""
 
@@ -362,6 +465,8 @@ class PlanCause(_message.Message):
     JOB_GONE: PlanCause.Kind.ValueType  # 7
     FLOWS_CHANGED: PlanCause.Kind.ValueType  # 8
     """The same jobs have other flows."""
+    ROLLED_BACK: PlanCause.Kind.ValueType  # 10
+    """An operator went back to an earlier plan, named by its generation."""
     BETTER_PLAN: PlanCause.Kind.ValueType  # 9
     """Nothing changed: it is the better plan, or source ports are known that were not."""
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PlanServiceStub:
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
     """
 
     def __init__(self, channel):
@@ -49,6 +50,16 @@ class PlanServiceStub:
                 '/heddle.v1.PlanService/ComparePlans',
                 request_serializer=heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.FromString,
+                _registered_method=True)
+        self.RollBackPlan = channel.unary_unary(
+                '/heddle.v1.PlanService/RollBackPlan',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.RollBackPlanRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.Rollback.FromString,
+                _registered_method=True)
+        self.EndRollback = channel.unary_unary(
+                '/heddle.v1.PlanService/EndRollback',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.EndRollbackRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.EndRollbackResponse.FromString,
                 _registered_method=True)
         self.ListRoutes = channel.unary_unary(
                 '/heddle.v1.PlanService/ListRoutes',
@@ -93,7 +104,8 @@ class PlanServiceStub:
 
 
 class PlanServiceServicer:
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
     """
 
     def GetPlan(self, request, context):
@@ -113,6 +125,24 @@ class PlanServiceServicer:
 
     def ComparePlans(self, request, context):
         """Says what moved from one plan to another, and which jobs fare otherwise.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollBackPlan(self, request, context):
+        """Goes back to an earlier plan and keeps to it for a time: what can have the paths it
+        had then has them, repairs go on from there, and nothing is planned better
+        meanwhile. The answer says that this is durably stored; the plan follows.
+        NOT_FOUND where the plan is not kept any more, FAILED_PRECONDITION where it was made
+        for other nodes or links.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndRollback(self, request, context):
+        """Ends that before its time. NOT_FOUND where there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,6 +229,16 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.SerializeToString,
             ),
+            'RollBackPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBackPlan,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.RollBackPlanRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.Rollback.SerializeToString,
+            ),
+            'EndRollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndRollback,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.EndRollbackRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.EndRollbackResponse.SerializeToString,
+            ),
             'ListRoutes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRoutes,
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.FromString,
@@ -248,7 +288,8 @@ def add_PlanServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanService:
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
     """
 
     @staticmethod
@@ -322,6 +363,60 @@ class PlanService:
             '/heddle.v1.PlanService/ComparePlans',
             heddle_dot_v1_dot_plan__pb2.ComparePlansRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.ComparePlansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBackPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/RollBackPlan',
+            heddle_dot_v1_dot_plan__pb2.RollBackPlanRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.Rollback.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndRollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/EndRollback',
+            heddle_dot_v1_dot_plan__pb2.EndRollbackRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.EndRollbackResponse.FromString,
             options,
             channel_credentials,
             insecure,

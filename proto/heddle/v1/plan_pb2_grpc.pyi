@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PlanServiceStub:
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,6 +43,15 @@ class PlanServiceStub:
     """
     ComparePlans: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ComparePlansRequest, _plan_pb2.ComparePlansResponse]
     """Says what moved from one plan to another, and which jobs fare otherwise."""
+    RollBackPlan: _grpc.UnaryUnaryMultiCallable[_plan_pb2.RollBackPlanRequest, _plan_pb2.Rollback]
+    """Goes back to an earlier plan and keeps to it for a time: what can have the paths it
+    had then has them, repairs go on from there, and nothing is planned better
+    meanwhile. The answer says that this is durably stored; the plan follows.
+    NOT_FOUND where the plan is not kept any more, FAILED_PRECONDITION where it was made
+    for other nodes or links.
+    """
+    EndRollback: _grpc.UnaryUnaryMultiCallable[_plan_pb2.EndRollbackRequest, _plan_pb2.EndRollbackResponse]
+    """Ends that before its time. NOT_FOUND where there is none."""
     ListRoutes: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]
     """Lists the routes of the newest plan."""
     WatchPlan: _grpc.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]
@@ -71,7 +82,9 @@ class PlanServiceStub:
 
 @_typing.type_check_only
 class PlanServiceAsyncStub(PlanServiceStub):
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetPlan: _aio.UnaryUnaryMultiCallable[_plan_pb2.GetPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
@@ -82,6 +95,15 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """
     ComparePlans: _aio.UnaryUnaryMultiCallable[_plan_pb2.ComparePlansRequest, _plan_pb2.ComparePlansResponse]  # type: ignore[assignment]
     """Says what moved from one plan to another, and which jobs fare otherwise."""
+    RollBackPlan: _aio.UnaryUnaryMultiCallable[_plan_pb2.RollBackPlanRequest, _plan_pb2.Rollback]  # type: ignore[assignment]
+    """Goes back to an earlier plan and keeps to it for a time: what can have the paths it
+    had then has them, repairs go on from there, and nothing is planned better
+    meanwhile. The answer says that this is durably stored; the plan follows.
+    NOT_FOUND where the plan is not kept any more, FAILED_PRECONDITION where it was made
+    for other nodes or links.
+    """
+    EndRollback: _aio.UnaryUnaryMultiCallable[_plan_pb2.EndRollbackRequest, _plan_pb2.EndRollbackResponse]  # type: ignore[assignment]
+    """Ends that before its time. NOT_FOUND where there is none."""
     ListRoutes: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]  # type: ignore[assignment]
     """Lists the routes of the newest plan."""
     WatchPlan: _aio.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
@@ -111,7 +133,9 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """
 
 class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
+    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
+    ReportPortPaths, RollBackPlan and EndRollback.
+    """
 
     @_abc_1.abstractmethod
     def GetPlan(
@@ -138,6 +162,27 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_plan_pb2.ComparePlansResponse, _abc.Awaitable[_plan_pb2.ComparePlansResponse]]:
         """Says what moved from one plan to another, and which jobs fare otherwise."""
+
+    @_abc_1.abstractmethod
+    def RollBackPlan(
+        self,
+        request: _plan_pb2.RollBackPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.Rollback, _abc.Awaitable[_plan_pb2.Rollback]]:
+        """Goes back to an earlier plan and keeps to it for a time: what can have the paths it
+        had then has them, repairs go on from there, and nothing is planned better
+        meanwhile. The answer says that this is durably stored; the plan follows.
+        NOT_FOUND where the plan is not kept any more, FAILED_PRECONDITION where it was made
+        for other nodes or links.
+        """
+
+    @_abc_1.abstractmethod
+    def EndRollback(
+        self,
+        request: _plan_pb2.EndRollbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.EndRollbackResponse, _abc.Awaitable[_plan_pb2.EndRollbackResponse]]:
+        """Ends that before its time. NOT_FOUND where there is none."""
 
     @_abc_1.abstractmethod
     def ListRoutes(

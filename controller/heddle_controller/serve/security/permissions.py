@@ -44,6 +44,8 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlanService/GetPlan": READS,
     "heddle.v1.PlanService/ListPlans": READS,
     "heddle.v1.PlanService/ComparePlans": READS,
+    "heddle.v1.PlanService/RollBackPlan": OPERATORS,
+    "heddle.v1.PlanService/EndRollback": OPERATORS,
     "heddle.v1.PlanService/ListRoutes": READS,
     "heddle.v1.PlanService/WatchPlan": READS,
     "heddle.v1.PlanService/ExplainFlow": READS,

@@ -1,0 +1,138 @@
+"""An operator goes back to an earlier plan: real store, loop and solver, switches in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.plan.causes import CauseKind
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.state.errors import FailedPrecondition, NotFound
+from heddle_controller.state.records import Committed, LinkName
+from tests.support.reconcile_world import ENGINE, House, ring, three_tiers
+
+JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+LONG = 3600.0
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return House(tmp_path, three_tiers())
+
+
+async def planned(house: House, above: int, *, flows: bool = True) -> Committed:
+    """The first plan above a generation."""
+
+    async def there() -> bool:
+        done = await house.store.committed("f1")
+        return done is not None and done.generation > above and bool(len(done.plan.flows)) == flows
+
+    await house.until(there, f"a plan above {above}")
+    return await house.committed()
+
+
+def used_link(plan: Plan) -> LinkName:
+    """A link between switches that the first flow takes."""
+    structure = plan.fabric.structure
+    arc = int(plan.paths.of(0)[1])
+    ids = structure.nodes.ids
+    return LinkName(ids[int(structure.tail[arc])], ids[int(structure.head[arc])])
+
+
+def same(one: Paths, other: Paths) -> bool:
+    """Whether all flows take the same paths."""
+    return np.array_equal(one.flow, other.flow) and np.array_equal(one.arcs, other.arcs)
+
+
+async def moved_away(house: House) -> tuple[Committed, Committed, LinkName]:
+    """A plan, the one after a link was drained and brought back, and the link."""
+    await house.intake.put_fabric("f1", house.fabric)
+    await house.intake.submit_job("f1", JOB)
+    first = await planned(house, 0)
+    link = used_link(first.plan)
+    await house.store.set_link_state("f1", link, State.DRAINED)
+    second = await planned(house, first.generation)
+    assert len(changed_flows(first.plan, second.plan))
+    return first, second, link
+
+
+async def test_flows_go_back_to_the_paths_of_an_earlier_plan(house: House) -> None:
+    """All of them, programmed; a new leader goes back no second time."""
+    async with house.running():
+        first, second, link = await moved_away(house)
+        await house.store.set_link_state("f1", link, State.UP)
+        third = await planned(house, second.generation)
+        await house.store.roll_back("f1", first.generation, LONG)
+        back = await planned(house, third.generation)
+        assert same(back.plan.paths, first.plan.paths)
+        causes = [(cause.kind, cause.names) for cause in back.facts.causes]
+        assert causes[0] == (CauseKind.ROLLED_BACK, (str(first.generation),))
+        assert back.facts.changed_count == len(changed_flows(third.plan, back.plan))
+        await house.programmed("j1")
+        await house.settled()
+    async with house.running():
+        lost = used_link(back.plan)
+        await house.store.set_link_state("f1", lost, State.DRAINED)
+        after = await planned(house, back.generation)
+        assert after.generation == back.generation + 1
+        assert {cause.kind for cause in after.facts.causes} == {CauseKind.LINK_LOST}
+
+
+async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> None:
+    """Flows that cannot have the path of then have another; all others have it."""
+    async with house.running():
+        first, second, _ = await moved_away(house)
+        await house.store.roll_back("f1", first.generation, LONG)
+        back = await planned(house, second.generation)
+        rows = set(changed_flows(first.plan, back.plan).tolist())
+        lossy = first.plan.paths.crosses(~back.plan.fabric.plannable)
+        assert rows == set(first.plan.paths.flow[lossy].tolist()) != set()
+
+
+@pytest.mark.parametrize("how", ["ended", "over"])
+async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: str) -> None:
+    """Ended or over, the plan that stands is compared with one made anew; not before."""
+
+    def prove(plan: Plan) -> Certificate:
+        return replace(ENGINE.prove(plan), proof="late")
+
+    house.engine = replace(ENGINE, prove=prove)
+    house.settings = replace(house.settings, compare_after=0.01)
+    async with house.running():
+        first, second, _ = await moved_away(house)
+        await house.store.roll_back("f1", first.generation, LONG)
+        back = await planned(house, second.generation)
+        await house.settled()
+        assert (await house.committed()).plan.certificate.proof != "late"
+        if how == "ended":
+            await house.store.end_rollback("f1")
+        else:
+            await house.store.roll_back("f1", first.generation, 0.5)
+
+        async def compared() -> bool:
+            done = await house.committed()
+            return done.generation >= back.generation and done.plan.certificate.proof == "late"
+
+        await house.until(compared, "a comparison")
+        assert await house.store.rollback("f1") is None
+
+
+async def test_there_must_be_such_a_plan_of_this_fabric(house: House) -> None:
+    """Trimmed, never made, of other nodes, or ended twice: refused, and nothing changes."""
+    async with house.running():
+        first, _, _ = await moved_away(house)
+        version = (await house.store.versions("f1")).intent
+        with pytest.raises(NotFound, match="generation 99"):
+            await house.store.roll_back("f1", 99, LONG)
+        with pytest.raises(NotFound, match="rollback"):
+            await house.store.end_rollback("f1")
+        assert (await house.store.versions("f1")).intent == version
+        await house.intake.put_fabric("f1", three_tiers(leaves=3))
+        with pytest.raises(FailedPrecondition, match="other nodes or links"):
+            await house.store.roll_back("f1", first.generation, LONG)

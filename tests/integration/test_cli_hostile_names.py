@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1 import fabric_pb2
@@ -63,7 +64,7 @@ async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, 
         await o.s.store.put_demands(
             "f1", "d1", replace(odd, job=(ODD,), phase=(ODD,)), checked_revision=1
         )
-        for style in ((), ("--json",)):
+        for style in ((), ("--json",), ("--yaml",)):
             done = await o.does(*style, *words)
             shown = done.out + done.err
             assert shown
@@ -71,12 +72,14 @@ async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, 
             assert not any(line.startswith("FAKE") for line in shown.splitlines())
 
 
-async def test_json_tells_names_as_they_are(tmp_path: Path) -> None:
+async def test_documents_tell_names_as_they_are(tmp_path: Path) -> None:
     """Spelled out on the way, and whole for who reads it."""
     async with operating(tmp_path) as o:
         await o.s.store.put_fabric("f1", clos(), title=ODD)
         done = await o.does("--json", "fabric", "list")
         assert [one["title"] for one in done.json] == [ODD]
+        done = await o.does("--yaml", "fabric", "list")
+        assert [one["title"] for one in yaml.safe_load(done.out)] == [ODD]
 
 
 LONG = "n" * 200_000

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from heddle_controller.model.fabric import State
-from heddle_controller.state.records import LinkName
-from tests.integration.test_cli_job import jobs_file
+from heddle_controller.state.records import JobState, LinkName
+from tests.integration.test_cli_job import jobs_file, tell
 from tests.support.operating import Operator, operating
 from tests.support.store_samples import job
 
@@ -108,3 +108,58 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
         _, stderr = await process.communicate()
     assert process.returncode == 1
     assert "Traceback" not in stderr.decode()
+
+
+async def test_the_hottest_links_are_listed(tmp_path: Path) -> None:
+    """The fullest first, spelled as commands take links, with the jobs that use them."""
+    async with operating(tmp_path) as o:
+        assert (await o.does("show", "links", "--fabric", "f1")).code == 2
+        await o.s.put_fabric()
+        assert (await o.does("show", "links", "--json")).json == []
+        await o.s.commit_plan()
+        done = await o.does("show", "links")
+        assert done.code == 0, done.err
+        assert done.lines[0] == ["LINK", "GBPS", "UTILIZATION", "FLOWS", "JOBS"]
+        assert ["l0,s0,0", "400/400", "1.000", "1", "j1", "400"] in done.lines
+        (one,) = (await o.does("show", "links", "--top", "1", "--json")).json
+        assert one["utilization"] == 1.0
+        link = one["link"]
+        spelled = f"{link['source']},{link['target']},{link['key']}"
+        routes = await o.does("show", "routes", "--link", spelled)
+        assert "j1/f0" in routes.out
+        every = (await o.does("show", "links", "--top", "0", "--json")).json
+        assert len(every) == 4
+        odd = await o.does("show", "links", "--top", "-1")
+        assert (odd.code, "give a number from 0 up" in odd.err) == (2, True)
+
+
+async def test_a_job_is_shown_with_its_worst_link_and_slowest_flow(tmp_path: Path) -> None:
+    """In the list, and by itself; not before it is planned."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.s.store.submit_job("f1", job(), checked_revision=1)
+        waiting = (await o.does("job", "list", "--json")).json
+        assert "fare" not in waiting[0]
+        await o.s.commit_plan()
+        await tell(o, JobState.DEGRADED, "j1")
+        (one,) = (await o.does("job", "list", "--json")).json
+        assert one["fare"]["worst_utilization"] == 1.0
+        assert one["fare"]["slowest"]["unrouted_count"] == 1
+        listed = await o.does("job", "list")
+        row = listed.lines[1]
+        assert row[:3] == ["j1", "DEGRADED", "2"]
+        assert {"0.000", "n0.0,l0,0", "1.000"} <= set(row)
+        shown = await o.does("job", "show", "j1")
+        assert [
+            "slowest",
+            "flow",
+            "j1/f1,",
+            "0.0%",
+            "of",
+            "what",
+            "it",
+            "asks",
+            "for",
+        ] in shown.lines
+        assert ["worst", "link", "n0.0,l0,0", "1.000"] in shown.lines
+        assert any(line[:1] == ["priority"] for line in shown.lines)

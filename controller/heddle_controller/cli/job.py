@@ -11,12 +11,13 @@ import click
 from heddle.ports import ports_document
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
+from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.jobs_table import echo_jobs, state_of
+from heddle_controller.cli.jobs_table import echo_jobs, job_json, state_of, worst_link
 from heddle_controller.cli.life import replace, resize, resume, suspend
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_again, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.place import (
     host_texts,
     one_job,
@@ -102,10 +103,20 @@ def order(client: Terms, file: Path, only: str | None) -> None:
 
 
 @job.command("list")
+@click.option("--watch", "again", is_flag=True, help="Print the list anew with every change.")
 @with_client
-def list_jobs(client: Terms) -> None:
-    """List jobs, their states, flows and plans."""
-    echo_jobs(client, client.api.list_jobs())
+def list_jobs(client: Terms, *, again: bool) -> None:
+    """List jobs: their states, flows and plans, slowest flows and worst links."""
+    if not again:
+        echo_jobs(client, client.api.list_jobs())
+        return
+    shown = False
+    for event in client.api.watch_jobs():
+        if shown or event.HasField("synced"):
+            if shown:
+                echo_again(as_json=client.json)
+            echo_jobs(client, client.api.list_jobs())
+            shown = True
 
 
 @job.command("show")
@@ -114,9 +125,11 @@ def list_jobs(client: Terms) -> None:
 def show(client: Terms, name: str) -> None:
     """Show one job."""
     one = client.api.get_job(name)
+    fares = client.api.list_job_fares(last_part(one.name))
     if client.json:
-        echo_json(one)
+        echo_json(job_json(one, fares))
         return
+    fare = fares.get(last_part(one.name), JobFare())
     degrees = codec.job_from_pb(name, one.spec).parallelism
     echo_pairs(
         {
@@ -134,10 +147,16 @@ def show(client: Terms, name: str) -> None:
                 f"{c.operation} over {c.group}, {c.bytes} bytes{', overlapping' * c.overlap}"
                 for c in codec.job_from_pb(name, one.spec).collectives
             ),
-            "priority": f"{one.spec.priority:g}" if one.spec.priority else "",
+            "priority": f"{fare.weight or one.spec.priority:.4g}"
+            if fare.weight or one.spec.priority
+            else "",
             "FLOPs of a round": f"{flops:g}" if (flops := one.spec.flops_per_iteration) else "",
             "flows": one.flow_count,
             "unrouted": one.unrouted_count,
+            "slowest flow": f"{fare.slowest.flow}, {fare.slowest.share:.1%} of what it asks for"
+            if fare.slowest.flow
+            else "",
+            "worst link": worst_link(fare),
             "plan": one.generation or "",
             "submitted": common.time_text(one.create_time),
             "since": common.time_text(one.state_time),

@@ -9,12 +9,15 @@ import click
 from heddle.client import Credentials
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.config import take_config
 from heddle_controller.cli.failure import EXIT_CODES, Failure
 from heddle_controller.cli.lazy import LazyGroup
+from heddle_controller.cli.output import format_options
 
 PEM = click.Path(path_type=Path, dir_okay=False)
 COMMANDS = (
     "audit",
+    "completion",
     "demand",
     "doctor",
     "drain",
@@ -45,7 +48,9 @@ COMMANDS = (
     metavar="HOST:PORT[,...]",
     help="Address of the controller, or of each replica: the next is asked where one is away.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
+@click.option(
+    "--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric, where there are several."
+)
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds a call may take.")
 @click.option(
     "--tls-ca",
@@ -62,12 +67,24 @@ COMMANDS = (
 @click.option(
     "--token-file", envvar="HEDDLE_TOKEN_FILE", type=PEM, help="Bearer token, in place of these."
 )
+@click.option(
+    "--config",
+    envvar="HEDDLE_CONFIG",
+    type=PEM,
+    is_eager=True,
+    expose_value=False,
+    callback=take_config,
+    help='TOML file with defaults of these options, such as server = "10.0.0.1:7400".  '
+    "[default: ~/.config/heddle/config.toml]",
+)
 @click.version_option(package_name="heddle-controller")
+@format_options
 @click.pass_context
 def main(
     ctx: click.Context,
     *,
     server: str,
+    fabric: str | None,
     timeout: float,
     as_json: bool,
     tls_ca: Path | None,
@@ -77,10 +94,11 @@ def main(
 ) -> None:
     """Heddle: collision-free routes for the fabrics of AI clusters.
 
-    'heddle plan' and 'heddle token' work offline. All other commands talk to a controller.
+    'heddle plan' and 'heddle token' work offline. All other commands talk to a controller. Options
+    may stand in a file, see --config.
     """
     files = Credentials(tls_ca, tls_cert, tls_key, token_file)
-    ctx.obj = Terms(server, timeout, as_json, None, files)
+    ctx.obj = Terms(server, timeout, as_json, fabric, files)
 
 
 plain_numbers(main, Failure)

@@ -13,6 +13,7 @@ import click
 from heddle.v1 import common_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.output import format_options
 
 Command = Callable[..., Any]
 
@@ -25,8 +26,8 @@ def with_client(command: Command) -> Command:
     """Gives the command ``Terms`` first, changed by the options after the command."""
 
     @click.option("--server", metavar="HOST:PORT[,...]", help="The controller's addresses.")
-    @click.option("--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric.")
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.option("--fabric", help="Name of the fabric.")
+    @format_options
     @click.pass_obj
     @wraps(command)
     def run(
@@ -78,6 +79,11 @@ def link_ref(text: str) -> common_pb2.LinkRef:
 def link_text(source: str, target: str, key: str) -> str:
     """``A,B,KEY``, as ``link_ref`` takes it."""
     return f"{source},{target},{key}"
+
+
+def ref_text(link: common_pb2.LinkRef) -> str:
+    """The same of a link that a message names."""
+    return link_text(link.source, link.target, link.key)
 
 
 def last_part(name: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any
 
 import click
 import orjson
@@ -12,20 +14,66 @@ from google.protobuf.message import Message
 
 from heddle.text import clean, clean_json
 
+Command = Callable[..., Any]
+YAML = "heddle.yaml"
+"""Where click keeps, for one command, that documents are printed as YAML."""
+
 
 def echo(text: str, *, err: bool = False) -> None:
     """One line of text; what is in it of strangers' names and messages obeys no terminal."""
     click.echo(clean(text), err=err)  # noqa: TID251 - the one place
 
 
-def echo_json(value: Message | Sequence[Message] | Mapping[str, object]) -> None:
+def echo_json(
+    value: Message | Sequence[Message | Mapping[str, object]] | Mapping[str, object],
+) -> None:
     """One JSON document on one line."""
     echo_raw_json(orjson.dumps(_plain(value)))
 
 
 def echo_raw_json(document: bytes) -> None:
-    """A JSON document, on as many lines as it has."""
-    click.echo(clean_json(document.decode()))  # noqa: TID251 - the one place
+    """A JSON document, on as many lines as it has; or the same as YAML, if that was asked for."""
+    text = clean_json(document.decode())
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(YAML):
+        text = _yaml(text)
+    click.echo(text)  # noqa: TID251 - the one place
+
+
+def _yaml(document: str) -> str:
+    """A document as YAML, of several that may follow each other."""
+    import yaml  # noqa: PLC0415 - so that nobody else waits for it
+
+    told = yaml.safe_dump(orjson.loads(document), sort_keys=False, explicit_start=True, width=100)
+    return str(told).rstrip("\n")  # of ASCII alone: a terminal prints it as it stands
+
+
+def format_options(command: Command) -> Command:
+    """Gives a command ``as_json``: whether documents are asked for, as JSON or as YAML."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
+    @click.option("--yaml", "as_yaml", is_flag=True, help="Print the same as YAML.")
+    @wraps(command)
+    def run(*args: Any, as_json: bool, as_yaml: bool, **options: Any) -> Any:  # noqa: ANN401 - click's
+        if as_json and as_yaml:
+            raise click.UsageError("--json and --yaml: give one of them")
+        meta = click.get_current_context().meta
+        if as_json or as_yaml:  # nearest to the command: it counts most
+            meta[YAML] = as_yaml
+        return command(*args, as_json=as_json or as_yaml, **options)
+
+    return run
+
+
+def echo_again(*, as_json: bool) -> None:
+    """What stands between a table and the same as it is later; nothing between documents."""
+    if not as_json:
+        click.echo()  # noqa: TID251 - the one place
+
+
+def echo_script(text: str) -> None:
+    """A program for a shell, as it is: nothing of it comes from strangers."""
+    click.echo(text)  # noqa: TID251 - the one place
 
 
 def _plain(value: object) -> object:

@@ -17,7 +17,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table, format_options
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
 from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row, path_text
 from heddle_controller.model.errors import InputError
@@ -61,7 +61,7 @@ GENERATIONS = 2**63 - 1
     help="Choose backups for the loss of any one link, or any one switch; none leaves them out.",
 )
 @click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@format_options
 @click.pass_context
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
     """Plan flows on a fabric offline, without a controller.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from heddle.v1 import common_pb2, plan_pb2
-from heddle_controller.cli.options import last_part, link_text
+from heddle_controller.cli.options import last_part, link_text, ref_text
 from heddle_controller.cli.output import echo_pairs, echo_table
 from heddle_controller.model.plan import AfterLoss
 from heddle_controller.serve.codec import common
@@ -100,6 +100,31 @@ def path_text(path: common_pb2.Path) -> str:
     keys = [f"[{key}]" if key not in ("", "0") else "" for key in path.keys]
     hops = [f"{key}{node}" for key, node in zip(keys, path.nodes[1:], strict=True)]
     return " ".join([path.nodes[0], *hops])
+
+
+SHARERS = 3
+"""Jobs of a link that are told by name."""
+
+
+def echo_link_loads(links: Iterable[plan_pb2.LinkLoad]) -> None:
+    """A line a link."""
+    rows = [
+        (
+            ref_text(one.link),
+            f"{one.load_gbps:g}/{one.capacity_gbps:g}",
+            f"{one.utilization:.3f}",
+            one.flow_count,
+            _sharers(one.jobs),
+        )
+        for one in links
+    ]
+    echo_table(["link", "gbps", "utilization", "flows", "jobs"], rows)
+
+
+def _sharers(jobs: Sequence[plan_pb2.Sharer]) -> str:
+    told = [f"{one.job or '(no job)'} {one.gbps:g}" for one in jobs[:SHARERS]]
+    more = [f"and {len(jobs) - SHARERS} more"] if len(jobs) > SHARERS else []
+    return ", ".join([*told, *more])
 
 
 def echo_explanation(answer: plan_pb2.ExplainFlowResponse) -> None:

@@ -12,9 +12,9 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import UNROUTED, CommandGroup
+from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
-from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.output import echo, echo_again, echo_json
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as demand_codec
@@ -68,6 +68,36 @@ def show_routes(client: Terms, job: str, link: str | None) -> None:
             echo_json(route)
     else:
         routes.echo_routes(found)
+
+
+@show.command("links")
+@click.option(
+    "--top", default=20, show_default=True, help="So many; 0 is all that carry something."
+)
+@click.option("--watch", is_flag=True, help="Print the list anew with every plan.")
+@with_client
+def show_links(client: Terms, *, top: int, watch: bool) -> None:
+    """List the hottest links of the plan, each direction by itself, and the jobs that use them."""
+    if top < 0:
+        raise Failure(f"--top {top}: give a number from 0 up")
+    if not watch:
+        _echo_links(client, top)
+        return
+    shown = 0
+    for plan in client.api.watch_plans():
+        if shown != plan.generation:
+            if shown:
+                echo_again(as_json=client.json)
+            _echo_links(client, top)
+            shown = plan.generation
+
+
+def _echo_links(client: Terms, top: int) -> None:
+    found = client.api.list_link_loads(top)
+    if client.json:
+        echo_json(found)
+    else:
+        routes.echo_link_loads(found)
 
 
 @show.command("explain")

@@ -10,7 +10,7 @@ import click
 
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import OUTPUT_FILE
-from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_table, format_options
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.security.caller import Caller
 from heddle_controller.serve.security.certificates import ONE_NODE, ROLES
@@ -66,7 +66,7 @@ def _add(path: Path, grant: Grant) -> None:
 
 @token.command("list")
 @click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_options
 def list_tokens(path: Path, *, as_json: bool) -> None:
     """List the tokens of the file, without their secrets."""
     now = time.time()

@@ -34,6 +34,16 @@ class Fares:
         first = rows[np.flatnonzero(np.diff(flows.job[rows], prepend=NONE))]
         return {flows.job_names[int(flows.job[row])]: row for row in first.tolist()}
 
+    def worst_of_jobs(self) -> dict[str, int]:
+        """The fullest arc that flows of each job use; not of jobs without a path."""
+        flows = self.plan.flows
+        rows = np.flatnonzero(self.fullest != NONE)
+        rows = rows[np.lexsort((rows, -self.utilization[self.fullest[rows]], flows.job[rows]))]
+        first = rows[np.flatnonzero(np.diff(flows.job[rows], prepend=NONE))]
+        jobs = flows.job[first].tolist()
+        arcs = self.fullest[first].tolist()
+        return {flows.job_names[job]: arc for job, arc in zip(jobs, arcs, strict=True)}
+
     def unrouted_of_jobs(self) -> dict[str, int]:
         """How many flows of each job have no path."""
         flows = self.plan.flows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
-from heddle_controller.model.load import phased_loads
+from heddle_controller.model.load import phased_loads, utilization
 from heddle_controller.model.plan import Plan
 
 
@@ -20,6 +20,52 @@ class JobShare:
     flow_count: int
     gbps: float
     """In the worst phase of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArcLoad:
+    """What a plan puts on an arc."""
+
+    arc: int
+    flow_count: int
+    shares: tuple[JobShare, ...]
+    """Of the jobs that use it, by load, the greatest first."""
+
+
+def hottest_arcs(plan: Plan) -> Ints:
+    """The arcs that carry something, by utilisation, the fullest first; equal ones by row."""
+    used = utilization(plan.fabric, plan.loads)
+    order = np.argsort(-used, kind="stable")
+    return order[: int(np.count_nonzero(used > 0))]
+
+
+def loads_of(plan: Plan, arcs: Ints) -> list[ArcLoad]:
+    """Who uses some arcs, each given once, in their order."""
+    flows, paths = plan.flows, plan.paths
+    place = np.full(2 * plan.fabric.link_count, NONE, dtype=np.int64)
+    place[arcs] = np.arange(len(arcs))
+    uses = np.flatnonzero(place[paths.arcs] != NONE)
+    path = paths.owner()[uses]
+    jobs = len(flows.job_names)
+    flow = paths.flow[path]
+    codes, code = np.unique(place[paths.arcs[uses]] * jobs + flows.job[flow], return_inverse=True)
+    gbps = phased_loads(
+        len(codes), code, paths.gbps(flows, path), flows.job[flow], flows.phase[flow]
+    )
+    counted = np.unique(code * len(flows) + flow) // max(len(flows), 1)
+    counts = np.bincount(counted, minlength=len(codes))
+    found: list[list[JobShare]] = [[] for _ in arcs]
+    told = zip(codes.tolist(), counts.tolist(), gbps.tolist(), strict=True)
+    for number, count, load in told:
+        found[number // jobs].append(JobShare(number % jobs, count, load))
+    return [
+        ArcLoad(
+            arc,
+            sum(share.flow_count for share in shares),
+            tuple(sorted(shares, key=lambda share: -share.gbps)),
+        )
+        for arc, shares in zip(arcs.tolist(), found, strict=True)
+    ]
 
 
 def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:

@@ -17,6 +17,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.explain import paths_of
 from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
+from heddle_controller.plan.fares import Fares, fares_of
+from heddle_controller.plan.limits import hottest_arcs
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed
@@ -91,6 +93,16 @@ class FlowIndex:
     def explain_index(self) -> ExplainIndex:
         """What its flows are explained from; likewise."""
         return explain_index_of(self.plan)
+
+    @cached_property
+    def fares(self) -> Fares:
+        """How its flows fare; likewise."""
+        return fares_of(self.plan)
+
+    @cached_property
+    def hottest(self) -> Ints:
+        """The arcs that carry something, the fullest first; likewise."""
+        return hottest_arcs(self.plan)
 
     def explains_at_once(self, flow: str) -> bool:
         """Whether to explain a flow takes a few milliseconds: all is ready, and its paths are few.

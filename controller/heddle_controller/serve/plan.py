@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+import numpy as np
 from grpc import aio
 from typing_extensions import override
 
@@ -15,6 +16,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.plan.explain import explain
+from heddle_controller.plan.limits import loads_of
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.observations import Observations
@@ -155,6 +157,44 @@ class PlanService(PlanServiceServicer):
         )
 
     @override
+    async def ListJobFares(
+        self, request: pb.ListJobFaresRequest, context: Context
+    ) -> pb.ListJobFaresResponse:
+        """By name; a page token dies with the plan."""
+        fabric = names.parse_plan(request.parent, "parent")
+        collection = f"fares/{fabric}/{request.job}"
+        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
+        index = await self._index(fabric)
+        stamp = str(index.generation)
+        first = part.row(stamp)
+        last = first + part.size
+        fares, more = await asyncio.to_thread(_fares, index, request.job, (first, last))
+        return pb.ListJobFaresResponse(
+            fares=fares,
+            next_page_token=part.token(last, stamp) if more else "",
+            generation=index.generation,
+        )
+
+    @override
+    async def ListLinkLoads(
+        self, request: pb.ListLinkLoadsRequest, context: Context
+    ) -> pb.ListLinkLoadsResponse:
+        """The hottest first; a page token dies with the plan."""
+        fabric = names.parse_plan(request.parent, "parent")
+        collection = f"links/{fabric}"
+        part = page(collection, request.page_size, request.page_token, default=20, ceiling=1000)
+        index = await self._index(fabric)
+        stamp = str(index.generation)
+        first = part.row(stamp)
+        last = first + part.size
+        links, more = await asyncio.to_thread(_link_loads, index, (first, last))
+        return pb.ListLinkLoadsResponse(
+            links=links,
+            next_page_token=part.token(last, stamp) if more else "",
+            generation=index.generation,
+        )
+
+    @override
     async def WatchPlan(
         self, request: pb.WatchPlanRequest, context: Context
     ) -> AsyncIterator[pb.Plan]:
@@ -257,6 +297,36 @@ class PlanService(PlanServiceServicer):
         check_room(self._observations.of(fabric), request.host, told)
         self._observations.report_ports(fabric, request.host, told)
         return pb.ReportPortPathsResponse()
+
+
+def _fares(index: FlowIndex, job: str, span: tuple[int, int]) -> tuple[list[pb.JobFare], bool]:
+    """How some jobs fare, and whether there are more behind them."""
+    fares, flows = index.fares, index.plan.flows
+    slowest, unrouted = fares.slowest_of_jobs(), fares.unrouted_of_jobs()
+    worst = fares.worst_of_jobs()
+    chosen = sorted(name for name in slowest if not job or name == job)
+    weight = np.zeros(len(flows.job_names))
+    np.maximum.at(weight, flows.job, flows.weight)
+    weights = dict(zip(flows.job_names, weight.tolist(), strict=True))
+    told = []
+    for name in chosen[slice(*span)]:
+        fare = pb.JobFare(
+            job=name,
+            slowest=codec.slowest_to_pb(fares, slowest[name], unrouted[name]),
+            weight=weights[name],
+        )
+        if name in worst:
+            fare.worst_link.CopyFrom(codec.directed(index.plan, worst[name]))
+            fare.worst_utilization = float(fares.utilization[worst[name]])
+        told.append(fare)
+    return told, span[1] < len(chosen)
+
+
+def _link_loads(index: FlowIndex, span: tuple[int, int]) -> tuple[list[pb.LinkLoad], bool]:
+    """Some of the hottest links, and whether there are more behind them."""
+    hottest = index.hottest
+    found = loads_of(index.plan, hottest[slice(*span)])
+    return [codec.link_load_to_pb(index.plan, one) for one in found], span[1] < len(hottest)
 
 
 def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRequest) -> None:

@@ -184,6 +184,8 @@ class Client:
     list_demand_sets = _blocking(Operations.list_demand_sets)
     list_demands = _blocking(Operations.list_demands)
     list_routes = _blocking(Operations.list_routes)
+    list_job_fares = _blocking(Operations.list_job_fares)
+    list_link_loads = _blocking(Operations.list_link_loads)
     list_plans = _blocking(Operations.list_plans)
     watch_jobs = _iterating(Operations.watch_jobs)
     watch_fabric = _iterating(Operations.watch_fabric)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
@@ -28,6 +28,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 
 Event = TypeVar("Event")
+Item = TypeVar("Item")
 PLANNED = placement_pb2.JOB_STATE_PLANNED
 PROGRAMMED = placement_pb2.JOB_STATE_PROGRAMMED
 SUSPENDED = placement_pb2.JOB_STATE_SUSPENDED
@@ -360,6 +361,51 @@ class Operations:
                     return found
                 found.append(plan)
         return found
+
+    async def list_job_fares(self, job: str = "") -> dict[str, plan_pb2.JobFare]:
+        """How jobs fare in the newest plan, by name, or one job; none where there is no plan."""
+        request = plan_pb2.ListJobFaresRequest(
+            parent=f"{await self.fabric()}/plan", page_size=LARGE_PAGE, job=job
+        )
+        return {
+            fare.job: fare
+            for fare in await self._of_newest_plan(
+                self._plans.ListJobFares, request, lambda page: page.fares, 0
+            )
+        }
+
+    async def list_link_loads(self, count: int = 20) -> list[plan_pb2.LinkLoad]:
+        """The hottest links of the newest plan, and who uses them; 0: all that carry something."""
+        request = plan_pb2.ListLinkLoadsRequest(
+            parent=f"{await self.fabric()}/plan", page_size=min(count, PAGE) or PAGE
+        )
+        return await self._of_newest_plan(
+            self._plans.ListLinkLoads, request, lambda page: page.links, count
+        )
+
+    async def _of_newest_plan(
+        self,
+        method: Callable[..., Any],
+        request: Any,  # noqa: ANN401 - of any list of a plan
+        items: Callable[[Any], Iterable[Item]],
+        count: int,
+    ) -> list[Item]:
+        """So many items of a list, 0: all, read anew where the plan changes meanwhile."""
+        while True:
+            found: list[Item] = []
+            request.page_token = ""
+            try:
+                async for page in _pages(method, request):
+                    found += items(page)
+                    if count and len(found) >= count:
+                        return found[:count]
+            except Conflict:
+                continue  # as above
+            except NotFound as error:
+                if error.reason == "NO_PLAN":
+                    return []
+                raise
+            return found
 
     async def watch_jobs(
         self,

@@ -27,15 +27,15 @@ from heddle.v1 import placement_pb2 as heddle_dot_v1_dot_placement__pb2
 from heddle.v1 import plan_pb2 as heddle_dot_v1_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/doctor.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19heddle/v1/placement.proto\x1a\x14heddle/v1/plan.proto\"[\n\x07\x46inding\x12%\n\x08severity\x18\x01 \x01(\x0e\x32\x13.heddle.v1.Severity\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0c\n\x04\x63ure\x18\x04 \x01(\t\",\n\x1a\x45xamineInstallationRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\"z\n\x17InstallationExamination\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08\x66indings\x18\x03 \x03(\x0b\x32\x12.heddle.v1.Finding\"!\n\x11\x45xamineJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xd0\x03\n\x0eJobExamination\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\'\n\x07slowest\x18\x04 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\x12\x1f\n\x05route\x18\x05 \x01(\x0b\x32\x10.heddle.v1.Route\x12\x15\n\rexpected_gbps\x18\x06 \x01(\x01\x12\x1a\n\rmeasured_gbps\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\rmeasured_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08\x66indings\x18\t \x03(\x0b\x32\x12.heddle.v1.Finding\x12\"\n\x07sharers\x18\n \x03(\x0b\x32\x11.heddle.v1.Sharer\x12\x18\n\x0bsource_rail\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12\x1d\n\x10\x64\x65stination_rail\x18\x0c \x01(\x05H\x02\x88\x01\x01\x12\x0e\n\x06pinned\x18\r \x01(\x08\x42\x10\n\x0e_measured_gbpsB\x0e\n\x0c_source_railB\x13\n\x11_destination_rail\"7\n\x06Sharer\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\nflow_count\x18\x02 \x01(\r\x12\x0c\n\x04gbps\x18\x03 \x01(\x01*a\n\x08Severity\x12\x18\n\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x11\n\rSEVERITY_INFO\x10\x01\x12\x14\n\x10SEVERITY_WARNING\x10\x02\x12\x12\n\x0eSEVERITY_ERROR\x10\x03\x32\xb8\x01\n\rDoctorService\x12\x45\n\nExamineJob\x12\x1c.heddle.v1.ExamineJobRequest\x1a\x19.heddle.v1.JobExamination\x12`\n\x13\x45xamineInstallation\x12%.heddle.v1.ExamineInstallationRequest\x1a\".heddle.v1.InstallationExaminationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/doctor.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19heddle/v1/placement.proto\x1a\x14heddle/v1/plan.proto\"[\n\x07\x46inding\x12%\n\x08severity\x18\x01 \x01(\x0e\x32\x13.heddle.v1.Severity\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0c\n\x04\x63ure\x18\x04 \x01(\t\",\n\x1a\x45xamineInstallationRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\"z\n\x17InstallationExamination\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08\x66indings\x18\x03 \x03(\x0b\x32\x12.heddle.v1.Finding\"!\n\x11\x45xamineJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xd0\x03\n\x0eJobExamination\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\'\n\x07slowest\x18\x04 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\x12\x1f\n\x05route\x18\x05 \x01(\x0b\x32\x10.heddle.v1.Route\x12\x15\n\rexpected_gbps\x18\x06 \x01(\x01\x12\x1a\n\rmeasured_gbps\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\rmeasured_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08\x66indings\x18\t \x03(\x0b\x32\x12.heddle.v1.Finding\x12\"\n\x07sharers\x18\n \x03(\x0b\x32\x11.heddle.v1.Sharer\x12\x18\n\x0bsource_rail\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12\x1d\n\x10\x64\x65stination_rail\x18\x0c \x01(\x05H\x02\x88\x01\x01\x12\x0e\n\x06pinned\x18\r \x01(\x08\x42\x10\n\x0e_measured_gbpsB\x0e\n\x0c_source_railB\x13\n\x11_destination_rail*a\n\x08Severity\x12\x18\n\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x11\n\rSEVERITY_INFO\x10\x01\x12\x14\n\x10SEVERITY_WARNING\x10\x02\x12\x12\n\x0eSEVERITY_ERROR\x10\x03\x32\xb8\x01\n\rDoctorService\x12\x45\n\nExamineJob\x12\x1c.heddle.v1.ExamineJobRequest\x1a\x19.heddle.v1.JobExamination\x12`\n\x13\x45xamineInstallation\x12%.heddle.v1.ExamineInstallationRequest\x1a\".heddle.v1.InstallationExaminationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.doctor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SEVERITY']._serialized_start=941
-  _globals['_SEVERITY']._serialized_end=1038
+  _globals['_SEVERITY']._serialized_start=884
+  _globals['_SEVERITY']._serialized_end=981
   _globals['_FINDING']._serialized_start=119
   _globals['_FINDING']._serialized_end=210
   _globals['_EXAMINEINSTALLATIONREQUEST']._serialized_start=212
@@ -46,8 +46,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXAMINEJOBREQUEST']._serialized_end=415
   _globals['_JOBEXAMINATION']._serialized_start=418
   _globals['_JOBEXAMINATION']._serialized_end=882
-  _globals['_SHARER']._serialized_start=884
-  _globals['_SHARER']._serialized_end=939
-  _globals['_DOCTORSERVICE']._serialized_start=1041
-  _globals['_DOCTORSERVICE']._serialized_end=1225
+  _globals['_DOCTORSERVICE']._serialized_start=984
+  _globals['_DOCTORSERVICE']._serialized_end=1168
 # @@protoc_insertion_point(module_scope)

@@ -208,7 +208,7 @@ class JobExamination(_message.Message):
         """What lies behind it; the worst first."""
 
     @_builtins.property
-    def sharers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sharer]:
+    def sharers(self) -> _containers.RepeatedCompositeFieldContainer[_plan_pb2.Sharer]:
         """Who shares the link that limits it, this job first, then by load."""
 
     def __init__(
@@ -223,7 +223,7 @@ class JobExamination(_message.Message):
         measured_gbps: _builtins.float | None = ...,
         measured_time: _timestamp_pb2.Timestamp | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
-        sharers: _abc.Iterable[Global___Sharer] | None = ...,
+        sharers: _abc.Iterable[_plan_pb2.Sharer] | None = ...,
         source_rail: _builtins.int | None = ...,
         destination_rail: _builtins.int | None = ...,
         pinned: _builtins.bool = ...,
@@ -246,32 +246,3 @@ class JobExamination(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source_rail) -> _WhichOneofReturnType__source_rail | None: ...
 
 Global___JobExamination: _TypeAlias = JobExamination  # noqa: Y015
-
-@_typing.final
-class Sharer(_message.Message):
-    """The flows of one job over a link."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_FIELD_NUMBER: _builtins.int
-    FLOW_COUNT_FIELD_NUMBER: _builtins.int
-    GBPS_FIELD_NUMBER: _builtins.int
-    job: _builtins.str
-    """Empty for flows that are counted with no job."""
-    flow_count: _builtins.int
-    gbps: _builtins.float
-    """Load in Gbit/s, in the worst phase of the job."""
-    def __init__(
-        self,
-        *,
-        job: _builtins.str = ...,
-        flow_count: _builtins.int = ...,
-        gbps: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow_count", b"flow_count", "gbps", b"gbps", "job", b"job"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Sharer: _TypeAlias = Sharer  # noqa: Y015

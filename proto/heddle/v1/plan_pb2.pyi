@@ -667,6 +667,243 @@ class ListRoutesResponse(_message.Message):
 Global___ListRoutesResponse: _TypeAlias = ListRoutesResponse  # noqa: Y015
 
 @_typing.final
+class ListJobFaresRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1/plan"."""
+    page_size: _builtins.int
+    """At most so many; 0 is the server's choice, 10000 the ceiling."""
+    page_token: _builtins.str
+    job: _builtins.str
+    """Only this job, by the last part of its name; empty: all."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobFaresRequest: _TypeAlias = ListJobFaresRequest  # noqa: Y015
+
+@_typing.final
+class ListJobFaresResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FARES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    generation: _builtins.int
+    """The plan that is spoken of; a page token dies with it (ABORTED)."""
+    @_builtins.property
+    def fares(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobFare]:
+        """By name. Jobs that send nothing over the fabric are not there."""
+
+    def __init__(
+        self,
+        *,
+        fares: _abc.Iterable[Global___JobFare] | None = ...,
+        next_page_token: _builtins.str = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fares", b"fares", "generation", b"generation", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobFaresResponse: _TypeAlias = ListJobFaresResponse  # noqa: Y015
+
+@_typing.final
+class JobFare(_message.Message):
+    """How a job fares in a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SLOWEST_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    WORST_LINK_FIELD_NUMBER: _builtins.int
+    WORST_UTILIZATION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Last part of its name; empty for flows that are counted with no job."""
+    weight: _builtins.float
+    """What its flows weigh where links are over-subscribed: its priority, or what
+    follows from its FLOPs; that of the flow that weighs most.
+    """
+    worst_utilization: _builtins.float
+    """Load over capacity of that link."""
+    @_builtins.property
+    def slowest(self) -> Global___SlowestFlow: ...
+    @_builtins.property
+    def worst_link(self) -> _common_pb2.LinkRef:
+        """The fullest link that its flows use, in the direction of travel; unset where none
+        has a path.
+        """
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        slowest: Global___SlowestFlow | None = ...,
+        weight: _builtins.float = ...,
+        worst_link: _common_pb2.LinkRef | None = ...,
+        worst_utilization: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["slowest", b"slowest", "worst_link", b"worst_link"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "slowest", b"slowest", "weight", b"weight", "worst_link", b"worst_link", "worst_utilization", b"worst_utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobFare: _TypeAlias = JobFare  # noqa: Y015
+
+@_typing.final
+class ListLinkLoadsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1/plan"."""
+    page_size: _builtins.int
+    """At most so many; 0 is the server's choice, 1000 the ceiling."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLinkLoadsRequest: _TypeAlias = ListLinkLoadsRequest  # noqa: Y015
+
+@_typing.final
+class ListLinkLoadsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINKS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    generation: _builtins.int
+    """The plan that is spoken of; a page token dies with it (ABORTED)."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkLoad]:
+        """Each direction by itself, by utilisation; those that carry nothing are not there."""
+
+    def __init__(
+        self,
+        *,
+        links: _abc.Iterable[Global___LinkLoad] | None = ...,
+        next_page_token: _builtins.str = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "links", b"links", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLinkLoadsResponse: _TypeAlias = ListLinkLoadsResponse  # noqa: Y015
+
+@_typing.final
+class LinkLoad(_message.Message):
+    """What a plan puts on a link in one direction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINK_FIELD_NUMBER: _builtins.int
+    LOAD_GBPS_FIELD_NUMBER: _builtins.int
+    CAPACITY_GBPS_FIELD_NUMBER: _builtins.int
+    UTILIZATION_FIELD_NUMBER: _builtins.int
+    FLOW_COUNT_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    load_gbps: _builtins.float
+    """Planned load in Gbit/s in the worst phase of each job."""
+    capacity_gbps: _builtins.float
+    """Speed in Gbit/s."""
+    utilization: _builtins.float
+    """Load over capacity; 1.0 is full."""
+    flow_count: _builtins.int
+    """Flows that use it."""
+    @_builtins.property
+    def link(self) -> _common_pb2.LinkRef:
+        """Named in the direction of travel."""
+
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sharer]:
+        """Whose they are, by load; 20 jobs at most."""
+
+    def __init__(
+        self,
+        *,
+        link: _common_pb2.LinkRef | None = ...,
+        load_gbps: _builtins.float = ...,
+        capacity_gbps: _builtins.float = ...,
+        utilization: _builtins.float = ...,
+        flow_count: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___Sharer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_gbps", b"capacity_gbps", "flow_count", b"flow_count", "jobs", b"jobs", "link", b"link", "load_gbps", b"load_gbps", "utilization", b"utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkLoad: _TypeAlias = LinkLoad  # noqa: Y015
+
+@_typing.final
+class Sharer(_message.Message):
+    """The flows of one job over a link."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    FLOW_COUNT_FIELD_NUMBER: _builtins.int
+    GBPS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Empty for flows that are counted with no job."""
+    flow_count: _builtins.int
+    gbps: _builtins.float
+    """Load in Gbit/s, in the worst phase of the job."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        flow_count: _builtins.int = ...,
+        gbps: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow_count", b"flow_count", "gbps", b"gbps", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sharer: _TypeAlias = Sharer  # noqa: Y015
+
+@_typing.final
 class WatchPlanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -66,6 +66,16 @@ class PlanServiceStub:
                 request_serializer=heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.ListRoutesResponse.FromString,
                 _registered_method=True)
+        self.ListJobFares = channel.unary_unary(
+                '/heddle.v1.PlanService/ListJobFares',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.ListJobFaresRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.ListJobFaresResponse.FromString,
+                _registered_method=True)
+        self.ListLinkLoads = channel.unary_unary(
+                '/heddle.v1.PlanService/ListLinkLoads',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.ListLinkLoadsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.ListLinkLoadsResponse.FromString,
+                _registered_method=True)
         self.WatchPlan = channel.unary_stream(
                 '/heddle.v1.PlanService/WatchPlan',
                 request_serializer=heddle_dot_v1_dot_plan__pb2.WatchPlanRequest.SerializeToString,
@@ -150,6 +160,20 @@ class PlanServiceServicer:
 
     def ListRoutes(self, request, context):
         """Lists the routes of the newest plan.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJobFares(self, request, context):
+        """Says how jobs fare in the newest plan: the slowest flow of each, and its worst link.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLinkLoads(self, request, context):
+        """Lists the links that the newest plan uses, the hottest first, and who uses them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +267,16 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     servicer.ListRoutes,
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.ListRoutesResponse.SerializeToString,
+            ),
+            'ListJobFares': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobFares,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.ListJobFaresRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.ListJobFaresResponse.SerializeToString,
+            ),
+            'ListLinkLoads': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLinkLoads,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.ListLinkLoadsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.ListLinkLoadsResponse.SerializeToString,
             ),
             'WatchPlan': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchPlan,
@@ -444,6 +478,60 @@ class PlanService:
             '/heddle.v1.PlanService/ListRoutes',
             heddle_dot_v1_dot_plan__pb2.ListRoutesRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.ListRoutesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJobFares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/ListJobFares',
+            heddle_dot_v1_dot_plan__pb2.ListJobFaresRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.ListJobFaresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLinkLoads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/ListLinkLoads',
+            heddle_dot_v1_dot_plan__pb2.ListLinkLoadsRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.ListLinkLoadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,10 @@ class PlanServiceStub:
     """Ends that before its time. NOT_FOUND where there is none."""
     ListRoutes: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]
     """Lists the routes of the newest plan."""
+    ListJobFares: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListJobFaresRequest, _plan_pb2.ListJobFaresResponse]
+    """Says how jobs fare in the newest plan: the slowest flow of each, and its worst link."""
+    ListLinkLoads: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ListLinkLoadsRequest, _plan_pb2.ListLinkLoadsResponse]
+    """Lists the links that the newest plan uses, the hottest first, and who uses them."""
     WatchPlan: _grpc.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]
     """Streams plans as they are committed and programmed, the present one first."""
     ExplainFlow: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ExplainFlowRequest, _plan_pb2.ExplainFlowResponse]
@@ -106,6 +110,10 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """Ends that before its time. NOT_FOUND where there is none."""
     ListRoutes: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListRoutesRequest, _plan_pb2.ListRoutesResponse]  # type: ignore[assignment]
     """Lists the routes of the newest plan."""
+    ListJobFares: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListJobFaresRequest, _plan_pb2.ListJobFaresResponse]  # type: ignore[assignment]
+    """Says how jobs fare in the newest plan: the slowest flow of each, and its worst link."""
+    ListLinkLoads: _aio.UnaryUnaryMultiCallable[_plan_pb2.ListLinkLoadsRequest, _plan_pb2.ListLinkLoadsResponse]  # type: ignore[assignment]
+    """Lists the links that the newest plan uses, the hottest first, and who uses them."""
     WatchPlan: _aio.UnaryStreamMultiCallable[_plan_pb2.WatchPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
     """Streams plans as they are committed and programmed, the present one first."""
     ExplainFlow: _aio.UnaryUnaryMultiCallable[_plan_pb2.ExplainFlowRequest, _plan_pb2.ExplainFlowResponse]  # type: ignore[assignment]
@@ -191,6 +199,22 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_plan_pb2.ListRoutesResponse, _abc.Awaitable[_plan_pb2.ListRoutesResponse]]:
         """Lists the routes of the newest plan."""
+
+    @_abc_1.abstractmethod
+    def ListJobFares(
+        self,
+        request: _plan_pb2.ListJobFaresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.ListJobFaresResponse, _abc.Awaitable[_plan_pb2.ListJobFaresResponse]]:
+        """Says how jobs fare in the newest plan: the slowest flow of each, and its worst link."""
+
+    @_abc_1.abstractmethod
+    def ListLinkLoads(
+        self,
+        request: _plan_pb2.ListLinkLoadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.ListLinkLoadsResponse, _abc.Awaitable[_plan_pb2.ListLinkLoadsResponse]]:
+        """Lists the links that the newest plan uses, the hottest first, and who uses them."""
 
     @_abc_1.abstractmethod
     def WatchPlan(

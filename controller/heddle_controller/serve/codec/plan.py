@@ -12,11 +12,12 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
 from heddle_controller.plan.fares import Fares
+from heddle_controller.plan.limits import ArcLoad
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import Committed
 
 NAMED = 20
-"""Switches of a plan that are told by name."""
+"""Switches of a plan, and jobs of a link, that are told by name."""
 
 
 def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
@@ -156,6 +157,24 @@ def slowest_to_pb(fares: Fares, row: int, unrouted: int) -> pb.SlowestFlow:
         told.link.CopyFrom(directed(fares.plan, arc))
         told.utilization = float(fares.utilization[arc])
     return told
+
+
+def link_load_to_pb(plan: Plan, found: ArcLoad) -> pb.LinkLoad:
+    """What a plan puts on a link in one direction."""
+    load, capacity = plan.loads[found.arc], plan.fabric.structure.capacity[found.arc]
+    return pb.LinkLoad(
+        link=directed(plan, found.arc),
+        load_gbps=float(load),
+        capacity_gbps=float(capacity),
+        utilization=float(load / capacity),
+        flow_count=found.flow_count,
+        jobs=[
+            pb.Sharer(
+                job=plan.flows.job_names[share.job], flow_count=share.flow_count, gbps=share.gbps
+            )
+            for share in found.shares[:NAMED]
+        ],
+    )
 
 
 def directed(plan: Plan, arc: int) -> common_pb2.LinkRef:

@@ -47,6 +47,8 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlanService/RollBackPlan": OPERATORS,
     "heddle.v1.PlanService/EndRollback": OPERATORS,
     "heddle.v1.PlanService/ListRoutes": READS,
+    "heddle.v1.PlanService/ListJobFares": READS,
+    "heddle.v1.PlanService/ListLinkLoads": READS,
     "heddle.v1.PlanService/WatchPlan": READS,
     "heddle.v1.PlanService/ExplainFlow": READS,
     "heddle.v1.PlanService/WhatIf": READS,

@@ -1,0 +1,95 @@
+"""The configuration file of ``heddle``: what is typed before the command, once and for all.
+
+    server = "10.0.0.1:7400,10.0.0.2:7400"
+    fabric = "f1"
+    tls-ca = "~/heddle/ca.crt"
+
+Options of the command line come first, then variables, then the file.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+from heddle_controller.cli.failure import Failure
+
+LARGEST = 1 << 20
+
+
+def default_file() -> Path:
+    """Where the file is looked for: heddle/config.toml in the user's folder for such files."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "heddle" / "config.toml"
+
+
+def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Have the options of a command default to what the file says; for an eager option.
+
+    Raises:
+        Failure: the file that was named cannot be read; or any is no TOML, or names what is no
+            option; says which, and the cure.
+    """
+    file = path or default_file()
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if path is None:
+            return None
+        raise Failure(f"{file}: there is no such file: write it, or leave --config out") from None
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from None
+    if len(content) > LARGEST:
+        raise Failure(f"{file}: is larger than {LARGEST >> 20} MiB; is it the right file?")
+    try:
+        told = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Failure(f"{file}: is no TOML: {error}") from None
+    known = {
+        name.removeprefix("--"): param
+        for param in ctx.command.params
+        for name in param.opts
+        if isinstance(param, click.Option) and name.startswith("--") and not param.is_eager
+    }
+    ctx.default_map = {
+        str(known[key].name): _checked(ctx, file, key, _value(file, key, value, known[key]))
+        for key, value in told.items()
+        if _check_key(file, key, list(known))
+    }
+    return path
+
+
+def _checked(ctx: click.Context, file: Path, key: str, value: object) -> object:
+    """The value, if its option takes it."""
+    (param,) = [one for one in ctx.command.params if f"--{key}" in one.opts]
+    try:
+        param.type_cast_value(ctx, value)
+    except click.BadParameter as error:
+        raise Failure(f"{file}: {key}: {error.message}") from None
+    return value
+
+
+def _check_key(file: Path, key: str, known: list[str]) -> bool:
+    if key in known:
+        return True
+    close = get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    raise Failure(f"{file}: unknown key {key[:80]!r}; {hint}")
+
+
+def _value(file: Path, key: str, value: object, param: click.Parameter) -> object:
+    flag = isinstance(param, click.Option) and param.is_flag
+    if flag != isinstance(value, bool):
+        raise Failure(f"{file}: {key} is {value!r}; give {'true or false' if flag else 'a value'}")
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
+    if not isinstance(value, (bool, int, float, str)):
+        raise Failure(f"{file}: {key} is {value!r}; give a text or a number")
+    if isinstance(param.type, click.Path) and isinstance(value, str):
+        return str(file.parent / Path(value).expanduser())
+    return value if flag else str(value)

@@ -1,0 +1,170 @@
+"""How ``heddle`` is told what to do, and prints what came of it: YAML, a file, watching."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heddle_controller.state.records import JobState
+from tests.integration.test_cli_job import jobs_file, tell
+from tests.support.operating import Operator, heddle, operating
+from tests.support.waiting import PATIENCE
+
+HEDDLE = Path(sys.executable).parent / "heddle"
+
+
+async def planned(o: Operator) -> None:
+    """A fabric with the sample plan, and a job that it holds."""
+    await o.s.put_fabric()
+    await o.s.commit_plan()
+
+
+COMMANDS = (
+    ("job", "list"),
+    ("job", "reservations"),
+    ("show", "plan"),
+    ("show", "links"),
+    ("show", "routes"),
+    ("show", "explain", "j1/f0"),
+    ("show", "what-if", "--drain", "l0,s1"),
+    ("fabric", "list"),
+    ("fabric", "show"),
+    ("demand", "list"),
+    ("overlay", "show"),
+    ("history",),
+    ("audit", "list"),
+)
+
+
+async def test_yaml_says_what_json_says(tmp_path: Path) -> None:
+    """Every document that a command prints as JSON, before or after the command, as YAML."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        await o.does("job", "submit", jobs_file(tmp_path))
+        for words in COMMANDS:
+            plain = await o.does(*words, "--json")
+            told = [json.loads(line) for line in plain.out.splitlines()]
+            assert told, words
+            for asked in ((*words, "--yaml"), ("--yaml", *words), ("--json", *words, "--yaml")):
+                done = await o.does(*asked)
+                assert done.code == plain.code, done.err
+                assert list(yaml.safe_load_all(done.out)) == told, asked
+            assert (await o.does("--yaml", *words, "--json")).out == plain.out
+        both = await o.does("job", "list", "--yaml", "--json")
+        assert (both.code, "give one of them" in both.err) == (2, True)
+
+
+async def test_a_file_has_what_is_typed_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options come first, then variables, then the file, which is found where such files are."""
+    folder = tmp_path / "config" / "heddle"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    async with operating(tmp_path) as o:
+        await planned(o)
+        server = f"127.0.0.1:{o.s.api.port}"
+        (folder / "config.toml").write_text(f'server = "{server}"\nfabric = "f2"\njson = true\n')
+
+        async def run(*words: str, **variables: str) -> Any:
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            try:
+                return await asyncio.to_thread(heddle, *words)
+            finally:
+                for name in variables:
+                    monkeypatch.delenv(name)
+
+        missing = await run("job", "list")
+        assert (missing.code, "f2" in missing.err) == (2, True)
+        assert (await run("--fabric", "f1", "job", "list")).json == []
+        assert (await run("job", "list", "--fabric", "f1")).json == []
+        assert (await run("job", "list", HEDDLE_FABRIC="f1")).json == []
+        far = await run("--fabric", "f1", "job", "list", HEDDLE_SERVER="127.0.0.1:1")
+        assert (far.code, "127.0.0.1:1" in far.err) == (2, True)
+        other = tmp_path / "other.toml"
+        other.write_text(f'server = ["127.0.0.1:1", "{server}"]\nfabric = "f1"\ntimeout = 30\n')
+        shown = await run("--config", str(other), "job", "list")
+        assert (shown.code, shown.lines[0][0]) == (0, "JOB"), shown.err
+        assert (await run("show", "plan", HEDDLE_CONFIG=str(other))).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("server = 7400 7401\n", "is no TOML"),
+        ('sever = "a:1"\n', "unknown key 'sever'; did you mean server?"),
+        ('config = "x"\n', "unknown key 'config'"),
+        ('json = "yes"\n', "json is 'yes'; give true or false"),
+        ("server = true\n", "server is True; give a value"),
+        ("[server]\na = 1\n", "server is {'a': 1}; give a text or a number"),
+        ("timeout = 'soon'\n", "config.toml: timeout: 'soon' is not a valid"),
+        ("json = true\nyaml = true\n", "--json and --yaml: give one of them"),
+        ("\udcff", "is no TOML"),
+    ],
+)
+def test_odd_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    """Naming the file, the key and the cure, before anything is done."""
+    file = tmp_path / "config.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    done = heddle("--config", file, "--server", "127.0.0.1:1", "job", "list")
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+    gone = heddle("--config", tmp_path / "nowhere.toml", "job", "list")
+    assert (gone.code, "there is no such file" in gone.err) == (2, True)
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    """Bash, with the script that it is given; scripts for zsh and fish name the same program."""
+    script = heddle("completion", "bash")
+    assert script.code == 0, script.err
+    for words, expected in (
+        ("heddle jo", {"job"}),
+        ("heddle job re", {"release", "replace", "reservations", "reserve", "resize", "resume"}),
+        ("heddle show links --", {"--json", "--top", "--watch", "--yaml"}),
+    ):
+        count = len(words.split()) - 1
+        ask = f"""{script.out}
+COMP_WORDS=({words}); COMP_CWORD={count}; _heddle_completion; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+        path = f"{HEDDLE.parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", ask.replace("$1", "heddle")],
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert expected <= set(done.stdout.split()), done
+    for shell in ("zsh", "fish"):
+        assert "_HEDDLE_COMPLETE" in heddle("completion", shell).out
+
+
+async def test_a_list_of_jobs_is_watched(tmp_path: Path) -> None:
+    """It is printed anew when a job changes."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")
+        words = ("--server", f"127.0.0.1:{o.s.api.port}", "job", "list", "--watch", "--json")
+        watching = await asyncio.create_subprocess_exec(HEDDLE, *words, stdout=PIPE)
+        assert watching.stdout is not None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                first = json.loads(await watching.stdout.readline())
+                await tell(o, JobState.PROGRAMMED, "red")
+                now = json.loads(await watching.stdout.readline())
+        finally:
+            watching.kill()
+            await watching.wait()
+        states = [[job["state"] for job in listed] for listed in (first, now)]
+        assert states == [["JOB_STATE_ACCEPTED"], ["JOB_STATE_PROGRAMMED"]]

@@ -1,0 +1,86 @@
+"""The hottest links of a plan and how its jobs fare, against walks over its paths one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.fares import fares_of
+from heddle_controller.plan.limits import hottest_arcs, loads_of
+from tests.support.depth import examples
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def drawn(seed: int) -> Plan:
+    """A plan with links down."""
+    rng = Random(seed)
+    return random_plan(rng, with_failures(rng, random_fabric(rng)))
+
+
+def walked(plan: Plan) -> dict[int, dict[int, tuple[set[int], float]]]:
+    """By arc and job: the flows that use it, and their Gbit/s in the job's worst phase."""
+    flows, found = plan.flows, dict[int, dict[int, tuple[set[int], float]]]()
+    uses: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    users: dict[tuple[int, int], set[int]] = defaultdict(set)
+    gbps = plan.paths.gbps(flows)
+    for path, flow in enumerate(plan.paths.flow.tolist()):
+        for arc in plan.paths.of(path).tolist():
+            key = arc, int(flows.job[flow])
+            users[key].add(flow)
+            uses[key][int(flows.phase[flow])] += float(gbps[path])
+    for (arc, job), phases in uses.items():
+        always = phases.pop(ANY_PHASE, 0.0)
+        load = always + max(phases.values(), default=0.0)
+        found.setdefault(arc, {})[job] = users[arc, job], load
+    return found
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(40, 2000))
+@given(SEEDS)
+def test_links_are_told_with_all_who_use_them(seed: int) -> None:
+    """Each arc that carries something once, the fullest first, with the loads of each job."""
+    plan = drawn(seed)
+    expected = walked(plan)
+    hottest = hottest_arcs(plan)
+    capacity = plan.fabric.structure.capacity
+    assert sorted(hottest.tolist()) == sorted(expected)
+    assert (np.diff((plan.loads / capacity)[hottest]) <= 1e-12).all()
+    for part in (hottest, hottest[1:3], hottest[:0]):
+        for arc, one in zip(part.tolist(), loads_of(plan, part), strict=True):
+            jobs = expected[arc]
+            assert one.arc == arc
+            assert one.flow_count == len(set().union(*(flows for flows, _ in jobs.values())))
+            told = {share.job: (share.flow_count, share.gbps) for share in one.shares}
+            assert told.keys() == jobs.keys()
+            for job, (flows, gbps) in jobs.items():
+                assert told[job][0] == len(flows)
+                assert told[job][1] == pytest.approx(gbps)
+            assert plan.loads[arc] == pytest.approx(sum(share.gbps for share in one.shares))
+            loads = [share.gbps for share in one.shares]
+            assert loads == sorted(loads, reverse=True)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(40, 2000))
+@given(SEEDS)
+def test_the_worst_link_of_a_job_is_the_fullest_it_uses(seed: int) -> None:
+    """Also where a flow of it has no path; a job without any path has none."""
+    plan = drawn(seed)
+    capacity = plan.fabric.structure.capacity
+    most: dict[str, float] = {}
+    for arc, jobs in walked(plan).items():
+        for job in jobs:
+            name = plan.flows.job_names[job]
+            most[name] = max(most.get(name, 0.0), float(plan.loads[arc] / capacity[arc]))
+    found = fares_of(plan).worst_of_jobs()
+    assert {n: pytest.approx(float(plan.loads[a] / capacity[a])) for n, a in found.items()} == most

@@ -212,11 +212,13 @@ def planning_of(controller: Controller) -> int | None:
     return int(children[0]) if children else None
 
 
-@pytest.mark.parametrize("fails", [kill, stop, starve])
 async def test_the_controller_answers_while_its_planning_process_is_replaced(
-    tmp_path: Path, fails: object
+    tmp_path: Path,
 ) -> None:
-    """A controller without a planner answers reads and writes; the plan comes afterwards."""
+    """A controller without a planner answers reads and writes; the plan comes afterwards.
+
+    The process hangs: of all that it may do that takes longest to be found out.
+    """
     file, larger = tmp_path / "f1.json.gz", tmp_path / "larger.json.gz"
     await asyncio.to_thread(save_fabric_file, FABRIC, file)
     await asyncio.to_thread(save_fabric_file, LARGER, larger)
@@ -236,8 +238,7 @@ async def test_the_controller_answers_while_its_planning_process_is_replaced(
         assert done.code == 0, done.out + done.err
         before, old = await generation(plans), planning_of(controller)
         assert old is not None
-        assert callable(fails)
-        fails(old)
+        stop(old)
         done = await controller.does("fabric", "import", larger, "--name", "f1")
         assert done.code == 0, done.err
         async with asyncio.timeout(PATIENCE):

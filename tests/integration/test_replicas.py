@@ -49,44 +49,35 @@ async def test_replicas_share_the_work_and_hand_it_over(tmp_path: Path) -> None:
         await house.agree(await house.client(second))
 
 
-async def test_a_leader_that_slept_is_refused(tmp_path: Path) -> None:
-    """SIGSTOP until another leads, then SIGCONT: it neither commits nor programs any more."""
-    async with replicated(tmp_path) as house:
-        await furnish(house)
-        first, second = both(house)
-        client = await house.client(second)
-        epoch = first.epoch
-        first.signal(signal.SIGSTOP)
-        await house.leads(second, epoch)
-        hosts = house.fabric.structure.host_names
-        await house.submit(client, job("second", hosts[4:6]))
-        first.signal(signal.SIGCONT)
-        await house.agree(client)
-        generation = (await client.programmed_plan(0, SECONDS)).generation
-        epochs = {agent.held.epoch for agent in house.fleet.agents.values()}
-        assert epochs == {house.leader().epoch}
-        assert epoch not in epochs
-        again = await house.client(first)
-        assert (await again.programmed_plan(0, SECONDS)).generation == generation
+async def test_agents_obey_the_next_leader_and_one_that_slept_is_refused(tmp_path: Path) -> None:
+    """SIGSTOP: once the lease is over another leads, and has every session already.
 
-
-async def test_agents_obey_the_next_leader_when_one_hangs(tmp_path: Path) -> None:
-    """SIGSTOP, for good: once the lease is over another leads, and has every session already."""
+    After SIGCONT the first neither commits nor programs any more.
+    """
     async with replicated(tmp_path) as house:
         await furnish(house)
         first, second = both(house)
         client, epoch = await house.client(second), first.epoch
         agents = house.fleet.agents.values()
         begun = [agent.sessions.begun for agent in agents]
+        hosts = house.fabric.structure.host_names
         first.signal(signal.SIGSTOP)
         try:
             await house.leads(second, epoch)
             await until(lambda: min(agent.held.epoch for agent in agents) > epoch, "every agent")
             assert [agent.sessions.begun for agent in agents] == begun, "none had to come anew"
-            await house.submit(client, job("second", house.fabric.structure.host_names[4:6]))
+            await house.submit(client, job("second", hosts[4:6]))
             await house.agree(client)
         finally:
             first.signal(signal.SIGCONT)
+        await house.submit(client, job("third", hosts[6:8]))
+        await house.agree(client)
+        generation = (await client.programmed_plan(0, SECONDS)).generation
+        epochs = {agent.held.epoch for agent in agents}
+        assert epochs == {house.leader().epoch}
+        assert epoch not in epochs
+        again = await house.client(first)
+        assert (await again.programmed_plan(0, SECONDS)).generation == generation
 
 
 STEPS = ("after push", "before commit", "after commit", "before record_programmed")

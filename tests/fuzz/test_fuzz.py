@@ -100,17 +100,17 @@ def test_inputs_are_found_by_what_they_reach() -> None:
     """The guided half keeps inputs for what they reach, and takes or refuses every one."""
     if find_spec("atheris") is None:
         missing("atheris, which is not built for this Python or machine")
-    work = "from tests.fuzz.guided import share; print(share((600, 1, 0, 1, 'roles')))"
+    work = "from tests.fuzz.guided import share; print(share((600, 1, 0, 1, 'peer file')))"
     told = subprocess.run(
         [sys.executable, "-c", work],
         cwd=ROOT,
-        env={**os.environ, "HEDDLE_FUZZ_GUIDED_BY": "heddle_controller.serve.security"},
+        env={**os.environ, "HEDDLE_FUZZ_GUIDED_BY": "heddle_agent"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert told.returncode == 0, told.stderr
     (tally,) = eval(told.stdout, {"Tally": Tally})
-    assert (tally.name, tally.inputs, tally.faults) == ("roles file", 600, [])
+    assert (tally.name, tally.inputs, tally.faults) == ("peer file", 600, [])
     assert tally.taken
     assert tally.kept

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
@@ -41,6 +42,8 @@ VIEWS = {
 }  # fmt: skip
 """Views of the page, and what is there once they are drawn."""
 MARKUP = '<img src=x onerror="document.title=1">'
+STILL = pytest.mark.asyncio(loop_scope="module")
+"""Of tests that share a world."""
 
 
 @dataclass
@@ -74,35 +77,112 @@ async def world(path: Path, fabric: Fabric, *jobs: Job) -> AsyncIterator[World]:
                 yield World(controller, fleet, page)
 
 
-async def test_from_a_slow_job_to_the_guilty_link(tmp_path: Path) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One world for all tests that change nothing in it."""
+    async with world(tmp_path_factory.mktemp("shared"), POD, JOB) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def still(shared: World) -> World:
+    """It, with a page that nobody has used."""
+    await shared.page.begin()
+    return shared
+
+
+@STILL
+async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
     """Clicks lead from the jobs to the link that makes one slow, its flows, and why they go there.
 
     Four NICs of a leaf share two links to the spines: no flow can have all that it wants.
     """
-    async with world(tmp_path, POD, JOB) as given:
-        page = given.page
-        await given.open("")
-        await page.until("document.querySelector('#verdict')")
-        await page.until("document.querySelector('#live').textContent === 'Live'")
-        await page.click("nav a[href='/fabrics/f1/jobs']")
-        await page.click("main a[href='/fabrics/f1/job?id=slow']")
-        await page.until("document.querySelector('#guilty')")
-        told = await page.does("document.querySelector('#guilty').textContent")
-        assert told.startswith("Slow for the link l"), told
-        await page.click("#guilty a")
-        await page.until("location.pathname === '/fabrics/f1/link'")
-        await page.until("document.querySelectorAll('tbody tr').length")
-        ends = await page.does(
-            "[...new URLSearchParams(location.search)].slice(0, 2).map((one) => one[1])"
-        )
-        assert {end[0] for end in ends} == {"l", "s"}
-        await page.click("tbody a[href^='/fabrics/f1/flow?']")
-        await page.until("document.querySelector('#reasons li')")
-        hops = await page.does(
-            "[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)"
-        )
-        assert any(all(end in hop for end in ends) for hop in hops), (ends, hops)
-        assert page.console == []
+    page = still.page
+    await still.open("")
+    await page.until("document.querySelector('#verdict')")
+    await page.until("document.querySelector('#live').textContent === 'Live'")
+    await page.click("nav a[href='/fabrics/f1/jobs']")
+    await page.click("main a[href='/fabrics/f1/job?id=slow']")
+    await page.until("document.querySelector('#guilty')")
+    told = await page.does("document.querySelector('#guilty').textContent")
+    assert told.startswith("Slow for the link l"), told
+    await page.click("#guilty a")
+    await page.until("location.pathname === '/fabrics/f1/link'")
+    await page.until("document.querySelectorAll('tbody tr').length")
+    ends = await page.does(
+        "[...new URLSearchParams(location.search)].slice(0, 2).map((one) => one[1])"
+    )
+    assert {end[0] for end in ends} == {"l", "s"}
+    await page.click("tbody a[href^='/fabrics/f1/flow?']")
+    await page.until("document.querySelector('#reasons li')")
+    hops = await page.does("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert any(all(end in hop for end in ends) for hop in hops), (ends, hops)
+    assert page.console == []
+
+
+@STILL
+async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) -> None:
+    """Arrow keys move over cells, each is said, Enter opens its link; a table has them too."""
+    page = still.page
+    await page.window(390, 800, dark=True)
+    await still.open("/map")
+    await page.until("document.querySelector('[data-painted]')")
+    assert await page.does("document.body.scrollWidth <= innerWidth")
+    assert await page.does("document.querySelectorAll('tbody tr').length === 8")
+    await page.does("document.querySelector('figure canvas').focus()")
+    await page.key("ArrowDown")
+    await page.key("ArrowRight")
+    told = await page.does("document.querySelector('#cell').textContent")
+    assert told.startswith("l1 × s1: "), told
+    assert "200.0 % full" in told
+    painted = await page.does(
+        "[...document.querySelector('figure canvas')"
+        ".getContext('2d').getImageData(2, 2, 1, 1).data]"
+    )
+    assert painted == [0xFF, 0x6B, 0x63, 255]  # above 100 %, in the dark
+    await page.key("Enter")
+    await page.until("location.search === '?source=l1&target=s1&key=0'")
+    assert page.console == []
+
+
+@STILL
+async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
+    """The worst link as it would be is told; the plan stays."""
+    page = still.page
+    await still.open("/what-if")
+    await page.until("document.querySelector('#one')")
+    await page.does("document.querySelector('#one').value = 'l0'")
+    await page.does("document.querySelector('#two').value = 's0'")
+    await page.click("button")
+    await page.until("document.querySelector('#answer tbody')")
+    rows = await page.does(
+        "[...document.querySelectorAll('#answer tr')].map((row) => row.innerText)"
+    )
+    assert any("200.0 %\t400.0 %" in row for row in rows), rows
+    await page.does("document.querySelector('#two').value = 'nobody'")
+    await page.click("button")
+    await page.until("document.querySelector('#answer [role=alert]')")
+    assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
+    assert [text for text in page.console if "400" not in text and "404" not in text] == []
+
+
+@STILL
+@pytest.mark.deep
+@pytest.mark.parametrize("dark", [False, True][: examples(1, 2)])
+async def test_axe_finds_nothing_that_keeps_people_out(dark: bool, still: World) -> None:  # noqa: FBT001
+    """Every view has names, roles, an order and a contrast that all can use, by axe's rules."""
+    axe = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
+    violations = """axe.run(document, {resultTypes: ["violations"]}).then((found) =>
+      found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]))"""
+    page = still.page
+    await page.window(1280, 900, dark=dark)
+    for path, there in VIEWS.items():
+        await still.open(path)
+        await page.until(f"document.querySelector('{there}')")
+        await page.does(f"{axe}; 0")
+        found = await page.does(violations)
+        assert found == [], (path, json.dumps(found))
+    assert await page.does("axe.version") >= "4"
 
 
 async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
@@ -132,52 +212,6 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         assert page.console == []
 
 
-async def test_the_heat_map_is_worked_by_keys_and_said_in_words(tmp_path: Path) -> None:
-    """Arrow keys move over cells, each is said, Enter opens its link; a table has them too."""
-    async with world(tmp_path, POD, JOB) as given:
-        page = given.page
-        await page.window(390, 800, dark=True)
-        await given.open("/map")
-        await page.until("document.querySelector('[data-painted]')")
-        assert await page.does("document.body.scrollWidth <= innerWidth")
-        assert await page.does("document.querySelectorAll('tbody tr').length === 8")
-        await page.does("document.querySelector('figure canvas').focus()")
-        await page.key("ArrowDown")
-        await page.key("ArrowRight")
-        told = await page.does("document.querySelector('#cell').textContent")
-        assert told.startswith("l1 × s1: "), told
-        assert "200.0 % full" in told
-        painted = await page.does(
-            "[...document.querySelector('figure canvas')"
-            ".getContext('2d').getImageData(2, 2, 1, 1).data]"
-        )
-        assert painted == [0xFF, 0x6B, 0x63, 255]  # above 100 %, in the dark
-        await page.key("Enter")
-        await page.until("location.search === '?source=l1&target=s1&key=0'")
-        assert page.console == []
-
-
-async def test_what_if_is_asked_by_a_form_and_changes_nothing(tmp_path: Path) -> None:
-    """The worst link as it would be is told; the plan stays."""
-    async with world(tmp_path, POD, JOB) as given:
-        page = given.page
-        await given.open("/what-if")
-        await page.until("document.querySelector('#one')")
-        await page.does("document.querySelector('#one').value = 'l0'")
-        await page.does("document.querySelector('#two').value = 's0'")
-        await page.click("button")
-        await page.until("document.querySelector('#answer tbody')")
-        rows = await page.does(
-            "[...document.querySelectorAll('#answer tr')].map((row) => row.innerText)"
-        )
-        assert any("200.0 %\t400.0 %" in row for row in rows), rows
-        await page.does("document.querySelector('#two').value = 'nobody'")
-        await page.click("button")
-        await page.until("document.querySelector('#answer [role=alert]')")
-        assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
-        assert [text for text in page.console if "400" not in text and "404" not in text] == []
-
-
 async def test_names_with_markup_are_names(tmp_path: Path) -> None:
     """Ids that look like elements are shown as they are, on every view that has them."""
     nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
@@ -205,6 +239,22 @@ async def test_names_with_markup_are_names(tmp_path: Path) -> None:
         await page.until("document.querySelector('#reasons')")
         assert await page.does("document.querySelectorAll('main img, main b').length") == 0
         assert page.console == []
+
+
+async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path) -> None:
+    """The browser keeps it to go back to, but not its stream: of three viewers none is in vain."""
+    async with (
+        Controller(tmp_path, "--web-port=0", "--web-viewers=3") as controller,
+        Client(controller.api, "fabrics/f1") as client,
+        browsing(tmp_path) as page,
+    ):
+        await client.put_fabric(POD)
+        live = "document.querySelector('#live').textContent === 'Live'"
+        for view in ("map", "jobs", "flows", "plans", "what-if", "events"):
+            await page.open(f"{controller.page}fabrics/f1/{view}")
+            await page.until(f"location.pathname.endsWith('/{view}') && {live}")
+        await page.does("history.back()")
+        await page.until(f"location.pathname.endsWith('/what-if') && {live}")
 
 
 async def test_the_page_comes_back_with_the_controller(tmp_path: Path) -> None:
@@ -266,22 +316,3 @@ async def two_replicas(path: Path, store: str) -> AsyncIterator[tuple[Controller
         )
         async with Controller(folders[1], *options) as follower:
             yield leader, follower
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dark", [False, True][: examples(1, 2)])
-async def test_axe_finds_nothing_that_keeps_people_out(dark: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Every view has names, roles, an order and a contrast that all can use, by axe's rules."""
-    axe = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
-    violations = """axe.run(document, {resultTypes: ["violations"]}).then((found) =>
-      found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]))"""
-    async with world(tmp_path, POD, JOB) as given:
-        page = given.page
-        await page.window(1280, 900, dark=dark)
-        for path, there in VIEWS.items():
-            await given.open(path)
-            await page.until(f"document.querySelector('{there}')")
-            await page.does(f"{axe}; 0")
-            found = await page.does(violations)
-            assert found == [], (path, json.dumps(found))
-        assert await page.does("axe.version") >= "4"

@@ -27,7 +27,7 @@ class Page:
         self._writer = writer
         self._number = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._session = ""
+        self._target = self._session = ""
         self.console: list[str] = []
         """Errors and warnings that the page or the browser logged, and what it threw."""
 
@@ -61,10 +61,14 @@ class Page:
         return result
 
     async def begin(self) -> None:
-        """Attach to a page and have it tell what it logs."""
-        target = (await self.send("Target.createTarget", url="about:blank"))["targetId"]
-        attached = await self.send("Target.attachToTarget", targetId=target, flatten=True)
+        """Attach to a new page, close the one before, and have it tell what it logs."""
+        before, self._session = self._target, ""
+        self._target = (await self.send("Target.createTarget", url="about:blank"))["targetId"]
+        attached = await self.send("Target.attachToTarget", targetId=self._target, flatten=True)
+        if before:
+            await self.send("Target.closeTarget", targetId=before)
         self._session = attached["sessionId"]
+        self.console = []
         for domain in ("Runtime", "Log", "Page", "Performance"):
             await self.send(f"{domain}.enable")
 

@@ -116,6 +116,10 @@ setInterval(() => {
   }
 }, 1000);
 
+// A browser keeps a page that was left, and its stream with it; it has six connections to a controller.
+addEventListener("pagehide", () => feed.source?.close());
+addEventListener("pageshow", (event) => { if (event.persisted) follow(feed.fabric); });
+
 // ---- views: each gives an element, and may take each new overview
 
 function overviewView(fabric) {

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from heddle_emulator.cli import run
 from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.page import page
 from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
 from heddle_emulator.topology.clos import clos
-from tests.integration.browsing import Evaluation, Pixels, browser, look, read_png
+from tests.support.chromium import Page, browsing
+from tests.support.looking import Evaluation, Pixels, look
 from tests.support.report_evidences import held, lost, story, unplayed
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 DRILL = Path(__file__).parents[1] / "drills" / "fluid" / "link-cut.yaml"
 WIDE, NARROW = (1280, 4600), (500, 1400)
 PHONE = 360
@@ -36,6 +39,13 @@ NEAR = 6
 """Steps of 256 by which a colour may differ where a browser blends."""
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
+    """One browser for all."""
+    async with browsing(tmp_path_factory.mktemp("browser")) as made:
+        yield made
+
+
 def _rgb(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour[1:]))
 
@@ -47,9 +57,9 @@ def _share(pixels: Pixels, colour: str) -> float:
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_a_report_looks_as_it_should(theme: Theme, tmp_path: Path) -> None:
+async def test_a_report_looks_as_it_should(shown: Page, theme: Theme, tmp_path: Path) -> None:
     """Verdict on top, every drawing with something drawn, links as full as they were."""
-    seen = look(page(held()), tmp_path, PARTS, size=WIDE, dark=theme is DARK)
+    seen = await look(shown, page(held()), tmp_path, PARTS, size=WIDE, dark=theme is DARK)
     assert seen.console == []
     assert seen.found["scheme"] == ("dark" if theme is DARK else "light")
     (verdict,), (heading,) = seen.found[".verdict"], seen.found["h1"]
@@ -94,9 +104,9 @@ def _name(theme: Theme) -> str:
     return "dark" if theme is DARK else "light"
 
 
-def test_a_failed_drill_is_seen_at_once(tmp_path: Path) -> None:
+async def test_a_failed_drill_is_seen_at_once(shown: Page, tmp_path: Path) -> None:
     """The verdict's panel is of another colour, and its row in the table as well."""
-    seen = look(page(lost()), tmp_path, [*PARTS, "tr.lost"], size=(1280, 1200))
+    seen = await look(shown, page(lost()), tmp_path, [*PARTS, "tr.lost"], size=(1280, 1200))
     assert seen.console == []
     assert _share(seen.part(seen.found[".verdict"][0]), LIGHT.bad_panel) > 0.5
     assert _share(seen.part(seen.found["tr.lost"][0]), LIGHT.bad_panel) > 0.5
@@ -110,15 +120,17 @@ def test_a_failed_drill_is_seen_at_once(tmp_path: Path) -> None:
     ],
     ids=["drill", "index"],
 )
-def test_nothing_is_wider_than_a_narrow_window(text: str, tmp_path: Path) -> None:
+async def test_nothing_is_wider_than_a_narrow_window(
+    shown: Page, text: str, tmp_path: Path
+) -> None:
     """What is wide scrolls in its own place, not the page."""
     narrow = text.replace("<body>", f'<body style="width: {PHONE}px">')
-    seen = look(narrow, tmp_path, PARTS, size=NARROW)
+    seen = await look(shown, narrow, tmp_path, PARTS, size=NARROW)
     assert seen.console == []
     assert seen.found["wide"] <= seen.found["shown"] == PHONE
 
 
-def test_scripts_in_names_do_not_run(tmp_path: Path) -> None:
+async def test_scripts_in_names_do_not_run(shown: Page, tmp_path: Path) -> None:
     """The browser shows them, in every place where a name stands."""
     evil = "</title></script><script>document.title='ran'</script><img src=x onerror=alert(1)>"
     broken = replace(
@@ -128,26 +140,30 @@ def test_scripts_in_names_do_not_run(tmp_path: Path) -> None:
         scenario=evil,
         stories=tuple(replace(one, title=evil) for one in held().stories),
     )
-    seen = look(page(broken), tmp_path, ["img", "h1"], size=NARROW)
+    seen = await look(shown, page(broken), tmp_path, ["img", "h1"], size=NARROW)
     assert seen.console == []
     assert seen.found["img"] == []
     assert "<title>ran</title>" not in seen.dom
 
 
-def test_a_script_that_is_not_ours_would_not_run(tmp_path: Path) -> None:
+async def test_a_script_that_is_not_ours_would_not_run(shown: Page, tmp_path: Path) -> None:
     """Even if a text ever came through unescaped, the page forbids what it does not know."""
     text = page(held()).replace("<h1>", "<h1><script>document.title='ran'</script>")
-    seen = look(text, tmp_path, ["h1"], size=NARROW)
+    seen = await look(shown, text, tmp_path, ["h1"], size=NARROW)
     assert "<title>ran</title>" not in seen.dom
     assert any("Content Security Policy" in line for line in seen.console)
 
 
-def test_a_large_fabric_is_drawn(tmp_path: Path) -> None:
+async def test_a_large_fabric_is_drawn(shown: Page, tmp_path: Path) -> None:
     """A zone of 192 leaves by 16 spines: every cell is there, and has its name."""
     fabric = clos(leaves=192, spines=16, nics_per_leaf=1)
     chance = np.random.default_rng(3).poisson(16, 2 * fabric.link_count) / 16
-    seen = look(
-        page(replace(held(), stories=(story(fabric, chance),))), tmp_path, PARTS, size=(1280, 3000)
+    seen = await look(
+        shown,
+        page(replace(held(), stories=(story(fabric, chance),))),
+        tmp_path,
+        PARTS,
+        size=(1280, 3000),
     )
     assert seen.console == []
     during = seen.found["svg.cells > rect"][1]
@@ -156,33 +172,32 @@ def test_a_large_fabric_is_drawn(tmp_path: Path) -> None:
     assert len(colours) >= 5
 
 
-def test_a_drill_as_it_was_played_can_be_looked_at(tmp_path: Path) -> None:
-    """From the command to the browser: a link is cut, and its cells say so until the end."""
+@pytest.fixture
+def played(tmp_path: Path) -> Path:
+    """The folder of the report of a drill."""
     assert run(["drill", str(DRILL), "--report", str(tmp_path)]) == 0
-    text = (tmp_path / "link-cut.html").read_text()
-    seen = look(text, tmp_path, [*PARTS, "svg.cells .dead"], size=(1280, 4000))
+    return tmp_path
+
+
+async def test_a_drill_as_it_was_played_can_be_looked_at(shown: Page, played: Path) -> None:
+    """From the command to the browser: a link is cut, and its cells say so until the end."""
+    text = (played / "link-cut.html").read_text()
+    seen = await look(shown, text, played, [*PARTS, "svg.cells .dead"], size=(1280, 4000))
     assert seen.console == []
     assert _share(seen.part(seen.found[".verdict"][0]), LIGHT.good_panel) > 0.5
     assert len(seen.found["svg.cells > rect"]) == 6
     assert len(seen.found["svg.cells .dead"]) == 4
-    shown = [box for box in seen.found["figure svg.wide"] if box[1] + box[3] < len(seen.pixels)]
-    assert len(shown) >= 3
-    for box in shown:
+    drawn = [box for box in seen.found["figure svg.wide"] if box[1] + box[3] < len(seen.pixels)]
+    assert len(drawn) >= 3
+    for box in drawn:
         assert 0.005 < 1 - _share(seen.part(box), LIGHT.page) < 0.5
-    index = look((tmp_path / "index.html").read_text(), tmp_path, ["h1"], size=(900, 700))
+    index = await look(shown, (played / "index.html").read_text(), played, ["h1"], size=(900, 700))
     assert "The one drill held" in index.dom
 
 
-def test_a_picture_is_read_as_it_was_drawn(tmp_path: Path) -> None:
+async def test_a_picture_is_read_as_it_was_drawn(shown: Page, tmp_path: Path) -> None:
     """The reader of PNG that these tests use knows a page of one colour."""
-    path = tmp_path / "red.html"
-    path.write_text("<body style='background:#c00'>")
-    picture = tmp_path / "red.png"
-    subprocess.run(
-        [browser(), "--headless=new", "--no-sandbox", f"--screenshot={picture}",
-         "--window-size=64,48", f"--user-data-dir={tmp_path / 'p'}", path.as_uri()],
-        capture_output=True, timeout=300, check=True,
-    )  # fmt: skip
-    pixels = read_png(picture.read_bytes())
-    assert pixels.shape[1] == 64
-    assert (pixels == (204, 0, 0)).all()
+    text = "<body style='background:#c00'></body>"
+    seen = await look(shown, text, tmp_path, [], size=(64, 48))
+    assert seen.pixels.shape == (48, 64, 3)
+    assert (seen.pixels == (204, 0, 0)).all()

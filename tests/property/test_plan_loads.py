@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +13,15 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.loads import loads_after
-from heddle_controller.solve import solve
+from heddle_controller.solve import Options, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import permutations
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
-def phased_plan() -> Plan:
+@pytest.fixture(scope="module")
+def phased() -> Plan:
     """Three jobs, each of two phases and of flows that may run at any time."""
     fabric = three_tier(
         zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0, name="two-zones"
@@ -28,10 +30,8 @@ def phased_plan() -> Plan:
     phase = np.where(flows.source % 3 == 2, ANY_PHASE, flows.source % 3 + 2 * flows.job)
     names = tuple(f"phase{number}" for number in range(6))
     gbps = flows.gbps * (1 + flows.source % 7)
-    return solve(fabric, replace(flows, phase=phase, phase_names=names, gbps=gbps))
-
-
-PLAN = phased_plan()
+    hasty = Options(time_limit_seconds=0.0)  # any plan will do
+    return solve(fabric, replace(flows, phase=phase, phase_names=names, gbps=gbps), hasty)
 
 
 def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
@@ -43,11 +43,11 @@ def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
 
 
 @given(SEEDS)
-def test_loads_follow_from_those_before(seed: int) -> None:
+def test_loads_follow_from_those_before(phased: Plan, seed: int) -> None:
     """Bit for bit, plan after plan: little or much has changed, since whichever was before."""
     random = np.random.default_rng(seed)
-    plans = [PLAN]
-    loads_after(PLAN, None)
+    plans = [phased]
+    loads_after(phased, None)
     for _ in range(6):
         before = plans[int(random.integers(len(plans)))]
         plan = changed(before, random, float(random.choice([0, 0.001, 0.02, 0.5])))
@@ -57,9 +57,9 @@ def test_loads_follow_from_those_before(seed: int) -> None:
         plans.append(plan)
 
 
-def test_a_flow_with_other_qps_is_another_load() -> None:
+def test_a_flow_with_other_qps_is_another_load(phased: Plan) -> None:
     """Where rows stand for other QPs than before, all is added up."""
-    loads_after(PLAN, None)
-    halved = replace(PLAN, flows=PLAN.flows.with_qps(2))
+    loads_after(phased, None)
+    halved = replace(phased, flows=phased.flows.with_qps(2))
     expected = arc_loads(len(halved.fabric.structure.tail), halved.flows, halved.paths)
-    assert np.array_equal(loads_after(halved, PLAN), expected)
+    assert np.array_equal(loads_after(halved, phased), expected)

@@ -11,8 +11,9 @@ from heddle_controller.model.job import Collective, Group, Job, Operation, Paral
 from heddle_emulator.client import Client
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import clos
-from tests.integration.browsing import browser, read_png
+from tests.integration.browsing import browser
 from tests.support.chromium import browsing
+from tests.support.looking import read_png
 from tests.support.waiting import PATIENCE
 
 POD = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=4, name="pod")

@@ -55,6 +55,8 @@ NAMED: list[Made] = [
         ("plans.RollBackPlan", plan_pb2.RollBackPlanRequest, "plan", ""),
         ("plans.EndRollback", plan_pb2.EndRollbackRequest, "plan", ""),
         ("plans.ListRoutes", plan_pb2.ListRoutesRequest, "parent", ""),
+        ("plans.ListJobFares", plan_pb2.ListJobFaresRequest, "parent", ""),
+        ("plans.ListLinkLoads", plan_pb2.ListLinkLoadsRequest, "parent", ""),
         ("plans.WatchPlan", plan_pb2.WatchPlanRequest, "name", ""),
         ("plans.ExplainFlow", plan_pb2.ExplainFlowRequest, "plan", ""),
         ("plans.GetJobPorts", plan_pb2.GetJobPortsRequest, "plan", "job: 'j1'"),
@@ -148,6 +150,16 @@ OTHER += [
         (f"job_id: 'a/b' spec {{ {SPEC} }}", "INVALID_ARGUMENT", "job_id"),
         ("job_id: 'j2'", "INVALID_ARGUMENT", "spec.hosts"),
         ("job_id: 'j2' spec { hosts: 'h0.1' }", "INVALID_ARGUMENT", "spec.gpus_per_host"),
+        (
+            "job_id: 'j2' spec { hosts: 'h0.1' gpus_per_host: 1 flops_per_iteration: nan }",
+            "INVALID_ARGUMENT",
+            "spec.flops_per_iteration",
+        ),
+        (
+            "job_id: 'j2' spec { hosts: 'h0.1' gpus: { gpus: 0 } gpus: { gpus: 1 } }",
+            "INVALID_ARGUMENT",
+            "spec.gpus",
+        ),
         (f"job_id: 'j2' request_id: '{LONG}' spec {{ {SPEC} }}", "INVALID_ARGUMENT", "request_id"),
         ("job_id: 'j2' spec { hosts: 'x' gpus_per_host: 1 }", "INVALID_ARGUMENT", "hosts[0]"),
         (
@@ -355,6 +367,20 @@ OTHER += [
     (
         "plans.ListRoutes",
         plan_pb2.ListRoutesRequest,
+        "parent: 'fabrics/f1/plan' page_token: 'x'",
+        "INVALID_ARGUMENT",
+        "page_token",
+    ),
+    (
+        "plans.ListJobFares",
+        plan_pb2.ListJobFaresRequest,
+        "parent: 'fabrics/f1/plan' page_size: -1",
+        "INVALID_ARGUMENT",
+        "page_size",
+    ),
+    (
+        "plans.ListLinkLoads",
+        plan_pb2.ListLinkLoadsRequest,
         "parent: 'fabrics/f1/plan' page_token: 'x'",
         "INVALID_ARGUMENT",
         "page_token",

@@ -557,7 +557,88 @@ JOBS = Dashboard(
     ],
 )
 
-DASHBOARDS = (FABRIC, CONTROLLER, AGENTS, JOBS)
+HOSTS = Dashboard(
+    "hosts",
+    "hosts",
+    f"Agents of hosts: ports of QPs, and the paths that these take. Each panel shows {TOP}.",
+    [
+        stat(
+            "Hosts connected",
+            "sum(heddle_host_connected)",
+            "With a controller that has told them all their ports.",
+            good_from=1,
+            legend="connected",
+        ),
+        stat(
+            "Hosts alone",
+            "count(heddle_host_connected == 0) or vector(0)",
+            "Their files stay as they are; they learn of no new job.",
+            bad=1,
+            legend="alone",
+        ),
+        stat(
+            "Host agents that do not answer",
+            'count(up{job="heddle-host"} == 0) or vector(0)',
+            "As Prometheus reaches them.",
+            bad=1,
+            legend="silent",
+        ),
+        stat(
+            "Ports without a known path",
+            "sum(heddle_host_wanted_paths) - sum(heddle_host_known_paths)",
+            "Where switches hash: no switch answered their probes.",
+            bad=1,
+            legend="unknown",
+        ),
+        stat(
+            "Writes that failed, last hour",
+            'sum(increase(heddle_host_writes_total{outcome="failed"}[1h]))',
+            "Files of ports that a disk did not take.",
+            bad=1,
+            legend="failed",
+        ),
+        stat("Ports told", "sum(heddle_host_ports)", "That QPs have to use.", legend="ports"),
+        Panel(
+            "Probes",
+            {"{{outcome}}": "sum by (outcome) (rate(heddle_host_probes_total[$__rate_interval]))"},
+            "Sent and answered, a second. What lies behind the last switch never answers.",
+        ),
+        Panel(
+            "Hosts with most ports whose path is not known",
+            {
+                "{{host}}": f"topk({TOP}, heddle_host_wanted_paths - heddle_host_known_paths)",
+            },
+            "Wanted by a controller and not found.",
+        ),
+        Panel(
+            "Ports whose path is wanted, and known",
+            {
+                "wanted": "sum(heddle_host_wanted_paths)",
+                "known": "sum(heddle_host_known_paths)",
+            },
+            "Where switches hash, over all hosts, as probed last.",
+        ),
+        Panel(
+            "Since files last changed",
+            {"{{host}}": f"topk({TOP}, time() - (heddle_host_last_write_timestamp_seconds > 0))"},
+            "They change as jobs come, go and are planned anew.",
+            unit="s",
+        ),
+        Panel(
+            "Changes of files",
+            {"{{outcome}}": "sum by (outcome) (rate(heddle_host_writes_total[$__rate_interval]))"},
+            "A second, over all hosts.",
+        ),
+        Panel(
+            "Reports of paths",
+            {"{{outcome}}": "sum by (outcome) (rate(heddle_host_reports_total[$__rate_interval]))"},
+            "That controllers took, and that they did not, a second.",
+        ),
+    ],
+    fabric=False,
+)
+
+DASHBOARDS = (FABRIC, CONTROLLER, AGENTS, HOSTS, JOBS)
 
 
 def files() -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import structlog
-from prometheus_client import start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
 
 from heddle.text import clean, clean_lines
 from heddle_agent import metrics
@@ -156,15 +156,13 @@ def open_channels(settings: ProcessSettings) -> Channels:
 
 
 @contextlib.contextmanager
-def metrics_server(settings: Settings, agent: Agent) -> Iterator[None]:
+def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterator[None]:
     """Serve metrics while inside; SettingsError if the port cannot be had."""
     if settings.metrics_port is None:
         yield
         return
     try:
-        server, thread = start_http_server(
-            settings.metrics_port, settings.metrics_host, metrics.registry([agent])
-        )
+        server, thread = start_http_server(settings.metrics_port, settings.metrics_host, told)
     except OSError as error:
         raise SettingsError(
             f"--metrics-port {settings.metrics_port} on {settings.metrics_host}:"
@@ -189,7 +187,7 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.request_stop)
-    with metrics_server(settings, agent):
+    with metrics_server(settings, metrics.registry([agent])):
         _log.info(
             "agent started",
             fabric=settings.fabric,
@@ -266,19 +264,20 @@ async def serve_host(settings: HostSettings) -> None:
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    running = asyncio.create_task(agent.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    _log.info(
-        "host agent started",
-        fabric=settings.fabric,
-        host=settings.host,
-        controllers=settings.controller,
-        directory=str(settings.directory),
-    )
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-    await channels.close()
+    with metrics_server(settings, metrics.host_registry(settings.host, agent.figures)):
+        running = asyncio.create_task(agent.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        _log.info(
+            "host agent started",
+            fabric=settings.fabric,
+            host=settings.host,
+            controllers=settings.controller,
+            directory=str(settings.directory),
+        )
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await channels.close()
     _log.info("host agent stopped; files stay", host=settings.host)
 
 

@@ -224,6 +224,8 @@ def run(**given: object) -> None:
     metavar="S",
     help="Within how long all ports are probed again.  [default: 60]",
 )
+@click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
+@click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
 @_process_options
 def host(**given: object) -> None:
     """Write down which UDP source port each QP of this host has to use."""

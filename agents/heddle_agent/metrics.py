@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from heddle_agent.agent import Agent
+from heddle_agent.host import HostFigures
 from heddle_agent.peers import Refusal
 
 
@@ -122,6 +123,49 @@ class AgentCollector(Collector):
             for status, count in dict(agent.sessions.answered).items():
                 family.add_metric([agent.switch, status.name.lower()], count)
         return family
+
+
+class HostCollector(Collector):
+    """The state of the agent of one host."""
+
+    def __init__(self, host: str, figures: HostFigures) -> None:
+        self._host, self._figures = host, figures
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, each with the host's name."""
+        told = self._figures
+        for name, text, value in (
+            ("connected", "1 while a controller has told all ports and goes on.", told.connected),
+            ("jobs", "Jobs whose ports are told.", told.jobs),
+            ("ports", "UDP source ports that QPs of these jobs have to use.", told.ports),
+            ("last_write_timestamp_seconds", "When files last changed; 0: never.", told.last_write),
+            ("wanted_paths", "Ports whose path a controller wants known.", told.wanted_paths),
+            ("known_paths", "Ports whose path was found when last probed.", told.known_paths),
+            (
+                "last_probing_timestamp_seconds",
+                "When ports were probed; 0: never.",
+                told.last_probing,
+            ),
+        ):
+            gauge = GaugeMetricFamily(f"heddle_host_{name}", text, labels=["host"])
+            gauge.add_metric([self._host], value)
+            yield gauge
+        for name, text, counts in (
+            ("writes", "Changes of files.", {"done": told.writes, "failed": told.write_failures}),
+            ("probes", "Probes of paths.", {"sent": told.probes, "answered": told.answers}),
+            ("reports", "Paths told.", {"done": told.reports, "failed": told.report_failures}),
+        ):
+            family = CounterMetricFamily(f"heddle_host_{name}", text, labels=["host", "outcome"])
+            for outcome, count in counts.items():
+                family.add_metric([self._host, outcome], count)
+            yield family
+
+
+def host_registry(host: str, figures: HostFigures) -> CollectorRegistry:
+    """A registry that knows the agent of this host and nothing else."""
+    own = CollectorRegistry()
+    own.register(HostCollector(host, figures))
+    return own
 
 
 def registry(agents: Iterable[Agent]) -> CollectorRegistry:

@@ -73,6 +73,10 @@ class ProcessSettings(BaseSettings):
     backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
     """Longest pause between two attempts to reach a controller."""
 
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto is console on a terminal and JSON elsewhere."""
@@ -158,9 +162,6 @@ class Settings(ProcessSettings):
     """File of the keys of notices; by default the controller names them."""
     peer_addresses: Path | None = None
     """File of the agents to tell; by default the controller names them."""
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

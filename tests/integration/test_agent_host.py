@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -13,15 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from heddle_agent.host import HostAgent, PortsFolder, Probing, Wanted
+from heddle_agent.metrics import host_registry
 from heddle_agent.session import Backoff, Channels, Tls
 from heddle_controller.serve.security.keys import Tls as ServerTls
 from tests.integration.certifying import Authority
 from tests.support.job_flows import commit, flows_of
 from tests.support.serving import LOOPBACK, serving
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 
@@ -29,7 +32,7 @@ AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 @asynccontextmanager
 async def watching(
     folder: Path, *ports: int, wanted: Wanted | None = None, tls: Tls | None = None
-) -> AsyncIterator[None]:
+) -> AsyncIterator[HostAgent]:
     """The agent of host h0.0, in this process."""
     wanted = wanted or Wanted("fabrics/f1", "h0.0")
     channels = Channels(tls)
@@ -43,7 +46,7 @@ async def watching(
     )
     running = asyncio.create_task(agent.run())
     try:
-        yield
+        yield agent
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -80,6 +83,33 @@ async def test_files_follow_the_plan(tmp_path: Path) -> None:
             await until(lambda: read(folder / "red.json")["flows"][0]["ports"] == [49152, 49153])
             await commit(s, flows_of({}))
             await until(lambda: not names(folder))
+
+
+async def test_what_it_does_is_counted(tmp_path: Path) -> None:
+    """Ports told, files changed, the controller reached, and a disk that refuses."""
+    folder = tmp_path / "ports"
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 2, "blue": 1}, qps=3))
+        async with watching(folder, s.api.port) as agent:
+            told = agent.figures
+            await until(lambda: told.connected)
+            assert (told.jobs, told.ports, told.writes, told.write_failures) == (2, 9, 2, 0)
+            assert abs(told.last_write - time.time()) < PATIENCE
+            await commit(s, flows_of({"red": 1}, qps=3))
+            await until(lambda: (told.jobs, told.ports, told.writes) == (1, 3, 4))
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+            await commit(s, flows_of({"red": 1}, qps=2))
+            await until(lambda: told.write_failures > 0 and not told.connected)
+            folder.mkdir()
+            await until(lambda: told.connected and told.ports == 2)
+            await until(lambda: names(folder) == {"red.json", "red.env"})
+            served = generate_latest(host_registry("h0.0", told)).decode()
+            assert 'heddle_host_ports{host="h0.0"} 2.0' in served
+            assert 'heddle_host_writes_total{host="h0.0",outcome="done"} 5.0' in served
+        assert not told.connected
 
 
 async def test_variables_are_written_where_one_list_says_all(tmp_path: Path) -> None:

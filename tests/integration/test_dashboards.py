@@ -7,7 +7,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import yaml
 from prometheus_client import start_http_server
 
 from heddle_agent import metrics
+from heddle_agent.host import HostAgent, PortsFolder, Probing, Wanted
+from heddle_agent.session import Backoff, Channels
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from heddle_emulator.fleet import Fleet
@@ -41,6 +44,8 @@ JOBS = """\
 IN_TROUBLE = {
     "HeddleAgentDown",
     "HeddleAgentsMissing",
+    "HeddleHostAlone",
+    "HeddleHostDown",
     "HeddleJobsDegraded",
     "HeddleLinkDown",
     "HeddleLinksUnwell",
@@ -122,6 +127,34 @@ async def settled(prometheus: Prometheus) -> Answers:
     return answers
 
 
+@asynccontextmanager
+async def host(
+    folder: Path, name: str, controller: str, targets: dict[str, list[str]]
+) -> AsyncIterator[None]:
+    """The agent of a host, and its metrics among the targets."""
+    channels = Channels(None)
+    agent = HostAgent(
+        Wanted("fabrics/pod", name),
+        PortsFolder(folder / name, "fabrics/pod", name),
+        controllers=[controller],
+        channels=channels,
+        backoff=Backoff(longest=0.5),
+        probing=Probing(),
+    )
+    server, thread = start_http_server(0, "127.0.0.1", metrics.host_registry(name, agent.figures))
+    targets["heddle-host"].append(f"127.0.0.1:{server.server_port}")
+    running = asyncio.create_task(agent.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await channels.close()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 async def world(folder: Path) -> Answers:
     """A controller, agents in trouble, and a Prometheus that has seen all of it."""
     save_fabric_file(fabric(64), folder / "fabric.json")
@@ -144,9 +177,14 @@ async def world(folder: Path) -> Answers:
             targets = {
                 "heddle-controller": [f"127.0.0.1:{controller.metrics_port}"],
                 "heddle-agent": [f"127.0.0.1:{server.server_port}", f"127.0.0.1:{free_port()}"],
+                "heddle-host": [f"127.0.0.1:{free_port()}"],
             }
             try:
-                async with scraping(folder, targets, RULES) as prometheus:
+                async with (
+                    host(folder, "h0", controller.address, targets),
+                    host(folder, "h1", f"127.0.0.1:{free_port()}", targets),  # nobody is there
+                    scraping(folder, targets, RULES) as prometheus,
+                ):
                     await fleet.holding(1, PATIENCE, [row["l0"]])
                     await fleet.set_link("l0", "s0", None, up=False)
                     slow = fleet.links[row["l2"]]
@@ -199,9 +237,10 @@ def test_no_series_names_a_flow_or_a_job(answers: Answers) -> None:
     ``job`` is Prometheus' own, the kind of target.
     """
     ours = {"fabric", "tier", "state", "reason", "service", "method", "code", "switch", "status"}
+    ours |= {"host", "outcome"}
     added = {"__name__", "job", "instance", "le"}
     assert answers.labels <= ours | added, answers.labels - ours - added
-    assert {"fabric", "switch"} <= answers.labels
+    assert {"fabric", "switch", "host"} <= answers.labels
 
 
 def test_promtool_has_every_alert_fire_when_it_should_and_only_then() -> None:

@@ -7,6 +7,7 @@ a plan by ports, switches -> steer: the ports of paths that live
 watch, steer -> files: written and removed, one job at a time
 """
 
+from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.report import PathReporter, Probing
 from heddle_agent.host.steer import PathSteering, routes_of
@@ -14,6 +15,7 @@ from heddle_agent.host.watch import HostAgent, Wanted
 
 __all__ = [
     "HostAgent",
+    "HostFigures",
     "PathReporter",
     "PathSteering",
     "PortsFolder",

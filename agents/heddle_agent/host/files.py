@@ -61,12 +61,14 @@ class PortsFolder:
         text = environment_text(document, path, "heddle-agent host")
         return _replace(path.with_suffix(".env"), text.encode()) or changed
 
-    def remove(self, job: str) -> None:
-        """Remove the files of a job that has ended."""
+    def remove(self, job: str) -> bool:
+        """Remove the files of a job that has ended; whether there were any."""
         path = self._file(job, "json")
-        if _owner_of(path) == self._owner_of_job(job):
-            path.with_suffix(".env").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+        if _owner_of(path) != self._owner_of_job(job):
+            return False
+        path.with_suffix(".env").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        return True
 
     def keep(self, jobs: set[str]) -> list[str]:
         """Remove the files of all other jobs of this host; which jobs these were."""

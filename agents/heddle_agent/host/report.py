@@ -9,6 +9,7 @@ told each time, whether anything changed or not.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ import structlog
 from heddle.ports import FIRST_PORT
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.trace import Pace, Tracer
 from heddle_agent.session import Channels, Resolver
 
@@ -44,7 +46,14 @@ class PathReporter:
     """Of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(
-        self, fabric: str, host: str, *, resolver: Resolver, channels: Channels, probing: Probing
+        self,
+        fabric: str,
+        host: str,
+        *,
+        resolver: Resolver,
+        channels: Channels,
+        probing: Probing,
+        figures: HostFigures,
     ) -> None:
         self._fabric, self._host = fabric, host
         self._resolver, self._channels, self._probing = resolver, channels, probing
@@ -52,6 +61,7 @@ class PathReporter:
         """How many ports are wanted known, by job."""
         self._more = asyncio.Event()
         self._log = _log.bind(host=host)
+        self._figures = figures
         self._told: set[str] = set()
         """Why nothing could be probed or told, since it could."""
 
@@ -94,8 +104,11 @@ class PathReporter:
                 pass
             self._more.clear()
             wanted = self._wanted()
+            self._figures.wanted_paths = sum(wanted.values())
             if wanted:
                 await self._probe_and_tell(wanted)
+            else:
+                self._figures.known_paths = 0
 
     async def _probe_and_tell(self, wanted: dict[Pair, int]) -> None:
         found: list[pb.PortPaths] = []
@@ -105,6 +118,8 @@ class PathReporter:
                 found += await asyncio.to_thread(self._probed, source, counts)
             except ValueError as error:
                 self._tell_once(f"paths not probed: {error}")
+        self._figures.known_paths = sum(len(path.ports) for pair in found for path in pair.paths)
+        self._figures.last_probing = time.time()
         if not found:
             return
         for endpoint in await self._resolver.endpoints():
@@ -117,10 +132,13 @@ class PathReporter:
                     await stub.ReportPortPaths(request, timeout=CALL_SECONDS)
             except grpc.aio.AioRpcError as error:
                 why = error.details() or error.code().name
+                self._figures.report_failures += 1
                 self._tell_once(f"paths not told to {endpoint}: {why}")
             except (OSError, ValueError) as error:
+                self._figures.report_failures += 1
                 self._tell_once(f"paths not told to {endpoint}: {error}")
             else:
+                self._figures.reports += 1
                 self._told.clear()
                 self._log.info("paths told", controller=str(endpoint), pairs=len(found))
 
@@ -132,6 +150,8 @@ class PathReporter:
                 to = [one for one, wanted in counts.items() if wanted == count]
                 traces = tracer.trace(to, range(FIRST_PORT, FIRST_PORT + count))
                 found += [_told_of(source, destination, traces) for destination in to]
+            self._figures.probes += tracer.sent
+            self._figures.answers += tracer.answered
         return found
 
     def _tell_once(self, why: str) -> None:

@@ -52,6 +52,8 @@ class Tracer:
     def __init__(self, source: str, pace: Pace) -> None:
         """ValueError if this process may not send such packets, or has no such address."""
         self.source, self._pace = source, pace
+        self.sent = 0
+        self.answered = 0
         self._send, self._hear = open_sockets(source)
 
     def __enter__(self) -> Self:
@@ -98,6 +100,7 @@ class Tracer:
             self._listen(start + count / self._pace.per_second, found)
             with suppress(OSError):  # no route or no buffer: it is asked again
                 self._send.sendmsg(*message(probe))
+                self.sent += 1
         self._listen(time.monotonic() + self._pace.wait_seconds, found, enough)
 
     def _listen(self, until: float, found: dict[Probe, str], enough: int = -1) -> None:
@@ -110,6 +113,7 @@ class Tracer:
             about = probed(packet, self.source)
             if about is not None:
                 found[about[0]] = address
+                self.answered += 1
             if len(found) == enough:
                 return
 

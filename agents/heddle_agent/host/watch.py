@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterable, Sequence
+import time
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -17,11 +19,15 @@ import structlog
 from heddle.ports import ports_document
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.report import PathReporter, Probing
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, Resolver
 
 _log = structlog.get_logger()
+
+Given = TypeVar("Given")
+Changed = TypeVar("Changed")
 
 _CURES = {
     grpc.StatusCode.UNAVAILABLE: "is a controller running there, and can this host reach it?",
@@ -71,12 +77,16 @@ class HostAgent:
         self._resolver = Resolver(addresses)
         self._channels = channels
         self._backoff = backoff
+        self.figures = HostFigures()
+        self._ports_of: dict[str, int] = {}
+        """How many ports are told, by job."""
         self._reporter = PathReporter(
             wanted.fabric,
             wanted.host,
             resolver=self._resolver,
             channels=channels,
             probing=probing,
+            figures=self.figures,
         )
         self._random = random.SystemRandom()
         self._parts: list[pb.JobPorts] = []
@@ -109,7 +119,7 @@ class HostAgent:
             async for event in events:
                 await self._take(event, told)
                 if event.synced:
-                    synced = True
+                    synced = self.figures.connected = True
                     self._failed.clear()
                     self._log.info("ports known", controller=str(endpoint), jobs=len(told))
             why, cure = "the controller ended the stream", ""
@@ -117,6 +127,8 @@ class HostAgent:
             why, cure = error.details() or error.code().name, _CURES.get(error.code(), "")
         except (OSError, ValueError) as error:  # the disk; a name that has a far address now
             why, cure = str(error), ""
+        finally:
+            self.figures.connected = False
         self._tell(endpoint, why, cure)
         return synced
 
@@ -129,16 +141,41 @@ class HostAgent:
                 document = ports_document(self._wanted.fabric, job, parts)
                 told.add(job)
                 self._reporter.want(job, parts)
-                if await asyncio.to_thread(self._folder.write, document):
+                self._count(job, sum(len(flow["ports"]) for flow in document["flows"]))
+                if await self._changed(self._folder.write, document):
                     self._log.info("ports written", job=job, flows=len(document["flows"]))
         elif event.HasField("deleted"):
             self._reporter.forget(event.deleted)
-            await asyncio.to_thread(self._folder.remove, event.deleted)
+            self._count(event.deleted, None)
+            await self._changed(self._folder.remove, event.deleted)
             self._log.info("ports removed", job=event.deleted)
         elif event.synced:
             self._reporter.keep(told)
-            for job in await asyncio.to_thread(self._folder.keep, told):
+            for job in self._ports_of.keys() - told:
+                self._count(job, None)
+            for job in await self._changed(self._folder.keep, told):
                 self._log.info("ports removed", job=job)
+
+    async def _changed(self, change: Callable[[Given], Changed], given: Given) -> Changed:
+        """What a change of the folder comes to, in a thread; OSError if the disk refuses."""
+        try:
+            changed = await asyncio.to_thread(change, given)
+        except OSError:
+            self.figures.write_failures += 1
+            raise
+        if changed:
+            self.figures.writes += 1
+            self.figures.last_write = time.time()
+        return changed
+
+    def _count(self, job: str, ports: int | None) -> None:
+        """Ports that are told for a job; None for a job that is gone."""
+        if ports is None:
+            self._ports_of.pop(job, None)
+        else:
+            self._ports_of[job] = ports
+        self.figures.jobs = len(self._ports_of)
+        self.figures.ports = sum(self._ports_of.values())
 
     def _tell(self, endpoint: Endpoint, why: str, cure: str) -> None:
         """Log a failure; the same one again only at debug level."""

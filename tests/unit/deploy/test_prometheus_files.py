@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from heddle_agent import metrics as agent_metrics
+from heddle_agent.host import HostFigures
 from heddle_controller.settings import Settings
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.deploy.containerfile import read
@@ -40,9 +41,10 @@ def labels_of(family: object, registry: CollectorRegistry, name: str) -> set[str
 
 
 def served() -> dict[str, set[str]]:
-    """Every series name that controller and agent serve, with its labels."""
+    """Every series name that controller and agents serve, with its labels."""
     found: dict[str, set[str]] = {"up": set()}
-    for registry in (Telemetry().registry, agent_metrics.registry([])):
+    host = agent_metrics.host_registry("h0", HostFigures())
+    for registry in (Telemetry().registry, agent_metrics.registry([]), host):
         for family in registry.collect():
             labels = labels_of(family, registry, family.name)
             for suffix in SUFFIXES[family.type]:

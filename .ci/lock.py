@@ -22,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = ("proto", "controller", "agents", "emulator", "deploy/kubernetes")
+EXTRAS = ("traces", "web")
+"""Optional to users, and installed here: the demo serves the page, and types are checked."""
 LOCK = ROOT / "requirements.lock"
 TESTS_LOCK = ROOT / "requirements-tests.lock"
 DOCS_LOCK = ROOT / "requirements-docs.lock"
@@ -43,7 +45,8 @@ def wanted() -> list[str]:
     for name in DISTRIBUTIONS:
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
         found.update(project["dependencies"])
-        found.update(project.get("optional-dependencies", {}).get("web", []))
+        for extra in EXTRAS:
+            found.update(project.get("optional-dependencies", {}).get(extra, []))
     found.update(tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"])
     return sorted(line for line in found if not line.startswith("heddle-"))
 

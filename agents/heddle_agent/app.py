@@ -22,7 +22,7 @@ from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.host import HostAgent, PathSteering, PortsFolder, Probing, Wanted
 from heddle_agent.host.trace import Pace
 from heddle_agent.peers import PeerConfiguration, PeerFile, UdpNetwork
-from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
+from heddle_agent.session import Backoff, Channels, PushTold, SessionOptions, Tls
 from heddle_agent.settings import HostSettings, ProcessSettings, Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
 from heddle_agent.watch import (
@@ -123,7 +123,25 @@ def peer_configuration(settings: Settings) -> PeerConfiguration | None:
     )
 
 
-def build(settings: Settings, channels: Channels) -> Agent:
+@contextlib.contextmanager
+def push_traces(settings: Settings) -> Iterator[PushTold | None]:
+    """What tells pushes to a collector, while inside; ValueError if it is not installed."""
+    if settings.traces_endpoint is None:
+        yield None
+        return
+    try:
+        from heddle_agent.traces import PushTraces  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        cure = "install heddle-agent[traces]"
+        raise ValueError(f"--traces-endpoint needs OpenTelemetry ({error}): {cure}") from error
+    traces = PushTraces(settings.traces_endpoint, settings.fabric, settings.switch)
+    try:
+        yield traces.pushed
+    finally:
+        traces.close()
+
+
+def build(settings: Settings, channels: Channels, pushed: PushTold | None = None) -> Agent:
     """The agent that the settings ask for; ValueError if an address or the state file is bad."""
     links = link_watch(settings)
     fib = backend(settings, links)
@@ -139,7 +157,7 @@ def build(settings: Settings, channels: Channels) -> Agent:
         fib=fib,
         links=links,
         channels=channels,
-        options=SessionOptions(backoff=Backoff(longest=settings.backoff_seconds)),
+        options=SessionOptions(Backoff(longest=settings.backoff_seconds), pushed=pushed),
         fence=fence,
         remember=remember,
         peer_configuration=peer_configuration(settings),
@@ -179,11 +197,17 @@ def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterat
 
 async def serve(settings: Settings) -> None:
     """Run one agent until SIGTERM or SIGINT; SettingsError if it cannot start."""
-    try:
-        channels = open_channels(settings)
-        agent = build(settings, channels)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            pushed = stack.enter_context(push_traces(settings))
+            channels = open_channels(settings)
+            agent = build(settings, channels, pushed)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        await _serve(settings, agent, channels)
+
+
+async def _serve(settings: Settings, agent: Agent, channels: Channels) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.request_stop)

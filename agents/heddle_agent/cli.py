@@ -169,6 +169,12 @@ def cli() -> None:
     type=_PATH,
     help='Whom to tell, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller names them.',
 )
+@click.option(
+    "--traces-endpoint",
+    metavar="URL",
+    help="Send traces of pushes to this collector of OpenTelemetry (OTLP over gRPC), such as"
+    " http://127.0.0.1:4317; it takes heddle-agent[traces].",
+)
 @click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
 @click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
 @_process_options

@@ -162,6 +162,8 @@ class Settings(ProcessSettings):
     """File of the keys of notices; by default the controller names them."""
     peer_addresses: Path | None = None
     """File of the agents to tell; by default the controller names them."""
+    traces_endpoint: str | None = Field(default=None, pattern=r"^https?://")
+    """Send traces of pushes to this collector of OpenTelemetry, by OTLP over gRPC."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -59,6 +59,7 @@ from heddle_controller.traffic.jobs import flows_of_job
 
 if TYPE_CHECKING:
     from heddle_controller.store.redis.store import RedisStore
+    from heddle_controller.telemetry.traces import RequestTraces
     from heddle_controller.web.server import WebServer
 
 log = structlog.stdlib.get_logger(__name__)
@@ -105,6 +106,10 @@ async def run(settings: Settings) -> None:
         world = _dependencies(settings, store, gateway, telemetry, planners)
         reconciler = Reconciler(world)
         terms = _server_terms(settings)
+        traces = _traces(settings, store, gateway) if settings.traces_endpoint else None
+        if traces is not None:
+            stack.callback(traces.close)
+            terms = replace(terms, spans=traces)
         api = await _api(settings, terms, world, gateway, telemetry, store)
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
@@ -117,6 +122,8 @@ async def run(settings: Settings) -> None:
         following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
         for task in (leading, following):
             stack.callback(task.cancel)
+        if traces is not None:
+            stack.callback(tasks.create_task(traces.run(), name="traces").cancel)
         await reconciler.known.wait()
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
@@ -172,6 +179,20 @@ def _web(settings: Settings, terms: ServerTerms, reads: Reads) -> WebServer:
             settings.web_viewers,
         ),
     )
+
+
+def _traces(
+    settings: Settings, store: EmbeddedStore | RedisStore, gateway: Gateway
+) -> RequestTraces:
+    """Where calls and what comes of them are told."""
+    try:
+        from heddle.traces import Spans  # noqa: PLC0415 - an extra
+        from heddle_controller.telemetry.traces import RequestTraces  # noqa: PLC0415 - likewise
+    except ModuleNotFoundError as error:
+        cure = "install heddle-controller[traces], or leave --traces-endpoint out"
+        raise refuse("settings", "traces_endpoint", f"{error.name} is missing: {cure}") from None
+    spans = Spans(settings.traces_endpoint or "", "heddle-controller", settings.controller_id)
+    return RequestTraces(spans, store, lambda: gateway.guard.leading)
 
 
 def _tell(settings: Settings, port: int, metrics_port: int, web_port: int | None) -> None:

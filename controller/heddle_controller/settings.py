@@ -119,6 +119,9 @@ class Settings(BaseSettings):
     agent_queue: int = Field(default=64, ge=1, le=100_000)
     """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""
 
+    traces_endpoint: str | None = Field(default=None, pattern=r"^https?://")
+    """Send traces to this collector of OpenTelemetry, by OTLP over gRPC:
+    ``http://127.0.0.1:4317``; it takes heddle-controller[traces]. Without it there are none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug also logs every call."""
     log_format: Literal["auto", "console", "json"] = "auto"

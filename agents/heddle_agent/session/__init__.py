@@ -3,6 +3,7 @@
 from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels, Tls
+from heddle_agent.session.conversation import PushTold
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.resolve import Endpoint, Resolver
 from heddle_agent.session.session import SessionOptions
@@ -14,6 +15,7 @@ __all__ = [
     "Channels",
     "Endpoint",
     "Identity",
+    "PushTold",
     "Resolver",
     "SessionOptions",
     "Sessions",

@@ -41,6 +41,9 @@ Introduced: TypeAlias = Callable[[Mapping[str, str], Sequence[bytes]], None]
 """Takes the addresses of the agent's peers by switch, and their common keys."""
 OverlayTold: TypeAlias = Callable[[pb.OverlayReport], None]
 """Takes how the switch stands after an order, for every controller to hear."""
+PushTold: TypeAlias = Callable[[Push, Receipt, int, tuple[float, float]], None]
+"""Takes a push, how it was taken, how many of its operations failed, and when it came and was
+acknowledged from the FIB, in Unix seconds."""
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
 
 
@@ -60,6 +63,7 @@ class Conversation:
         answered: Counter[Status],
         introduced: Introduced,
         overlay_told: OverlayTold,
+        pushed: PushTold | None = None,
     ) -> None:
         """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
         self._call = call
@@ -69,6 +73,7 @@ class Conversation:
         self._answered = answered
         self._introduced = introduced
         self._overlay_told = overlay_told
+        self._pushed = pushed
         self._names_received = ReceivedNames()
         self._writing = asyncio.Lock()
         self._news: dict[Link, LinkObservation] = {}
@@ -136,6 +141,7 @@ class Conversation:
 
     async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
         """Carry a push out; the last answer, unless it was given already."""
+        began = time.time()
         try:
             push = await self._worker.away(lambda: decode_push(message, self._names_received))
         except MalformedPushError as error:
@@ -149,6 +155,9 @@ class Conversation:
                 await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
             failures = await self._program(push)
+        if self._pushed is not None:
+            failed = len(receipt.failures) + len(failures)
+            self._pushed(push, receipt, failed, (began, time.time()))
         if receipt.status is not Status.APPLIED:
             return None
         done = receipt._replace(failures=(*receipt.failures, *failures))

@@ -23,6 +23,7 @@ from heddle_agent.session.conversation import (
     Conversation,
     ForeignError,
     Introduced,
+    PushTold,
 )
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
@@ -34,7 +35,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How patient sessions are; all in seconds."""
+    """How patient sessions are, in seconds, and who hears of pushes."""
 
     backoff: Backoff = field(default_factory=Backoff)
     answer_timeout: float = 10.0
@@ -45,6 +46,8 @@ class SessionOptions:
     """The same failure is logged again after so long; in between only at debug level."""
     resolve: float = 10.0
     """How often names of controllers are looked up again."""
+    pushed: PushTold | None = None
+    """Is told of each push that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Session:
             answered=context.answered,
             introduced=context.introduced,
             overlay_told=owner.overlay_told,
+            pushed=context.options.pushed,
         )
         ttl, withdrawals = 0.0, owner.withdrawals
         try:

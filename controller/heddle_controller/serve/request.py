@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heddle_controller.reconcile.admission import check_request
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.serve.interceptors.trace import current_request
+from heddle_controller.serve.interceptors.trace import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request
@@ -17,7 +17,10 @@ def request_of(request_id: str) -> Request:
         InputError: when the id is too long to be kept.
     """
     request = Request(request_id, actor=str(current_caller()), call=current_request())
-    return check_request(request)
+    check_request(request)
+    if request_id:
+        name_request(request_id)
+    return request
 
 
 async def version_without(store: Store, fabric: str) -> int:

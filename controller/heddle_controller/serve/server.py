@@ -29,7 +29,7 @@ from heddle_controller.serve.interceptors.freshness import StaleMarks
 from heddle_controller.serve.interceptors.limits import Limits
 from heddle_controller.serve.interceptors.metrics import CallMeter, CallMetrics
 from heddle_controller.serve.interceptors.parsing import Parsing
-from heddle_controller.serve.interceptors.trace import CallTrace
+from heddle_controller.serve.interceptors.trace import CallSpans, CallTrace
 from heddle_controller.serve.security.budget import Allowance, Budget
 from heddle_controller.serve.security.keys import Tls, credentials
 
@@ -65,6 +65,8 @@ class ServerTerms:
     """Largest message, in either direction."""
     token_address: tuple[str, int] | None = None
     """A second port, over TLS, for clients with a token and no certificate."""
+    spans: CallSpans | None = None
+    """Where calls are told as spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class ApiServer:
         self._server = aio.server(
             interceptors=[
                 Layers(
-                    CallTrace(),
+                    CallTrace(terms.spans),
                     CallMetrics(meter),
                     auth,
                     Limits(Budget(terms.allowance)),

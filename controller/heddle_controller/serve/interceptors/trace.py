@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import structlog
 
@@ -27,8 +28,28 @@ def current_request() -> str:
     return str(structlog.contextvars.get_contextvars().get("request", ""))
 
 
+class CallSpans(Protocol):
+    """Where calls with one answer are told, once they have ended."""
+
+    def call_ended(
+        self, request: str, rpc: str, call: str, times: tuple[float, float], failed: str
+    ) -> None:
+        """A call began and ended, in Unix seconds; ``failed`` says why it failed, if it did.
+
+        ``request`` is the id that the audit trail has, ``call`` that of the logs: mostly the same.
+        """
+
+
+def name_request(request: str) -> None:
+    """The call under way is known by this id in the audit trail."""
+    structlog.contextvars.bind_contextvars(audit=request)
+
+
 class CallTrace(Around):
-    """Binds the id to the log context; logs the call's end at debug level."""
+    """Binds the id to the log context; logs the call's end at debug level, and tells a span."""
+
+    def __init__(self, spans: CallSpans | None = None) -> None:
+        self._spans = spans
 
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
         """Bind, run, unbind."""
@@ -38,14 +59,22 @@ class CallTrace(Around):
     async def _trace(self, method: Method, context: Context) -> AsyncIterator[None]:
         request = _given(context) or uuid.uuid4().hex
         context.set_trailing_metadata(((HEADER, request),))
-        start = time.monotonic()
-        with structlog.contextvars.bound_contextvars(
-            request=request, rpc=f"{method.service}/{method.name}"
-        ):
+        start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
+        failed = ""
+        with structlog.contextvars.bound_contextvars(request=request, rpc=rpc):
             try:
                 yield
+            except BaseException as error:
+                failed = str(error) or type(error).__name__
+                raise
             finally:
-                log.debug("rpc", seconds=round(time.monotonic() - start, 6))
+                seconds = time.monotonic() - start
+                log.debug("rpc", seconds=round(seconds, 6))
+                audit = str(structlog.contextvars.get_contextvars().get("audit", ""))
+                structlog.contextvars.unbind_contextvars("audit")
+                if self._spans is not None and not method.streams:
+                    times = began, began + seconds
+                    self._spans.call_ended(audit or request, rpc, request, times, failed)
 
 
 def _given(context: Context) -> str:

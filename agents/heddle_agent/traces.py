@@ -1,0 +1,33 @@
+"""Pushes as spans, below the plan that they are part of; of the extra ``traces``."""
+
+from __future__ import annotations
+
+from heddle.traces import Happened, Root, Spans, Value
+from heddle_agent.table import Push, Receipt, Status
+
+
+class PushTraces:
+    """Of one switch."""
+
+    def __init__(self, endpoint: str, fabric: str, switch: str) -> None:
+        self._spans = Spans(endpoint, "heddle-agent", switch)
+        self._fabric, self._switch = fabric, switch
+
+    def pushed(self, push: Push, receipt: Receipt, failed: int, times: tuple[float, float]) -> None:
+        """Tell a push from its arrival to its acknowledgement from the FIB."""
+        about: dict[str, Value] = {
+            "heddle.fabric": self._fabric.removeprefix("fabrics/"),
+            "heddle.epoch": push.version.epoch,
+            "heddle.generation": push.version.generation,
+            "heddle.switch": self._switch,
+            "heddle.operations": len(push.operations.matches),
+            "heddle.failed_operations": failed,
+        }
+        taken = receipt.status is Status.APPLIED
+        why = "" if taken and not failed else receipt.message or receipt.status.name.lower()
+        plan = Root.of_plan(self._fabric, push.version.epoch, push.version.generation)
+        self._spans.below(plan, Happened("push", *times, about, why))
+
+    def close(self) -> None:
+        """Send what waits, if that can be done soon."""
+        self._spans.close()

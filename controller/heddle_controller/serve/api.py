@@ -139,6 +139,7 @@ class Api:
             placement=placement,
             plan=plan,
             overlay=overlay,
+            doctor=doctor,
             unwell=links.unwell,
         )
         """What another face of this controller may answer from, beside gRPC."""

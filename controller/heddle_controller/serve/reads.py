@@ -13,6 +13,7 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.overlay import OverlayService
@@ -34,5 +35,6 @@ class Reads:
     placement: PlacementService
     plan: PlanService
     overlay: OverlayService
+    doctor: DoctorService
     unwell: Callable[[str], Mapping[Ends, Condition]]
     """Links of a fabric that agents find something wrong with."""

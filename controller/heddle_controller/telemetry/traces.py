@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingRequest:
     """A request whose routes are not in force yet."""
 
     request: str
@@ -44,7 +44,7 @@ class RequestTraces:
     def __init__(self, spans: Spans, store: Store, leading: Callable[[], int]) -> None:
         """``leading`` gives the epoch in which this controller leads, or 0."""
         self._spans, self._store, self._leading = spans, store, leading
-        self._waiting: dict[str, deque[Waiting]] = {}
+        self._waiting: dict[str, deque[PendingRequest]] = {}
         self._head = 0
         """Number of the newest record of the audit trail that was read."""
         self._planned: dict[str, tuple[int, int]] = {}
@@ -107,7 +107,7 @@ class RequestTraces:
                 continue
             waiting = self._waiting.setdefault(fabric, deque(maxlen=MOST_WAITING))
             what = entry.action, entry.name
-            waiting.append(Waiting(entry.request, *what, entry.time, version))
+            waiting.append(PendingRequest(entry.request, *what, entry.time, version))
 
     def _tell(self, fabric: str, committed: Committed) -> None:
         number = committed.program.epoch, committed.generation
@@ -138,7 +138,7 @@ class RequestTraces:
 
     def _tell_request(
         self,
-        done: Waiting,
+        done: PendingRequest,
         plan: Root,
         times: tuple[float, float, float],
         about: dict[str, Value],

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from heddle.v1 import fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1 import doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
 from heddle_controller.serve import errors
@@ -128,6 +128,8 @@ class Pages:
             (f"{of}/link", READ_PLAN, self._link),
             (f"{of}/jobs", "PlacementService/ListJobs", self._jobs),
             (f"{of}/job", "PlacementService/GetJob", self._job),
+            (f"{of}/examination", "DoctorService/ExamineJob", self._examination),
+            (f"{of}/health", "DoctorService/ExamineInstallation", self._health),
             (f"{of}/routes", "PlanService/ListRoutes", self._routes_of),
             (f"{of}/flow", "PlanService/ExplainFlow", self._flow),
             (f"{of}/stream", "PlanService/WatchPlan", self._stream),
@@ -324,6 +326,17 @@ class Pages:
             asked.link.source, asked.link.target = query["source"], _asked(request, "target")
             asked.link.key = query.get("key", "")
         return _message(await self._reads.plan.ListRoutes(asked, _NO_CONTEXT))
+
+    async def _examination(self, request: Request) -> Response:
+        """What ``heddle doctor job`` says."""
+        name = names.job_name(_fabric(request), _asked(request, "id"))
+        asked = doctor_pb2.ExamineJobRequest(name=name)
+        return _message(await self._reads.doctor.ExamineJob(asked, _NO_CONTEXT))
+
+    async def _health(self, request: Request) -> Response:
+        """What ``heddle doctor`` says of what this controller sees."""
+        asked = doctor_pb2.ExamineInstallationRequest(fabric=names.fabric_name(_fabric(request)))
+        return _message(await self._reads.doctor.ExamineInstallation(asked, _NO_CONTEXT))
 
     async def _flow(self, request: Request) -> Response:
         asked = plan_pb2.ExplainFlowRequest(

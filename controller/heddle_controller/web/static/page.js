@@ -3,7 +3,8 @@ import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
 
 const QUIET_SECONDS = 6; // without a word for so long, what is shown may be of the past
 const AGAIN_SECONDS = 3;
-const VIEWS = [["", "Overview"], ["map", "Fabric"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"]];
+const PAUSE = 2000; // milliseconds from one answer to the next question for the same
+const VIEWS = [["", "Overview"], ["map", "Fabric"], ["health", "Doctor"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"]];
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const nav = document.getElementById("nav");
@@ -224,9 +225,9 @@ function mapView(fabric) {
   const fetchAll = async () => {
     if (busy) return;
     busy = true;
+    const again = wanted;
     try {
-      for (let again = null; again !== wanted;) {
-        again = wanted;
+      {
         const [shape, filled] = await Promise.all([
           structure?.revision === told?.revision && structure ? structure : api(fabric, "structure"),
           api(fabric, "loads").catch((error) => { if (error.status === 404) return null; throw error; }),
@@ -239,7 +240,8 @@ function mapView(fabric) {
         loads = filled;
         paint();
       }
-    } catch (error) { note.textContent = error.message; } finally { busy = false; }
+    } catch (error) { note.textContent = error.message; }
+    setTimeout(() => { const late = again !== wanted; busy = false; if (late) fetchAll(); }, PAUSE);
   };
   way.addEventListener("change", paint);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (box.isConnected) { box.querySelector(".scale").replaceWith(scale()); paint(); } });
@@ -265,8 +267,7 @@ function asked(title, fetchIt, show) {
     if (busy) { again = true; return; }
     busy = true;
     try { fill(box, show(await fetchIt())); } catch (error) { fill(box, h("p", {role: "alert", class: "verdict warn"}, error.message)); }
-    busy = false;
-    if (again) { again = false; load(); }
+    setTimeout(() => { busy = false; if (again) { again = false; load(); } }, PAUSE); // plans may follow each other
   };
   load();
   const update = (told) => {
@@ -315,14 +316,42 @@ function jobsView(fabric, values) {
   ]);
 }
 
+function findings(found) {
+  const word = (one) => one.severity.replace("SEVERITY_", "").toLowerCase();
+  return found.length
+    ? h("ul", {class: "findings", id: "findings"}, found.map((one) => h("li", {}, h("strong", {}, `${word(one)}: `), one.text, one.cure ? h("p", {class: "note"}, one.cure) : null)))
+    : h("p", {id: "findings"}, "Nothing is wrong.");
+}
+
+function healthView(fabric) {
+  return asked("Doctor", () => api(fabric, "health"), (told) => [
+    h("p", {class: "note"}, `What this controller (version ${told.version}) sees, the worst first. heddle doctor asks every controller, and compares.`),
+    findings(told.findings),
+  ]);
+}
+
+function examined(fabric, job, told) {
+  const measured = told.measured_gbps === undefined ? "not measured" : gbps(told.measured_gbps);
+  return [
+    h("h2", {}, "What the doctor says"),
+    findings(told.findings),
+    told.slowest ? facts([["Slowest flow", flowTo(fabric, told.slowest.flow)], ["Expected rate", gbps(told.expected_gbps)], ["Measured rate", measured],
+      ["Its entries", told.pinned ? "in force on all switches of its paths" : "not in force everywhere yet"]]) : null,
+    told.sharers.length ? table("Who shares the link that limits it", ["Job", "#Flows", "#Load"],
+      told.sharers.map((one) => [one.job ? jobTo(fabric, one.job) : "none", `${one.flow_count}`, gbps(one.gbps)])) : null,
+  ];
+}
+
 function jobView(fabric, values) {
   const id = values.get("id") || "";
-  return asked(`Job ${id}`, () => api(fabric, "job", {id}), (told) => {
+  const both = async () => ({...await api(fabric, "job", {id}), doctor: await api(fabric, "examination", {id})});
+  return asked(`Job ${id}`, both, (told) => {
     const {job, slowest} = told, worst = slowest.find((one) => one.link);
     return [
       facts([["State", job.state.replace("JOB_STATE_", "").toLowerCase()], ["Why", job.reason || "–"], ["Flows", `${job.flow_count}`],
         ["Without a path", `${job.unrouted_count}`], ["Hosts", `${job.spec.hosts.length}`], ["First plan", `${job.generation}`]]),
       worst ? h("p", {id: "guilty"}, worst.utilization > 1 ? "Slow for the link " : "Its fullest link is ", linkTo(fabric, worst.link), `: ${percent(worst.utilization)} full, so `, flowTo(fabric, worst.flow), ` gets ${percent(worst.share)} of what it wants.`) : null,
+      examined(fabric, id, told.doctor),
       table("Its flows, the slowest first", FLOW_HEADS, flowRows(fabric, slowest)),
       h("p", {}, to(at(fabric, "flows", {job: id}), "All its flows and their paths")),
     ];
@@ -340,8 +369,12 @@ function flowsView(fabric, values) {
 
 function flowView(fabric, values) {
   const id = values.get("id") || "";
-  return asked(`Flow ${id}`, () => api(fabric, "flow", {id}), (told) => {
-    const {route, hops, reasons} = told;
+  const both = async () => {
+    const told = await api(fabric, "flow", {id});
+    return {...told, doctor: told.route.job ? await api(fabric, "examination", {id: told.route.job}) : null};
+  };
+  return asked(`Flow ${id}`, both, (told) => {
+    const {route, hops, reasons, doctor} = told;
     return [
       facts([["From", route.source], ["To", route.destination], ["Wants", gbps(route.gbps)], ["Job", jobTo(fabric, route.job)],
         ["Source port", route.source_port ? `${route.source_port}` : "any"], ["Paths to choose from", `${told.candidate_count}`]]),
@@ -349,6 +382,7 @@ function flowView(fabric, values) {
       route.unrouted_reason ? h("p", {class: "verdict bad"}, route.unrouted_reason) : null,
       table("Its links", ["#Path", "Link", "#Load", "#Speed", "#Full", "#Other flows"],
         hops.map((hop) => [`${hop.path + 1}`, linkTo(fabric, hop.link), gbps(hop.load_gbps), gbps(hop.capacity_gbps), percent(hop.load_gbps / hop.capacity_gbps), `${hop.other_flow_count}`])),
+      doctor?.slowest?.flow === id ? [h("p", {}, "It is the slowest flow of its job."), examined(fabric, route.job, doctor)] : null,
       table("Backups, where a path breaks", ["#Path", "Backup"], route.backups.map((path, place) => [`${place + 1}`, path.nodes.length ? path.nodes.join(" → ") : "none: the underlay"])),
     ];
   });
@@ -404,7 +438,7 @@ function fabricsView() {
 
 // ---- addresses
 
-const BY_NAME = {"": overviewView, map: mapView, jobs: jobsView, job: jobView, flows: flowsView, flow: flowView, switch: switchView, link: linkView, plans: plansView, events: eventsView, "what-if": whatIfView};
+const BY_NAME = {"": overviewView, map: mapView, health: healthView, jobs: jobsView, job: jobView, flows: flowsView, flow: flowView, switch: switchView, link: linkView, plans: plansView, events: eventsView, "what-if": whatIfView};
 let shown = {};
 
 function route(first = false) {

@@ -227,19 +227,17 @@ function mapView(fabric) {
     busy = true;
     const again = wanted;
     try {
-      {
-        const [shape, filled] = await Promise.all([
-          structure?.revision === told?.revision && structure ? structure : api(fabric, "structure"),
-          api(fabric, "loads").catch((error) => { if (error.status === 404) return null; throw error; }),
-        ]);
-        if (shape !== structure) {
-          structure = shape;
-          maps = grids(structure).map((grid) => new Heatmap(grid, words, open));
-          panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas)));
-        }
-        loads = filled;
-        paint();
+      const [shape, filled] = await Promise.all([
+        structure?.revision === told?.revision && structure ? structure : api(fabric, "structure"),
+        api(fabric, "loads").catch((error) => { if (error.status === 404) return null; throw error; }),
+      ]);
+      if (shape !== structure) {
+        structure = shape;
+        maps = grids(structure).map((grid) => new Heatmap(grid, words, open));
+        panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas)));
       }
+      loads = filled;
+      paint();
     } catch (error) { note.textContent = error.message; }
     setTimeout(() => { const late = again !== wanted; busy = false; if (late) fetchAll(); }, PAUSE);
   };

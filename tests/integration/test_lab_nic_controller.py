@@ -12,7 +12,7 @@ import pytest
 
 from heddle.ports import ports_document
 from heddle.v1 import plan_pb2 as pb
-from heddle_agent.host import PathReporter, Probing
+from heddle_agent.host import HostFigures, PathReporter, Probing
 from heddle_agent.host.trace import Pace
 from heddle_agent.session import Address, Channels, Resolver
 from heddle_controller.model.flows import Flows
@@ -42,6 +42,7 @@ class HostInLab(PathReporter):
             resolver=Resolver([Address.parse(controller)]),
             channels=Channels(),
             probing=Probing(Pace(hops=3), AGAIN_SECONDS),
+            figures=HostFigures(),
         )
         self._space = lab.spaces[host]
 

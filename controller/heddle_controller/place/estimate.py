@@ -110,11 +110,6 @@ class Surroundings:
                 total[way] = np.bincount(end[rows], of_arc[inner[rows]], minlength=count)
         return _Border(part, capacity, load)
 
-    def use_of_host(self, nics: tuple[int, ...]) -> float:
-        """Utilisation of the fullest way out of or into the leaves of a host."""
-        parts = self.leaves.part[list(nics)]
-        return float(self.leaves.used()[:, parts].max(initial=0.0))
-
 
 class Estimator:
     """Estimates one job on hosts that have as many NICs, each, as those it is known on."""

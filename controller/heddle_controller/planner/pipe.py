@@ -37,10 +37,6 @@ ALIGNED = 64
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
-class PipeEnded(Exception):  # noqa: N818 - it is over, which need be nobody's fault
-    """The other end is gone."""
-
-
 def packed(message: object) -> tuple[bytes, int | None]:
     """The bytes to send, and the file that goes with the first of them, if there is one."""
     large: list[memoryview] = []

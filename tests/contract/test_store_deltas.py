@@ -17,6 +17,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.state.codec.deltas import Base, unpack_delta
 from heddle_controller.state.codec.plans import PlanPacker
+from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
@@ -112,13 +113,13 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
     store = await world.open()
     await store.put_fabric("f1", two_zones())
     epoch = await store.acquire_leadership("c1")
-    made = losses((await store.intent("f1")).fabric, 5)
+    made = losses((await store.intent("f1")).fabric, KEPT + 1)
     for row, one in enumerate(made):
         await commit(store, epoch, row + 1, one)
     whole = len(PlanPacker().pack(made[0][0], Program(epoch, 1, 1, made[0][1])))
     sizes = plan_sizes(world)
     assert sizes[-1] == whole
-    assert len(sizes) == 5, "the newest four, and what they stand on"
+    assert len(sizes) == KEPT + 1, "the newest, and what they stand on"
     assert all(0 < size < whole / 8 for size in sizes[:-1])
     other = made[0][0].flows.with_qps(2)  # nothing is a delta of a plan of other flows
     plan = solve(made[0][0].fabric, other, options=Options())

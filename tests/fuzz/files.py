@@ -98,7 +98,7 @@ def judge_jobs(jobs: Any, _: bytes) -> None:
         sizes = [size or 1 for size in (parallel.tp, parallel.pp, parallel.cp, parallel.dp)]
         check(ranks % math.prod(sizes) == 0, f"{ranks} ranks for {sizes}")
         check(all(one.bytes > 0 for one in job.collectives), "collectives carry something")
-        check(math.isfinite(job.priority) and job.priority > 0, f"priority {job.priority}")
+        check(math.isfinite(job.priority) and job.priority >= 0, f"priority {job.priority}")
         check(job.qps >= 1, f"{job.qps} QPs")
 
 

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 CLUSTER = "alps"
-GPUS = 4
+GPUS = 8
 """Of each node, played by plain files."""
 CONFIGURATION = """\
 ClusterName={cluster}

@@ -236,7 +236,7 @@ def test_gpus_are_those_that_slurm_numbers() -> None:
 
 
 def test_a_shape_and_slurm_agree_on_gpus() -> None:
-    """What Slurm numbers is meant; a count of the shape has to be that; a shape may name them."""
+    """What Slurm numbers is meant, of whole nodes the first; a shape may name them."""
     parts = [pb.HostGpus(gpus=[0, 1]), pb.HostGpus(gpus=[2, 3])]
     spec = shape_of("gpus=2 tp=2").spec
     with_gpus(spec, parts, ["n1", "n2"])
@@ -244,6 +244,9 @@ def test_a_shape_and_slurm_agree_on_gpus() -> None:
     spec = shape_of("tp=2", gpus_told=True).spec
     with_gpus(spec, parts[:1] * 2, ["n1", "n2"])
     assert [list(part.gpus) for part in spec.gpus] == [[0, 1]]
+    spec = shape_of("gpus=1").spec
+    with_gpus(spec, parts, ["n1", "n2"])
+    assert [list(part.gpus) for part in spec.gpus] == [[0], [2]]
     named = shape_of("gpus=4-7").spec
     with_gpus(named, parts, ["n1", "n2"])
     assert [list(part.gpus) for part in named.gpus] == [[4, 5, 6, 7]]

@@ -59,8 +59,11 @@ def told_gpus(job: str, told: str) -> dict[str, tuple[int, ...]]:
 def with_gpus(spec: pb.JobSpec, gpus: Sequence[pb.HostGpus], hosts: Sequence[str]) -> None:
     """Say in a specification which GPUs its hosts give, where Slurm tells.
 
+    Of a job that has more of a host than the shape says, as one that has whole nodes, the first are
+    meant.
+
     Raises:
-        Failure: the shape names another number of them, or nobody says how many.
+        Failure: the shape names more of them than there are, or nobody says how many.
     """
     if not gpus and not spec.gpus_per_host:
         raise Failure(
@@ -71,10 +74,11 @@ def with_gpus(spec: pb.JobSpec, gpus: Sequence[pb.HostGpus], hosts: Sequence[str
         return
     told = spec.gpus_per_host
     for host, part in zip(hosts, gpus, strict=True):
-        if told and len(part.gpus) != told:
+        if len(part.gpus) < told:
             raise Failure(
                 f"the shape says gpus={told}, and Slurm gives the job {len(part.gpus)} of {host}: "
                 "leave gpus out, or ask for as many by --gpus-per-node"
             )
-    one = len({tuple(part.gpus) for part in gpus}) == 1
-    spec.gpus.extend(gpus[:1] if one else gpus)
+    parts = [pb.HostGpus(gpus=part.gpus[: told or None]) for part in gpus]
+    one = len({tuple(part.gpus) for part in parts}) == 1
+    spec.gpus.extend(parts[:1] if one else parts)

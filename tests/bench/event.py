@@ -145,15 +145,20 @@ async def change(h: House, words: str, trials: Trials) -> None:
     await asyncio.sleep(QUIET)
     h.marks.clear()
     work = h.processor_seconds()
-    assert h.agents.stdin is not None
-    assert h.agents.stdout is not None
-    h.agents.stdin.write(f"{words}\n".encode())
-    heard = float(await h.agents.stdout.readline())
+    heard = await order(h, words)
     await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
     trials.work.append(h.processor_seconds() - work)
     trials.seconds.append(h.marks.end() - heard)
     trials.parts.append(h.marks.parts(heard))
     trials.pushes.append(len(h.marks.pushes))
+
+
+async def order(h: House, words: str) -> float:
+    """Have a link go or come back; when its agents heard of it, by the monotonic clock."""
+    assert h.agents.stdin is not None
+    assert h.agents.stdout is not None
+    h.agents.stdin.write(f"{words}\n".encode())
+    return float(await h.agents.stdout.readline())
 
 
 @asynccontextmanager

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -23,12 +25,14 @@ from prometheus_client import generate_latest
 from heddle.v1 import plan_pb2
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import NodeKind
+from heddle_controller.telemetry.metrics import MetricsServer
 from heddle_controller.telemetry.plans import follow_plans
 from heddle_controller.web.server import WebServer, WebTerms
-from tests.bench.event import LIMIT, ROOT, House, Trials, across, change, house
+from tests.bench.event import LIMIT, ROOT, House, Trials, across, change, house, order
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches, published_zones
+from tests.support.web import connect, event, fetch
 
 VIEWERS = 10
 MOST = 1.02
@@ -36,6 +40,8 @@ MOST = 1.02
 SETTLED = 1.0
 """Seconds that belong to a block after its last piece."""
 READS = 400
+SCRAPES, SCRAPE_SECONDS, SCRAPE_BYTES = 21, 0.2, 2 << 20
+LOST, SEEN_SECONDS = 10, 1.0
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
@@ -65,7 +71,73 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
                 with screen.progress(f"{title}, {who}", blocks) as advance:
                     found = await _pairs(h, work, blocks, advance)
                 rows.append(_row(title, who, found, scale))
+            rows += [await _scraped(h), await _seen(h)]
     return rows
+
+
+async def _scraped(h: House) -> Row:
+    """How long Prometheus waits for the metrics of a controller with an agent for each switch."""
+    server = MetricsServer(h.telemetry, "127.0.0.1", 0)
+    shown = asyncio.create_task(follow_plans(h.api.reads.store, h.telemetry))
+    await asyncio.sleep(SETTLED)
+    seconds, size = [], 0
+    for _ in range(SCRAPES):
+        begin = time.perf_counter()
+        answer = await asyncio.to_thread(fetch, f"http://127.0.0.1:{server.port}/metrics")
+        seconds.append(time.perf_counter() - begin)
+        size = len(answer.body)
+    shown.cancel()
+    await asyncio.to_thread(server.close)
+    middle = quantile(seconds, 0.5)
+    return Row(
+        f"scrape, {len(h.gateway.sessions('f1')):,} agents",
+        "controller",
+        f"median {1e3 * middle:.1f} ms, {size:,} bytes",
+        f"< {1e3 * SCRAPE_SECONDS:.0f} ms, < {SCRAPE_BYTES:,} bytes",
+        middle < SCRAPE_SECONDS and size < SCRAPE_BYTES,
+        f"{SCRAPES} scrapes, the longest {1e3 * max(seconds):.1f} ms",
+        {"seconds": spread(seconds), "bytes": size},
+    )
+
+
+async def _seen(h: House) -> Row:
+    """From an agent's word of a lost link to an overview in which it is down."""
+    server = WebServer(h.api.reads, WebTerms("127.0.0.1", 0))
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
+    stream = await asyncio.to_thread(connect, url)
+
+    async def told(down: int) -> float:
+        while True:
+            one = await asyncio.to_thread(event, stream)
+            if "id" in one and json.loads(one["data"])["links"]["down_count"] == down:
+                return time.monotonic()
+
+    await told(0)
+    seconds = []
+    rows = np.flatnonzero(between_switches(h.fabric))
+    for link in np.random.default_rng(2).permutation(rows)[:LOST].tolist():
+        h.marks.clear()
+        seen = asyncio.create_task(told(1))
+        seconds.append(-await order(h, f"down {link}") + await seen)
+        await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+        h.marks.clear()
+        seen = asyncio.create_task(told(0))
+        await order(h, f"up {link}")
+        await seen
+        await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+    stream.close()
+    await server.stop()
+    worst = max(seconds)
+    return Row(
+        "lost link to an overview that says so",
+        "one viewer",
+        f"median {1e3 * quantile(seconds, 0.5):.0f} ms, most {1e3 * worst:.0f} ms",
+        f"< {1e3 * SEEN_SECONDS:.0f} ms",
+        worst < SEEN_SECONDS,
+        f"{LOST} links",
+        {"seconds": spread(seconds)},
+    )
 
 
 async def _pairs(

@@ -16,6 +16,7 @@ import pytest
 
 from heddle.v1 import fabric_pb2
 from heddle_controller.serve.interceptors.auth import Admission
+from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
@@ -23,7 +24,7 @@ from heddle_controller.web.feed import BEAT_SECONDS
 from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms
 from tests.integration.certifying import Authority, Pair
 from tests.support.serving import Serving, serving, told_down
-from tests.support.web import Answer, connect, event, fetch
+from tests.support.web import SECONDS, Answer, connect, event, fetch
 
 OPEN = WebTerms("127.0.0.1", 0)
 OVERVIEW = "/api/fabrics/f1/overview"
@@ -260,6 +261,29 @@ async def test_viewers_beyond_the_bound_are_told_to_come_again(tmp_path: Path) -
                 await asyncio.sleep(BEAT_SECONDS / 10)
         again.close()
         streams[1].close()
+
+
+async def test_a_thousand_viewers_are_told_of_a_lost_link(tmp_path: Path) -> None:
+    """All of them, while calls are answered; and all may leave at once."""
+    many = Allowance(calls_per_second=0)
+    async with web(tmp_path, replace(OPEN, viewers=1000, allowance=many)) as page:
+        await page.s.commit_plan()
+        host, _, port = page.url.removeprefix("http://").partition(":")
+        asked = f"GET {STREAM} HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode()
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(1000)]
+        for _, writer in opened:
+            writer.write(asked)
+        async with asyncio.timeout(SECONDS):
+            for reader, _ in opened:
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+                await reader.readuntil(b"event: overview")
+            told_down(page.s, "l0", "s0")
+            await page.s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
+            for reader, _ in opened:
+                await reader.readuntil(b'"down_count":1,')
+        for _, writer in opened:
+            writer.transport.abort()
+        assert (await page.get(OVERVIEW)).status == 200
 
 
 async def test_a_thousand_connections_leave_the_api_alone(tmp_path: Path) -> None:

@@ -44,6 +44,28 @@ VIEWS = {
 """Views of the page, and what is there once they are drawn."""
 WINDOWS = [(1280, False), (390, True), (1280, True), (390, False)]
 """Widths, and whether in the dark."""
+PLAYED = """
+window.EventSource = class extends EventTarget {
+  static OPEN = 1;
+  static CLOSED = 2;
+  readyState = 1;
+  constructor() { super(); window.played = this; }
+  close() {}
+};
+fetch("/api/fabrics/f1/overview").then((answer) => answer.json()).then((told) => {
+  window.tell = (first, last) => {
+    for (let number = first; number < last; number++) {
+      const events = [...Array(50).keys()].map((one) => ({
+        number: number + one - 49, time: 1e9 + number, kind: one % 2 ? "plan" : "link",
+        text: `change ${number + one - 49}`, because: one % 2 ? [number + one - 50] : []}));
+      const plan = {...told.plan, generation: number};
+      const data = JSON.stringify({...told, plan, events});
+      window.played.dispatchEvent(new MessageEvent("overview", {data}));
+    }
+  };
+});
+"""
+"""A stream that tells what the test says, as fast as the page takes it."""
 MARKUP = '<img src=x onerror="document.title=1">'
 STILL = pytest.mark.asyncio(loop_scope="module")
 """Of tests that share a world."""
@@ -195,6 +217,37 @@ async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
             assert found == [], (path, width, dark, json.dumps(found))
             assert await page.does("document.body.scrollWidth <= innerWidth"), (path, width)
     assert await page.does("axe.version") >= "4"
+
+
+@STILL
+@pytest.mark.deep
+async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
+    """A day of changes, one every five seconds, played fast: as many nodes, and no more memory."""
+    page, changes = still.page, examples(500, 17_280)
+    played = await page.send("Page.addScriptToEvaluateOnNewDocument", source=PLAYED)
+    try:
+        for path in ("", "/events", "/plans"):
+            await still.open(path)
+            await page.until("window.played && window.tell")
+            await page.does("tell(0, 300)")
+            before = await grown(page)
+            await page.does(f"tell(300, {changes})")
+            after = await grown(page)
+            shown = await page.does("document.querySelector('main').textContent")
+            assert f"{changes - 1}" in shown, path
+            assert after["Nodes"] <= before["Nodes"] + 50, path
+            assert after["JSEventListeners"] <= before["JSEventListeners"] + 5, path
+            assert after["JSHeapUsedSize"] <= before["JSHeapUsedSize"] + (1 << 20), path
+        assert page.console == []
+    finally:
+        await page.send("Page.removeScriptToEvaluateOnNewDocument", **played)
+
+
+async def grown(page: Page) -> dict[str, float]:
+    """What the page holds, without garbage."""
+    await page.send("HeapProfiler.collectGarbage")
+    told = (await page.send("Performance.getMetrics"))["metrics"]
+    return {one["name"]: one["value"] for one in told}
 
 
 async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:

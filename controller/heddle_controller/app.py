@@ -47,7 +47,7 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
+from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, told_of_settings
 from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -351,18 +351,30 @@ def main() -> None:
     """The Heddle controller."""
 
 
+class _Serve(click.Command):
+    """Reads what each setting is once somebody asks: who starts it waits for none of that."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See ``click.Command``."""
+        told = told_of_settings()
+        for option in self.params:
+            name = str(option.name)
+            if isinstance(option, click.Option) and name in told:
+                text = " ".join(told[name].replace("``", "").split())
+                option.help = f"{text} [{ENV_PREFIX}{name.upper()}]"
+        super().format_options(ctx, formatter)
+
+
 def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say no more
     """Adds an option for each setting; what is not given comes from the environment."""
     for name, field in reversed(Settings.model_fields.items()):
         flag = field.annotation is bool
-        text = " ".join((field.description or "").replace("``", "").split())
-        about = f"{text} [{ENV_PREFIX}{name.upper()}]"
         option = f"--{name.replace('_', '-')}"
-        command = click.option(option, is_flag=flag, default=None, help=about)(command)
+        command = click.option(option, is_flag=flag, default=None)(command)
     return command
 
 
-@main.command()
+@main.command(cls=_Serve)
 @_with_settings
 def serve(**given: str | None) -> None:
     """Serve the API, lead or follow, and program the agents.

@@ -6,8 +6,11 @@ setting that makes no sense is refused before anything is opened.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import socket
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -31,9 +34,7 @@ def _default_controller_id() -> str:
 class Settings(BaseSettings):
     """The settings of one controller process. Times are in seconds."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
     listen: str = "127.0.0.1:7400"
     """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
@@ -215,3 +216,17 @@ def _problem(details: ErrorDetails) -> Problem:
     name = ".".join(str(part) for part in details["loc"])
     record = f"{name} ({ENV_PREFIX}{name.upper()})" if name else ""
     return Problem(record, str(details["msg"]).removeprefix("Value error, "))
+
+
+def told_of_settings() -> dict[str, str]:
+    """What each setting is, by name: the words below it in this file, read only for help."""
+    (settings,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(settings, ast.ClassDef)
+    return {
+        field.target.id: str(words.value.value)
+        for field, words in pairwise(settings.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(words, ast.Expr)
+        and isinstance(words.value, ast.Constant)
+    }

@@ -84,6 +84,23 @@ def tables(fabric: Fabric) -> Tables:
         return Tables(fabric, arc, _told(opensm_files.times, site))
 
 
+def discovered(fabric: Fabric) -> str:
+    """What ibnetdiscover prints of a fabric."""
+    with _site(fabric) as site, _ibsim(site):
+        done = subprocess.run(
+            ["ibnetdiscover"],
+            env=site.environment | {"LD_PRELOAD": str(_library())},
+            cwd=site.folder,
+            capture_output=True,
+            text=True,
+            timeout=SWEEP_SECONDS,
+            check=False,
+        )
+    if done.returncode:
+        raise OpensmError(f"ibnetdiscover ended with exit code {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
 def timed(fabric: Fabric) -> Times:
     """Route a fabric by ftree, of any size, and say how long it took."""
     with _site(fabric) as site, _ibsim(site), _manager(site, VERBOSE, "-o") as manager:

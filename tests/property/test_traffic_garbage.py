@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.importers import load_fabric
+from heddle_controller.importers import ImportOptions, load_fabric
 from heddle_controller.model.errors import InputError
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.trace import load_trace
+from tests.unit.importers.test_cables import LAB, PAIR, SUBNET, lldp_of
 
 JOBS = b"""- job: a
   hosts: [h0, "h[1-3]"]
@@ -37,12 +40,18 @@ GRAPH = b"""{"directed": false, "nodes": [{"id": "a", "role": "host"}, {"name": 
 "role": "nic"}, {"id": "s", "role": "tor", "rail": 1}], "links": [{"source": "a", "target": "s",
 "speed": "400G", "key": 0}, {"source": 1, "target": "s", "speed": 4e2, "state": "up"}]}"""
 
+TOPOGRAPH = b'{"instances": [{"id": "i", "network_layers": ["l", "s"], "labels": {"a": "b"}}]}'
+
 READERS: list[tuple[Callable[[Path], object], bytes]] = [
     (load_jobs, JOBS),
     (load_trace, AICB),
     (load_trace, SIMAI),
     (load_fabric, TABLE),
     (load_fabric, GRAPH),
+    (load_fabric, SUBNET.encode()),
+    (partial(load_fabric, options=ImportOptions(link_gbps=100)), LAB.encode()),
+    (load_fabric, json.dumps(lldp_of(**PAIR)).encode()),
+    (load_fabric, TOPOGRAPH),
 ]
 
 

@@ -9,9 +9,16 @@ import click
 
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.fabric_import import echo_fabric, import_fabric, save
+from heddle_controller.cli.fabric_import import (
+    TEXTS,
+    echo_fabric,
+    import_fabric,
+    save,
+    save_text,
+)
 from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import (
+    INPUT_FILE,
     OUTPUT_FILE,
     STATE,
     STATES,
@@ -22,6 +29,7 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.importers import load_fabric
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import fabric as codec
 
@@ -38,11 +46,27 @@ fabric.add_command(import_fabric)
 @click.option(
     "--out", type=OUTPUT_FILE, default=Path("-"), help="File to write; else standard output."
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["heddle", *TEXTS]),
+    default="heddle",
+    show_default=True,
+    help="heddle is our fabric.json; dot is for Graphviz; containerlab is a .clab.yml.",
+)
+@click.option("--from", "file", type=INPUT_FILE, help="A fabric.json; needs no controller.")
 @with_client
-def export_fabric(client: Terms, out: Path) -> None:
-    """Write the fabric as fabric.json (gzip where the name ends in .gz)."""
-    stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
-    save(codec.fabric_from_pb(stored), out)
+def export_fabric(client: Terms, out: Path, *, form: str, file: Path | None) -> None:
+    """Write the fabric (gzip where the name ends in .gz)."""
+    if file is not None:
+        loaded = load_fabric(file)
+    else:
+        stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
+        loaded = codec.fabric_from_pb(stored)
+    if form in TEXTS:
+        save_text(TEXTS[form](loaded), out)
+    else:
+        save(loaded, out)
 
 
 @fabric.command("list")

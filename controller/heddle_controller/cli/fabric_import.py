@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,23 @@ from heddle_controller.cli.options import (
     state_word,
     with_client,
 )
-from heddle_controller.cli.output import echo_json, echo_pairs, echo_raw_json
-from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
+from heddle_controller.cli.output import echo_json, echo_lines, echo_pairs, echo_raw_json
+from heddle_controller.importers import (
+    ImportOptions,
+    clab_text,
+    dot_text,
+    load_fabric,
+    parse_mapping,
+)
 from heddle_controller.importers.load import FORMATS
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.content import write_content
 from heddle_controller.model.files.fabric_file import fabric_document, save_fabric_file
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
+
+TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
+"""What a fabric is written as besides fabric.json."""
 
 DEFAULTS = ImportOptions()
 
@@ -38,7 +48,7 @@ CHOICES: dict[str, tuple[type, str]] = {
     "spines_per_group": (int, "CSV: spines a named spine stands for; else the NICs of a host"),
     "cores_per_plane": (int, "CSV: cores that join the spines of one place"),
     "core_taper": (float, "CSV: a spine's speed down over its speed up"),
-    "link_gbps": (float, "JSON: speed of a link that tells none"),
+    "link_gbps": (float, "Speed of a link that tells none, where links are told"),
     "speed_unit": (str, "JSON: unit of bare numbers: bps, K, M, G or T"),
 }
 """Options of the importers, with what each means."""
@@ -63,14 +73,16 @@ def with_choices(command: Command) -> Command:
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="heddle is our fabric.json; node-link is JSON with other words.",
+    help="heddle is our fabric.json; node-link is JSON with other words; csv names hosts and "
+    "switches; lldp is an object of machines and what lldpctl -f json printed there.",
 )
 @click.option(
     "--map",
     "mapping",
     metavar="OURS=THEIRS,...",
     default="",
-    help="Our words by theirs, such as host=ip,leaf=ASW,spine=PSW,core=DSW.",
+    help="Our words by theirs, such as host=ip,leaf=ASW,spine=PSW,core=DSW; for ibnetdiscover, "
+    "lldp and containerlab kinds by patterns of names, such as leaf=tor*,spine=agg*.",
 )
 @click.option("--name", help="Name on the controller; by default the name in the file.")
 @click.option(
@@ -108,6 +120,14 @@ def save(loaded: Fabric, out: Path) -> None:
         echo_raw_json(orjson.dumps(fabric_document(loaded), option=orjson.OPT_INDENT_2))
     else:
         save_fabric_file(loaded, out)
+
+
+def save_text(text: str, out: Path) -> None:
+    """Write text; ``-`` is standard output."""
+    if str(out) == "-":
+        echo_lines(text)
+    else:
+        write_content(out, text.encode())
 
 
 def echo_fabric(client: Terms, stored: pb.Fabric) -> None:

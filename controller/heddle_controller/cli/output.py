@@ -12,7 +12,7 @@ import orjson
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from heddle.text import clean, clean_json
+from heddle.text import clean, clean_json, clean_lines
 
 Command = Callable[..., Any]
 YAML = "heddle.yaml"
@@ -22,6 +22,11 @@ YAML = "heddle.yaml"
 def echo(text: str, *, err: bool = False) -> None:
     """One line of text; what is in it of strangers' names and messages obeys no terminal."""
     click.echo(clean(text), err=err)  # noqa: TID251 - the one place
+
+
+def echo_lines(text: str) -> None:
+    """Several lines, the last of them ended; clean as ``echo`` makes them."""
+    click.echo(clean_lines(text), nl=False)  # noqa: TID251 - the one place
 
 
 def echo_json(

@@ -10,12 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from heddle_controller.importers.options import check_words
+from heddle_controller.importers.text import read_text
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.files.content import MEBIBYTE, open_content
 from heddle_controller.model.files.records import short
-
-CEILING = 64 * MEBIBYTE
 
 COLUMNS = {
     "host": ("host", "hostname", "host_name", "server", "ip", "node", "name"),
@@ -32,7 +30,8 @@ _NEEDED = ("host", "leaf")
 class HostRow:
     """One host and the switches above it; spine and core are "" where no column tells."""
 
-    line: int
+    where: str
+    """Where the file tells it, for people."""
     host: str
     leaf: str
     spine: str
@@ -47,23 +46,17 @@ def read_rows(path: Path, mapping: Mapping[str, str]) -> list[HostRow]:
             empty, a host stands twice.
     """
     check_words(mapping, COLUMNS, str(path))
-    with open_content(path, CEILING) as file:
-        content = file.read(CEILING + 1)
-    if len(content) > CEILING:
-        reason = f"larger than {CEILING // MEBIBYTE} MiB unpacked; is it the right file?"
-        raise refuse(str(path), "", reason)
+    content = read_text(path, "JSON")
     try:
-        lines = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        lines = csv.reader(io.StringIO(content, newline=""), strict=True)
         header = [name.strip() for name in next(lines, [])]
         found = _columns(header, mapping, path)
         rows = list(_rows(lines, header, found, path))
-    except UnicodeDecodeError as error:
-        raise refuse(str(path), "", "neither JSON nor UTF-8 text; is it the right file?") from error
     except csv.Error as error:
         raise refuse(str(path), "", f"malformed CSV: {error}") from error
     if not rows:
         raise refuse(str(path), "", "no host below the header; give a row for each host")
-    _refuse_twice(rows, path)
+    refuse_twice(rows, str(path))
     return rows
 
 
@@ -102,17 +95,18 @@ def _rows(
             if len(problems) == MAX_PROBLEMS:
                 break
         else:
-            yield HostRow(number, *(named.get(ours, "") for ours in COLUMNS))
+            yield HostRow(f"line {number}", *(named.get(ours, "") for ours in COLUMNS))
     if problems:
         raise InputError(str(path), *problems)
 
 
-def _refuse_twice(rows: list[HostRow], path: Path) -> None:
+def refuse_twice(rows: list[HostRow], origin: str) -> None:
+    """Refuse rows of which two are of one host."""
     first: dict[str, HostRow] = {}
     problems = []
     for row in rows:
         if first.setdefault(row.host, row) is not row:
-            reason = f"stands in line {first[row.host].line} too; give each host one row"
-            problems.append(Problem(f"line {row.line}, host {row.host!r}", reason))
+            reason = f"stands in {first[row.host].where} too; give each host once"
+            problems.append(Problem(f"{row.where}, host {row.host!r}", reason))
     if problems:
-        raise InputError(str(path), *problems[:MAX_PROBLEMS])
+        raise InputError(origin, *problems[:MAX_PROBLEMS])

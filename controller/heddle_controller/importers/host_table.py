@@ -58,24 +58,32 @@ def import_hosts(path: Path, mapping: Mapping[str, str], options: ImportOptions)
         InputError: the file cannot be read, has no such columns, or its rows are not
             sound; with the line to blame.
     """
-    rows = read_rows(path, mapping)
+    return fabric_of_rows(path.name.split(".")[0], read_rows(path, mapping), str(path), options)
+
+
+def fabric_of_rows(name: str, rows: list[HostRow], origin: str, options: ImportOptions) -> Fabric:
+    """The fabric of hosts that each name the switches above them.
+
+    Raises:
+        InputError: as ``import_hosts``.
+    """
     if len(rows) * options.nics_per_host > MAX_NICS:
         reason = f"{len(rows):,} hosts × {options.nics_per_host} NICs; at most {MAX_NICS:,} NICs"
-        raise refuse(str(path), "option nics_per_host", reason)
+        raise refuse(origin, "option nics_per_host", reason)
     leaves = Counter((row.spine, row.leaf) for row in rows)
-    core = _core_group(rows, path)
+    core = _core_group(rows, origin)
     layers = [_host_layer(rows, options), _leaf_layer(leaves, options)]
     if core:
         layers.append(_core_layer(core, leaves, options))
     document = {
-        "graph": {"name": path.name.split(".")[0]},
+        "graph": {"name": name},
         "nodes": [node for nodes, _ in layers for node in nodes],
         "edges": [edge for _, edges in layers for edge in edges],
     }
-    return parse_fabric(document, str(path))
+    return parse_fabric(document, origin)
 
 
-def _core_group(rows: list[HostRow], path: Path) -> str:
+def _core_group(rows: list[HostRow], origin: str) -> str:
     """Name of the one group of cores; "" where none is needed."""
     first = {row.core: row for row in reversed(rows)}
     if len(first) > 1:
@@ -84,7 +92,7 @@ def _core_group(rows: list[HostRow], path: Path) -> str:
             f"core {other.core!r}, but hosts above are under {rows[0].core!r}, and nothing joins "
             "the two; keep one of them, or map no core column to join all spines"
         )
-        raise refuse(str(path), f"line {other.line}", reason)
+        raise refuse(origin, other.where, reason)
     several = len({row.spine for row in rows}) > 1
     return rows[0].core or (CORE if several else "")
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from heddle_controller.importers.containerlab import import_clab
 from heddle_controller.importers.host_table import import_hosts
+from heddle_controller.importers.ibnetdiscover import MARKS, import_subnet
+from heddle_controller.importers.lldp import import_lldp, is_lldp
 from heddle_controller.importers.node_link import import_node_link
 from heddle_controller.importers.options import ImportOptions
+from heddle_controller.importers.topograph import import_topograph
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import open_content, read_json
 from heddle_controller.model.files.fabric_file import CEILING, parse_fabric
 
-FORMATS = ("auto", "heddle", "node-link", "csv")
+FORMATS = (
+    *("auto", "heddle", "node-link", "csv"),
+    *("ibnetdiscover", "lldp", "topograph", "containerlab"),
+)
+
+_TEXT: dict[str, Callable[[Path, Mapping[str, str], ImportOptions], Fabric]] = {
+    "csv": import_hosts,
+    "ibnetdiscover": import_subnet,
+    "containerlab": import_clab,
+}
+_JSON: dict[
+    str, Callable[[Mapping[str, Any], str, str, Mapping[str, str], ImportOptions], Fabric]
+] = {"lldp": import_lldp, "topograph": import_topograph}
 
 _PEEK = 4096
+_CLAB = re.compile(r"(?:name|topology|mgmt|prefix):(?:\s.*)?")
+"""A key of a topology, where a CSV has its header."""
 _KINDS = {kind.name.lower() for kind in NodeKind}
 
 
@@ -30,8 +49,9 @@ def load_fabric(
     """Read a fabric, plain or gzip, of one of ``FORMATS``.
 
     ``mapping`` is our word to theirs (see ``node_link`` and ``host_table`` for the
-    words). "auto" takes JSON or CSV by its first byte, and JSON that has our words,
-    with no mapping given, as ours.
+    words; for cables, kinds to patterns of names, see ``cabling``). "auto" tells forms
+    apart by what they begin with, and takes JSON that has our words, with no mapping
+    given, as ours.
 
     Raises:
         InputError: the file cannot be read, is of no known form, or is no sound fabric.
@@ -40,17 +60,37 @@ def load_fabric(
     chosen.check(str(path))
     if format not in FORMATS:
         raise refuse(str(path), f"format {format!r}", f"unknown; use one of {', '.join(FORMATS)}")
-    if format == "csv" or (format == "auto" and not _is_json(path)):
-        return import_hosts(path, mapping or {}, chosen)
+    form = _form(path) if format == "auto" else format
+    if form in _TEXT:
+        return _TEXT[form](path, mapping or {}, chosen)
     document = read_json(path, CEILING)
-    if format == "heddle" or (format == "auto" and not mapping and _is_ours(document)):
+    form = _json_form(document) if form == "auto" else form
+    if form in _JSON and isinstance(document, Mapping):
+        return _JSON[form](document, path.name.split(".")[0], str(path), mapping or {}, chosen)
+    if form == "heddle" or (form == "auto" and not mapping and _is_ours(document)):
         return parse_fabric(document, str(path))
     return import_node_link(document, str(path), mapping or {}, chosen)
 
 
-def _is_json(path: Path) -> bool:
+def _form(path: Path) -> str:
+    """The form that the first bytes show; "auto" is one of JSON's."""
     with open_content(path, CEILING) as file:
-        return file.read(_PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
+        head = file.read(_PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head[:1] in (b"{", b""):
+        return "auto"
+    lines = head.decode("utf-8", "replace").splitlines()
+    if any(line.startswith(MARKS) for line in lines[:8]):
+        return "ibnetdiscover"
+    return "containerlab" if any(map(_CLAB.fullmatch, lines)) else "csv"
+
+
+def _json_form(document: object) -> str:
+    if isinstance(document, Mapping) and "nodes" not in document:
+        if is_lldp(document):
+            return "lldp"
+        if "instances" in document:
+            return "topograph"
+    return "auto"
 
 
 def _is_ours(document: object) -> bool:

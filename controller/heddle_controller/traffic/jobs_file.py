@@ -25,6 +25,7 @@ from heddle.gpus import parse_gpus
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.files.records import short
+from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.host_lists import expand
 from heddle_controller.model.job import (
@@ -41,7 +42,6 @@ from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
 from heddle_controller.traffic.summary import Trace
 from heddle_controller.traffic.trace import load_trace
-from heddle_controller.traffic.yaml_text import Record, load_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"

@@ -207,7 +207,11 @@ def test_lingjun() -> None:
         ("host,leaf\n", "", "no host below the header"),
         ("host,leaf\nh1,\n", "", "line 2: leaf is empty; fill it in"),
         ("host,leaf\nh1\n", "", "line 2: leaf is empty; fill it in"),
-        (TABLE + "h1,S9,P9,G\n", "", "line 6, host 'h1': stands in line 2 too; give each host one"),
+        (
+            TABLE + "h1,S9,P9,G\n",
+            "",
+            "line 6, host 'h1': stands in line 2 too; give each",
+        ),
         (TABLE + "h9,S9,P9,F\n", "", "line 6: core 'F', but hosts above are under 'G'"),
         ('host,leaf\n"h1,S1\n', "", "malformed CSV"),
     ],

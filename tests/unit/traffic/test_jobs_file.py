@@ -228,7 +228,7 @@ def test_a_list_of_endless_length_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading stops at the limit, here at a lower one, and the line where it is passed is told."""
-    monkeypatch.setattr("heddle_controller.traffic.yaml_text.MAX_EVENTS", 10_000)
+    monkeypatch.setattr("heddle_controller.model.files.yaml_text.MAX_EVENTS", 10_000)
     with pytest.raises(InputError, match="line 9999: more than 10,000 records and values"):
         load_jobs(_written(tmp_path, "- a\n" * 11_000))
 

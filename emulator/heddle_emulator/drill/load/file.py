@@ -44,8 +44,8 @@ from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
+from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.traffic.fields import Fields
-from heddle_controller.traffic.yaml_text import Record, load_yaml
 from heddle_emulator.drill.load.checks import check
 from heddle_emulator.drill.load.steps import CURE, line_of, read_steps, records_of, seconds
 from heddle_emulator.drill.load.traffic import (

@@ -30,8 +30,8 @@ from dataclasses import replace
 from typing import Any
 
 from heddle_controller.model.files.records import short
+from heddle_controller.model.files.yaml_text import Record
 from heddle_controller.traffic.fields import Fields
-from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Point, Step, StepKind, Target
 
 _HOP = re.compile(r"hop ([0-9]+) of (\S+)")

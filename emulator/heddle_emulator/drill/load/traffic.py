@@ -30,11 +30,11 @@ from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.records import short
+from heddle_controller.model.files.yaml_text import Record
 from heddle_controller.model.flows import Flows, TrafficClass, concatenate, no_flows
 from heddle_controller.traffic.checks import host_problems
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.jobs_file import read_job
-from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator import topology
 from heddle_emulator.drill.load.steps import CURE, seconds
 from heddle_emulator.drill.scenario import ControlDelays, JobSpec

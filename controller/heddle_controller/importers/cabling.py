@@ -1,0 +1,169 @@
+"""Machines and the cables between them, as programs find them, made into a fabric.
+
+What such programs know is names, ports and who is at the other end. What they do not
+know is found here:
+
+- *Hosts.* Each cable of a host is a NIC: it has the host's name if the host has one
+  cable, else "HOST-PORT".
+- *Tiers.* A switch with a host is a leaf; one with a leaf a spine; one with a spine
+  a core. Where that is not so, ``--map leaf=PATTERN`` names the switches of a tier
+  (``*`` and ``?`` as in a shell), and the rest is counted from them.
+- *Speeds* of cables that tell none are ``link_gbps``.
+
+A machine without a cable has no part in the fabric and is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from heddle_controller.importers.node_words import HOST
+from heddle_controller.importers.options import ImportOptions, check_words
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.files.records import short
+
+TIERS = ("leaf", "spine", "core")
+KINDS = (HOST, *TIERS, "switch")
+"""What a mapping may name; "switch" is one of no tier."""
+ANY_SWITCH = "any switch"
+"""The kind of a switch whose tier is to be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A host, or a switch of a tier or of ``ANY_SWITCH``; ``kept`` even without a cable."""
+
+    kind: str
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What else is told of its node, in the words of fabric.json."""
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One end of a cable."""
+
+    machine: str
+    name: str
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What is told of the NIC here, ``id`` as well; empty at a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """Two ports, and what the link has besides; without a speed it tells none."""
+
+    a: Port
+    b: Port
+    where: str
+    """Where the file tells it, for people."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fabric_of(
+    name: str,
+    machines: Mapping[str, Machine],
+    cables: Sequence[Cable],
+    *,
+    mapping: Mapping[str, str],
+    options: ImportOptions,
+    origin: str,
+) -> Fabric:
+    """The fabric of machines by their names, and cables.
+
+    Raises:
+        InputError: a port has two cables, an end is no machine, a cable has no speed,
+            a mapping fits no machine; or it is no sound fabric.
+    """
+    check_words(mapping, KINDS, origin)
+    problems = [*_unmatched(machines, mapping), *_faults(machines, cables, options)]
+    if problems:
+        raise InputError(origin, *problems[:MAX_PROBLEMS])
+    kinds = _tiers(_kinds(machines, mapping), cables)
+    ends: dict[str, int] = defaultdict(int)
+    for cable in cables:
+        for port in (cable.a, cable.b):
+            ends[port.machine] += 1
+    nodes = {
+        name: {"id": name, "kind": kinds[name], **machine.record}
+        for name, machine in machines.items()
+        if kinds[name] != HOST and (ends[name] or machine.kept)
+    }
+    nics: dict[str, dict[str, Any]] = {}
+    edges = []
+    for cable in cables:
+        both = []
+        for port in (cable.a, cable.b):
+            if kinds[port.machine] == HOST:
+                nic = _nic(port, machines[port.machine], alone=ends[port.machine] == 1)
+                both.append(str(nics.setdefault(str(nic["id"]), nic)["id"]))
+            else:
+                both.append(str(nodes[port.machine]["id"]))
+        edge = {"source": both[0], "target": both[1], "gbps": options.link_gbps, **cable.record}
+        edges.append(edge)
+    document = {"graph": {"name": name}, "nodes": [*nics.values(), *nodes.values()], "edges": edges}
+    return parse_fabric(document, origin)
+
+
+def _nic(port: Port, host: Machine, *, alone: bool) -> dict[str, Any]:
+    found = {"id": port.machine if alone else f"{port.machine}-{port.name}", "host": port.machine}
+    return {"kind": "nic", **(port.record or {**found, **host.record})}
+
+
+def _unmatched(machines: Mapping[str, Machine], mapping: Mapping[str, str]) -> Iterable[Problem]:
+    for kind, pattern in mapping.items():
+        if not any(fnmatchcase(name, pattern) for name in machines):
+            some = short(next(iter(machines), ""))
+            reason = f"no machine has such a name; they are called like {some}"
+            yield Problem(f"mapping {kind}={pattern}", reason)
+
+
+def _faults(
+    machines: Mapping[str, Machine], cables: Sequence[Cable], options: ImportOptions
+) -> Iterable[Problem]:
+    used: dict[tuple[str, str], str] = {}
+    for cable in cables:
+        for port in (cable.a, cable.b):
+            end = f"{port.machine}:{port.name}"
+            if port.machine not in machines:
+                yield Problem(cable.where, f"{short(port.machine)} is no machine here; add it")
+            elif used.setdefault((port.machine, port.name), cable.where) != cable.where:
+                told = used[port.machine, port.name]
+                reason = f"{short(end)} has a cable already ({told}); a port takes one"
+                yield Problem(cable.where, reason)
+        if "gbps" not in cable.record and options.link_gbps is None:
+            ends = f"{cable.a.machine}:{cable.a.name} to {cable.b.machine}:{cable.b.name}"
+            reason = f"the link {short(ends)} tells no speed; give --link-gbps"
+            yield Problem(cable.where, reason)
+
+
+def _kinds(machines: Mapping[str, Machine], mapping: Mapping[str, str]) -> dict[str, str]:
+    """Kind of each machine: as it is mapped, else as the file tells it."""
+
+    def kind(name: str) -> str:
+        mapped = (kind for kind, pattern in mapping.items() if fnmatchcase(name, pattern))
+        return next(mapped, machines[name].kind)
+
+    return {name: kind(name) for name in machines}
+
+
+def _tiers(kinds: dict[str, str], cables: Sequence[Cable]) -> dict[str, str]:
+    """Kinds with a tier for each switch that has none yet; "switch" beyond the cores."""
+    beside: dict[str, list[str]] = defaultdict(list)
+    for cable in cables:
+        beside[cable.a.machine].append(cable.b.machine)
+        beside[cable.b.machine].append(cable.a.machine)
+    found = dict(kinds)
+    for below, tier in zip((HOST, *TIERS), TIERS, strict=False):
+        for name in [name for name, kind in found.items() if kind == below]:
+            for other in beside[name]:
+                if found[other] == ANY_SWITCH:
+                    found[other] = tier
+    return {name: "switch" if kind == ANY_SWITCH else kind for name, kind in found.items()}

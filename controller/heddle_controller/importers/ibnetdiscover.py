@@ -1,0 +1,176 @@
+"""What ``ibnetdiscover`` prints: every switch and channel adapter of an InfiniBand subnet.
+
+Each node is a block: lines ``key=value``, a header with its kind and GUID, and a line
+for each port with a cable. A cable between two nodes is told by both; it is one link.
+A node has the name that its description gives. That of an adapter is most often the
+host and the device ("node001 mlx5_0"): the first word is the host, and words are joined
+by "-". Descriptions that are empty or not unique get the GUID. Adapters that switches
+have inside (for reductions in the network) end no flow and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
+from heddle_controller.importers.node_words import HOST
+from heddle_controller.importers.options import ImportOptions
+from heddle_controller.importers.text import read_text
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.records import short
+
+MARKS = ("# Topology file:", "vendid=", "switchguid=", "caguid=")
+"""What the first line that is more than a ``#`` starts with."""
+
+GBPS_OF_LANE = {
+    "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0,
+    "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
+}  # fmt: skip
+"""As the field names them: 4xNDR is 400 Gbit/s."""
+MAX_LINE = 4096
+AGGREGATION = "Aggregation Node"
+
+_HEADER = re.compile(
+    r'(?P<kind>Switch|Ca|Rt)\s+[0-9]+\s+"(?P<guid>[^"]+)"\s*#\s*"(?P<told>.*?)"(?:\s[^"]*)?'
+)
+_PORT = re.compile(
+    r"\[(?P<port>[0-9]+)\](?:\[ext [^\]]*\])?(?:\([0-9a-fA-F]+\))?\s+"
+    r'"(?P<guid>[^"]+)"\[(?P<far>[0-9]+)\](?:\[ext [^\]]*\])?(?:\([0-9a-fA-F]+\))?'
+    r"(?:\s*#.*?(?P<width>[0-9]+)x(?P<rate>[A-Z]+[0-9]*)\s*)?(?:\s*#.*)?"
+)
+_FACT = re.compile(r"[a-z]+=.*")
+
+
+@dataclass(slots=True)
+class _Node:
+    """One block."""
+
+    kind: str
+    told: str
+    line: int
+    ports: dict[str, tuple[str, str, float | None, int]] = field(default_factory=dict)
+    """By number: the GUID and port of the other end, Gbit/s, the line."""
+
+
+def import_subnet(path: Path, mapping: Mapping[str, str], options: ImportOptions) -> Fabric:
+    """The fabric of a subnet; ``mapping`` names tiers by patterns of names.
+
+    Raises:
+        InputError: the file cannot be read, a line is not understood, the two ends of
+            a cable tell different things; or it is no sound fabric.
+    """
+    origin = str(path)
+    nodes = _read(read_text(path, "output of ibnetdiscover").splitlines(), origin)
+    if not nodes:
+        raise refuse(origin, "", "tells no node; was ibnetdiscover run as root, on a node with IB?")
+    _check_ends(nodes, origin)
+    nodes = {guid: node for guid, node in nodes.items() if AGGREGATION not in node.told}
+    names = _names(nodes)
+    machines = {names[guid]: _machine(node) for guid, node in nodes.items()}
+    cables = []
+    for guid, node in nodes.items():
+        for port, (far, far_port, gbps, line) in node.ports.items():
+            if far in nodes and (guid, int(port)) < (far, int(far_port)):
+                ends = Port(names[guid], port), Port(names[far], far_port)
+                speed = {} if gbps is None else {"gbps": gbps}
+                cables.append(Cable(*ends, f"line {line}", speed))
+    return fabric_of(
+        path.name.split(".")[0], machines, cables, mapping=mapping, options=options, origin=origin
+    )
+
+
+def _read(lines: list[str], origin: str) -> dict[str, _Node]:
+    nodes: dict[str, _Node] = {}
+    current: _Node | None = None
+    problems: list[Problem] = []
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip()
+        if len(line) > MAX_LINE:
+            reason = f"has {len(line):,} characters; is it the right file?"
+            raise refuse(origin, f"line {number}", reason)
+        if not line or line.startswith("#") or _FACT.fullmatch(line):
+            continue
+        try:
+            if header := _HEADER.fullmatch(line):
+                current = _Node(header["kind"], header["told"], number)
+                _add_node(header["guid"], current, nodes)
+            else:
+                _add_port(line, current, number)
+        except ValueError as error:
+            problems.append(Problem(f"line {number}", str(error)))
+            if len(problems) == MAX_PROBLEMS:
+                break
+    if problems:
+        raise InputError(origin, *problems)
+    return nodes
+
+
+def _add_node(guid: str, node: _Node, nodes: dict[str, _Node]) -> None:
+    known = nodes.setdefault(guid, node)
+    if known is not node:
+        raise ValueError(f"{guid} is told in line {known.line} already; give one run's output")
+
+
+def _add_port(line: str, node: _Node | None, number: int) -> None:
+    port = _PORT.fullmatch(line)
+    if port is None or node is None:
+        reason = f"{short(line)} is no line of ibnetdiscover's; give its output as it is"
+        raise ValueError(f"{reason}, without options such as -p or -l")
+    told = (port["guid"], port["far"], _gbps(port["width"], port["rate"]), number)
+    if node.ports.setdefault(port["port"], told) is not told:
+        raise ValueError(f"port {port['port']} is told twice; keep one")
+
+
+def _gbps(width: str | None, rate: str | None) -> float | None:
+    if width is None or rate is None:
+        return None
+    if rate not in GBPS_OF_LANE:
+        raise ValueError(f"the rate {short(rate)} is none of {', '.join(GBPS_OF_LANE)}")
+    return int(width) * GBPS_OF_LANE[rate]
+
+
+def _check_ends(nodes: Mapping[str, _Node], origin: str) -> None:
+    """Both ends of a cable must tell of each other; what goes to a node left out is."""
+    problems = []
+    for guid, node in nodes.items():
+        for port in list(node.ports):
+            far, far_port, gbps, line = node.ports[port]
+            other = nodes.get(far)
+            back = other.ports.get(far_port) if other else None
+            if back is None or back[:2] != (guid, port):
+                reason = f"goes to {far}[{far_port}], which does not tell of it"
+                cure = "run ibnetdiscover again, on a subnet that is at rest"
+                problems.append(Problem(f"line {line}", f"{reason}; {cure}"))
+            elif back[2] != gbps:
+                reason = f"is {gbps} Gbit/s here and {back[2]} in line {back[3]}; give one speed"
+                problems.append(Problem(f"line {line}", reason))
+    if problems:
+        raise InputError(origin, *problems[:MAX_PROBLEMS])
+
+
+def _names(nodes: Mapping[str, _Node]) -> dict[str, str]:
+    """A name of its own for each node, by GUID."""
+    told = {guid: "-".join(node.told.split()) for guid, node in nodes.items()}
+    count = Counter(told.values())
+    return {
+        guid: name if name and count[name] == 1 else f"{name or _called(nodes[guid])}-{guid}"
+        for guid, name in told.items()
+    }
+
+
+def _called(node: _Node) -> str:
+    """What a node is called that has no description."""
+    return "hca" if node.kind == "Ca" else "switch"
+
+
+def _machine(node: _Node) -> Machine:
+    if node.kind != "Ca":
+        return Machine(ANY_SWITCH)
+    words = node.told.split()
+    return Machine(HOST, {"host": words[0]} if words else {})

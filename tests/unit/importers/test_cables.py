@@ -1,0 +1,235 @@
+"""What discovery programs and labs tell of cables, and what is refused of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric, NodeKind
+
+SUBNET = """#
+# Topology file: generated on Tue May  6 12:00:00 2025
+#
+# Initiated from node 946dae0300a1b2c4 port 946dae0300a1b2c4
+
+vendid=0x2c9
+devid=0xd2f2
+sysimgguid=0xb0cf0e0300aa0000
+switchguid=0xb0cf0e0300aa0000(b0cf0e0300aa0000)
+Switch	65 "S-b0cf0e0300aa0000"		# "MF0;leaf01:MQM9700/U1" enhanced port 0 lid 2 lmc 0
+[1]	"H-946dae0300a1b2c4"[1](946dae0300a1b2c4) 		# "node001 mlx5_0" lid 11 4xNDR
+[2]	"H-946dae0300a1b2c8"[1](946dae0300a1b2c8) 		# "node001 mlx5_1" lid 12 4xNDR
+[33][ext 17]	"S-b0cf0e0300bb0000"[1][ext 1]		# "MF0;ib-spine01:MQM9700/U1" lid 3 4xNDR
+[65]	"H-b0cf0e0300aa0008"[1](b0cf0e0300aa0008) 	 # "SHARP Aggregation Node" lid 9 4xHDR
+
+vendid=0x2c9
+switchguid=0xb0cf0e0300bb0000(b0cf0e0300bb0000)
+Switch	65 "S-b0cf0e0300bb0000"		# "MF0;ib-spine01:MQM9700/U1" enhanced port 0 lid 3 lmc 0
+[1][ext 1]	"S-b0cf0e0300aa0000"[33][ext 17]		# "MF0;leaf01:MQM9700/U1" lid 2 4xNDR
+
+vendid=0x2c9
+caguid=0x946dae0300a1b2c4
+Ca	1 "H-946dae0300a1b2c4"		# "node001 mlx5_0"
+[1](946dae0300a1b2c4) 	"S-b0cf0e0300aa0000"[1]	# lid 11 lmc 0 "MF0;leaf01:MQM9700/U1" lid 2 4xNDR
+
+caguid=0x946dae0300a1b2c8
+Ca	1 "H-946dae0300a1b2c8"		# "node001 mlx5_1"
+[1](946dae0300a1b2c8) 	"S-b0cf0e0300aa0000"[2]	# lid 12 lmc 0 "MF0;leaf01:MQM9700/U1" lid 2 4xNDR
+
+caguid=0xb0cf0e0300aa0008
+Ca	1 "H-b0cf0e0300aa0008"		# "SHARP Aggregation Node"
+[1](b0cf0e0300aa0008) 	"S-b0cf0e0300aa0000"[65]	# lid 9 lmc 0 "MF0;leaf01:MQM9700/U1" lid 2 4xHDR
+"""  # noqa: E501 - as it is printed
+
+LAB = """name: ai
+topology:
+  kinds:
+    arista_ceos: {image: ceos:4.32.0F}
+  groups:
+    server: {kind: linux}
+  nodes:
+    leaf1: {kind: arista_ceos}
+    leaf2: {kind: arista_ceos}
+    spine1: {kind: arista_ceos}
+    gpu1: {group: server}
+    gpu2: {group: server}
+    grafana: {kind: linux}
+  links:
+    - endpoints: ["gpu1:eth1", "leaf1:eth1"]
+    - endpoints: ["gpu1:eth2", "leaf2:eth1"]
+    - endpoints: ["gpu2:eth1", "leaf2:eth2"]
+    - endpoints: ["leaf1:eth9", "spine1:eth1"]
+      vars: {gbps: 1.6T}
+    - type: veth
+      endpoints:
+        - {node: leaf2, interface: eth9}
+        - {node: spine1, interface: eth2}
+    - endpoints: ["spine1:eth3", "host:veth0"]
+    - type: mgmt-net
+      endpoint: {node: leaf1, interface: eth7}
+      host-interface: x
+"""
+
+
+def _loaded(tmp_path: Path, text: str, mapping: str = "", **options: Any) -> Fabric:
+    path = tmp_path / "found.txt"
+    path.write_text(text)
+    return load_fabric(path, mapping=parse_mapping(mapping), options=ImportOptions(**options))
+
+
+def _kinds(fabric: Fabric) -> dict[str, str]:
+    nodes = fabric.structure.nodes
+    return {
+        name: NodeKind(kind).name.lower()
+        for name, kind in zip(nodes.ids, nodes.kind.tolist(), strict=True)
+    }
+
+
+def _view(far: str, port: str, *, switch: bool, medium: str = "") -> dict[str, Any]:
+    """What one port sees."""
+    return {
+        "chassis": {far: {"capability": [{"type": "Router", "enabled": switch}]}},
+        "port": {
+            "id": {"type": "ifname", "value": port},
+            "auto-negotiation": {"current": medium},
+        },
+    }
+
+
+def lldp_of(**machines: dict[str, Any]) -> dict[str, Any]:
+    """What lldpctl prints on each machine."""
+    return {
+        name: {"lldp": {"interface": [{port: view} for port, view in ports.items()]}}
+        for name, ports in machines.items()
+    }
+
+
+PAIR = {
+    "leaf": {"swp1": _view("h1", "eth0", switch=False, medium="100GbaseCR4 - copper")},
+    "h1": {"eth0": _view("leaf", "swp1", switch=True)},
+    "h2": {"eth0": _view("leaf", "swp2", switch=True, medium="25GbaseCR")},
+}
+
+
+def test_a_subnet_is_understood(tmp_path: Path) -> None:
+    """Hosts by the first word, tiers by who is beside whom, speeds by lanes; SHARP is left out."""
+    fabric = _loaded(tmp_path, SUBNET)
+    assert _kinds(fabric) == {
+        "node001-mlx5_0": "nic",
+        "node001-mlx5_1": "nic",
+        "MF0;leaf01:MQM9700/U1": "leaf",
+        "MF0;ib-spine01:MQM9700/U1": "spine",
+    }
+    assert fabric.structure.host_names == ("node001",)
+    assert fabric.structure.links.gbps.tolist() == [400.0] * 3
+
+
+def test_a_lab_is_understood(tmp_path: Path) -> None:
+    """Kinds inherited, either form of endpoints; what has no cable in the lab is left out."""
+    fabric = _loaded(tmp_path, LAB, link_gbps=100)
+    assert _kinds(fabric) == {
+        "gpu1-eth1": "nic",
+        "gpu1-eth2": "nic",
+        "gpu2": "nic",
+        "leaf1": "leaf",
+        "leaf2": "leaf",
+        "spine1": "spine",
+    }
+    assert sorted(fabric.structure.links.gbps.tolist()) == [100.0] * 4 + [1600.0]
+    assert fabric.name == "ai"
+    mapped = _kinds(_loaded(tmp_path, LAB, "core=spine*", link_gbps=100))
+    assert mapped["spine1"] == "core"
+
+
+def test_neighbours_are_understood(tmp_path: Path) -> None:
+    """Seen from both ends or one, each cable is one link, as fast as its medium."""
+    fabric = _loaded(tmp_path, json.dumps(lldp_of(**PAIR)))
+    assert _kinds(fabric) == {"h1": "nic", "h2": "nic", "leaf": "leaf"}
+    assert sorted(fabric.structure.links.gbps.tolist()) == [25.0, 100.0]
+
+
+def test_a_graph_of_topograph_is_understood(tmp_path: Path) -> None:
+    """Instances are hosts; layers are leaf, spines and cores, as of a host table."""
+    instances = [
+        {"id": "I21", "network_layers": ["sw11", "sw2"], "labels": {}},
+        {"id": "I22", "network_layers": ["sw12", "sw2"]},
+    ]
+    fabric = _loaded(tmp_path, json.dumps({"instances": instances}), nics_per_host=2)
+    table = _loaded(tmp_path, "host,leaf,spine\nI21,sw11,sw2\nI22,sw12,sw2\n", nics_per_host=2)
+    assert _kinds(fabric) == _kinds(table)
+    assert fabric.structure.links.gbps.tolist() == table.structure.links.gbps.tolist()
+
+
+BOMB = "name: x\na: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (SUBNET.replace("4xNDR", "4xABC", 1), "line 11: the rate 'ABC' is none of SDR,"),
+        (SUBNET.replace("Ca\t1", "Xy\t1", 1), "line 23: 'Xy\\t1 "),
+        (SUBNET.replace('[1](946dae0300a1b2c4) \t"S', '[1](9) \t"T', 1), "goes to "),
+        (SUBNET + SUBNET, "is told in line 10 already; give one run's output"),
+        (SUBNET.replace("4xNDR", "4xHDR", 1), "Gbit/s here and"),
+        ("# Topology file: generated\n", "tells no node; was ibnetdiscover run as root"),
+        ("vendid=0\n" + "x" * 5000, "line 2: has 5,000 characters"),
+        (LAB, "line 15: the link 'gpu1:eth1 to leaf1:eth1' tells no speed; give --link-gbps"),
+        (LAB.replace("gpu2:eth1", "gpu9:eth1"), "line 17: 'gpu9' is no machine here; add it"),
+        (LAB.replace("gpu2:eth1", "gpu1:eth1"), "'gpu1:eth1' has a cable already (line 15)"),
+        (LAB.replace('"gpu2:eth1", ', ""), "line 17: endpoints is ['leaf2:eth2']; give two"),
+        (LAB.replace("gpu2:eth1", "gpu2"), "'gpu2' is no endpoint; give NODE:INTERFACE"),
+        (LAB.replace("leaf1: {kind: arista_ceos}", "leaf1: {}"), "kind is None; give the node a"),
+        (LAB.replace("1.6T", "fast"), "line 18: 'fast' is not a speed"),
+        (LAB.replace("  nodes:", "  knots:"), "nodes is None; give a containerlab topology"),
+        (BOMB, "aliases written out; is it the right file?"),
+        ('{"instances": []}', "instances: is []; give a list"),
+        ('{"instances": [{"id": 1}]}', "instances[0]: id is 1; give the instance's name"),
+        (
+            '{"instances": [{"id": "a", "network_layers": ["x", "y", "z", "w"]}]}',
+            "instances[0] ('a'): network_layers is",
+        ),
+        (
+            json.dumps(
+                {"instances": [{"id": "a", "network_layers": list("xy"[:n])} for n in (1, 2)]}
+            ),
+            "has 2 network_layers, others above 1; give all as many",
+        ),
+        ('{"h1": {"lldp": 3}}', "h1: is {'lldp': 3}; give what lldpctl -f json prints there"),
+        ('{"h1": {"lldp": {"interface": {"e": {}}}}}', "h1, port e: is {}; give what lldpctl"),
+        (
+            json.dumps(lldp_of(**(PAIR | {"h1": {"eth0": _view("leaf", "swp3", switch=True)}}))),
+            "leaf, port swp1: sees h1:eth0, which sees leaf:swp3; ask both again",
+        ),
+        (
+            json.dumps(lldp_of(**(PAIR | {"h1": {"e": _view("leaf", "swp1", switch=True)}}))),
+            "but h1 has told of no such port; on h1: configure lldp portidsubtype ifname",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, text: str, wanted: str) -> None:
+    """The line or the object, what is wrong with it, and the cure."""
+    with pytest.raises(InputError) as told:
+        _loaded(tmp_path, text)
+    assert any(wanted in f"{problem}" for problem in told.value.problems), told.value.problems
+
+
+def test_two_neighbours_of_one_port_are_refused(tmp_path: Path) -> None:
+    """As behind a hub: a cable has one other end."""
+    views = [{"eth0": _view("a", "x", switch=True)}, {"eth0": _view("b", "x", switch=True)}]
+    with pytest.raises(InputError, match="h1, port eth0: sees 'a' and 'b'"):
+        _loaded(tmp_path, json.dumps({"h1": {"lldp": {"interface": views}}}), link_gbps=100)
+
+
+def test_a_pattern_that_fits_nothing_is_refused(tmp_path: Path) -> None:
+    """With a name of those that are there."""
+    with pytest.raises(InputError, match=r"mapping leaf=tor.*: no machine has such a name"):
+        _loaded(tmp_path, SUBNET, "leaf=tor*")
+    with pytest.raises(InputError, match="unknown 'leef'; did you mean leaf"):
+        _loaded(tmp_path, SUBNET, "leef=tor*")

@@ -67,7 +67,7 @@ async def test_what_if_exits_3_when_flows_would_be_lost(tmp_path: Path) -> None:
         safe = await o.does("show", "what-if", "--drain", "l0,s0")
         assert safe.code == 0, safe.err
         assert safe.out.startswith("now   worst link")
-        lost = await o.does("show", "what-if", "--down", "l0,s0", "--down-switch", "s1")
+        lost = await o.does("show", "what-if", "--down", "l0,s0", "--down", "s1")
         assert lost.code == 3
         assert lost.out.count("no path:") == 2
         assert await o.s.store.versions("f1") == before

@@ -12,14 +12,14 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.common_pb2 import STATE_DRAINED, State
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, Failure
-from heddle_controller.cli.options import link_ref, link_text, with_client
+from heddle_controller.cli.options import WHAT, link_ref, link_text, with_client
 from heddle_controller.cli.output import echo, echo_json
 
 NAMED = 5
 
 
 @click.command("drain")
-@click.argument("what", metavar="SWITCH|A,B[,KEY]")
+@click.argument("what", metavar=WHAT)
 @click.option("--force", is_flag=True, help="Drain it although somebody suffers; that is told.")
 @click.option("--dry-run", is_flag=True, help="Only predict; exit 2 where it would be refused.")
 @click.option("--seconds", type=float, help="Exit 2 if it is not empty after so long.")

@@ -57,6 +57,8 @@ STATES = {
     "drained": common_pb2.STATE_DRAINED,
 }
 STATE = click.Choice(list(STATES))
+WHAT = "SWITCH|A,B[,KEY]"
+"""How commands take a switch or a link."""
 
 
 def state_word(state: int) -> str:

@@ -13,7 +13,7 @@ from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
+from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
 from heddle_controller.cli.output import echo, echo_again, echo_json
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
@@ -114,11 +114,9 @@ def show_explanation(client: Terms, flow: str) -> None:
 
 
 @show.command("what-if")
-@click.option("--down", multiple=True, metavar="A,B[,KEY]", help="As if this link were down.")
-@click.option("--drain", multiple=True, metavar="A,B[,KEY]", help="As if it were drained.")
-@click.option("--up", multiple=True, metavar="A,B[,KEY]", help="As if it were up.")
-@click.option("--down-switch", multiple=True, metavar="NODE", help="As if it were down.")
-@click.option("--drain-switch", multiple=True, metavar="NODE", help="As if it were drained.")
+@click.option("--down", multiple=True, metavar=WHAT, help="As if this link or switch were down.")
+@click.option("--drain", multiple=True, metavar=WHAT, help="As if it were drained.")
+@click.option("--up", multiple=True, metavar=WHAT, help="As if it were up.")
 @click.option("--jobs", type=INPUT_FILE, help="As if the jobs of this jobs.yaml were submitted.")
 @click.option("--without-job", multiple=True, metavar="JOB", help="As if it were deleted.")
 @click.option("--flows", type=INPUT_FILE, help="As if the flows of this flows.csv were demanded.")
@@ -156,10 +154,11 @@ def show_what_if(
 def _add_states(request: pb.WhatIfRequest, states: dict[str, tuple[str, ...]]) -> None:
     words = {"down": "down", "drain": "drained", "up": "up"}
     for option, word in words.items():
-        for link in states.get(option, ()):
-            request.links.add(link=link_ref(link), admin_state=STATES[word])
-        for node in states.get(f"{option}_switch", ()):
-            request.switches.add(node=node, admin_state=STATES[word])
+        for what in states.get(option, ()):
+            if "," in what:
+                request.links.add(link=link_ref(what), admin_state=STATES[word])
+            else:
+                request.switches.add(node=what, admin_state=STATES[word])
 
 
 def _echo_outcome(answer: pb.WhatIfResponse) -> None:

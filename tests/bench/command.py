@@ -43,6 +43,7 @@ from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.nic_ports import measure as nic_ports
 from tests.bench.opensm import OpensmError
+from tests.bench.page import measure as page
 from tests.bench.placing import measure as placing
 from tests.bench.prolog import measure as prolog
 from tests.bench.published import measure as published
@@ -87,6 +88,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "hostile": hostile,
     "reads": reads,
     "viewers": viewers,
+    "page": page,
     "fluid": fluid,
     "queues": queues,
     "published": published,

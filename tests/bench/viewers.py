@@ -29,7 +29,7 @@ from heddle_controller.planner.process import processor_seconds
 from heddle_controller.telemetry.metrics import MetricsServer
 from heddle_controller.telemetry.plans import follow_plans
 from heddle_controller.web.server import WebServer, WebTerms
-from tests.bench.event import LIMIT, ROOT, House, Trials, across, change, house, order
+from tests.bench.event import LIMIT, QUIET, ROOT, House, across, house, order
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches, published_zones
@@ -54,7 +54,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 async def _measured(scale: Scale, screen: Screen) -> list[Row]:
     fabric = published_zones(scale)
     title = f"cost of {VIEWERS} viewers, {len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"
-    blocks = 1 if scale.name == "quick" else 8
+    blocks = 1 if scale.name == "quick" else 6
     rows = []
     with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
         async with house(Path(folder), fabric, metrics=False) as h:
@@ -205,9 +205,11 @@ async def _events(h: House) -> int:
     """Links between switches, lost and back."""
     rows = np.flatnonzero(between_switches(h.fabric))
     links = np.random.default_rng(1).permutation(rows)[:5].tolist()
-    for link in links:
-        await change(h, f"down {link}", Trials())
-        await change(h, f"up {link}", Trials())
+    for words in [f"{way} {link}" for link in links for way in ("down", "up")]:
+        await asyncio.sleep(QUIET)
+        h.marks.clear()
+        await order(h, words)
+        await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
     return 2 * len(links)
 
 

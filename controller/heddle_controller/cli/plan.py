@@ -61,6 +61,13 @@ GENERATIONS = 2**63 - 1
     help="Choose backups for the loss of any one link, or any one switch; none leaves them out.",
 )
 @click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
+@click.option(
+    "--eos",
+    type=FILE,
+    metavar="FOLDER",
+    help="Write SWITCH.eos here for each switch, a traffic policy of Arista EOS to be reviewed,"
+    " and SWITCH.eos.diff, what of it differs from the text that was there.",
+)
 @format_options
 @click.pass_context
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest

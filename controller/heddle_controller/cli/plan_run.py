@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from heddle_controller.cli.eos_files import write_texts
 from heddle_controller.cli.losses import Losses, losses_of
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
@@ -27,6 +28,7 @@ from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.eos import eos_texts
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -56,6 +58,8 @@ class PlanRequest:
     time_limit: float | None = None
     protect: Literal["link", "switch", "none"] = "link"
     out: Path | None = None
+    eos: Path | None = None
+    """Where text for switches of Arista's is written, a file for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class CheckedPlan:
     """Flows whose path moved; 0 without a previous plan."""
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds of each part of the run."""
+    rewritten: list[str] | None = None
+    """Switches whose text is not what it was; None where no text was asked for."""
 
     def record(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -78,6 +84,7 @@ class CheckedPlan:
             "flows": len(plan.flows),
             "unrouted": unrouted_records(plan),
             "notes": list(plan.notes),
+            **({} if self.rewritten is None else {"rewritten": self.rewritten}),
         }
 
 
@@ -140,7 +147,11 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     if request.out:
         tell(f"writing {request.out}")
         timing["write_seconds"] = save_plan(plan, request.out, timing=timing, changed=changed)
-    return CheckedPlan(plan, changed, timing)
+    rewritten = None
+    if request.eos:
+        tell(f"writing text for switches to {request.eos}")
+        rewritten = write_texts(eos_texts(plan, str(request.fabric)), request.eos)
+    return CheckedPlan(plan, changed, timing, rewritten)
 
 
 def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Plan:

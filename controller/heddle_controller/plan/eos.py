@@ -1,0 +1,122 @@
+"""A plan as text for Arista EOS: a traffic policy for each switch, to be read and pasted.
+
+Nothing here opens a session to a switch. A policy is a list of rules, and the first that
+matches decides: source and destination NIC, UDP source ports, RoCE's destination port, and
+``redirect next-hop`` to the other end of the link that the plan has. Rules of exact ports
+stand above those of whole pairs of NICs; what no rule matches is routed as before. Rules
+are named by what they match, so that the texts of two plans differ where the plans do.
+
+Backups are not in it: which link stands in for a lost one is the routing's to say, until
+the text of the next plan is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+
+import numpy as np
+
+from heddle.text import clean
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.flows import ROCE_PORT
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.plan.programs import entries_of
+
+POLICY = "HEDDLE"
+
+Match = tuple[bool, str, str, str]
+"""Whether of any port, source, destination and next hop: addresses."""
+
+
+def eos_texts(plan: Plan, origin: str) -> dict[str, str]:
+    """The configuration of every switch that is programmed, by its id.
+
+    Raises:
+        InputError: with ``origin`` as its source, naming NICs and links of entries that
+            have no address.
+    """
+    structure, entries = plan.fabric.structure, entries_of(plan)
+    problems = list(_unaddressed(structure, entries))
+    if problems:
+        raise InputError(origin, *problems[:MAX_PROBLEMS])
+    switches = (structure.nodes.kind != NodeKind.NIC) & ~structure.hashes
+    return {
+        structure.nodes.ids[switch]: _text(structure, switch, entries.of_switch(switch))
+        for switch in np.flatnonzero(switches).tolist()
+    }
+
+
+def _unaddressed(structure: Structure, entries: Entries) -> Iterator[Problem]:
+    nodes = structure.nodes
+    for nic in np.unique(np.concatenate([entries.source, entries.destination])).tolist():
+        if not nodes.address[nic]:
+            yield Problem(f"nic {nodes.ids[nic]!r}", "has no address, which rules match; give one")
+    for arc in np.unique(entries.primary).tolist():
+        if not _next_hop(structure, arc):
+            ends = "-".join(nodes.ids[row] for row in (structure.tail[arc], structure.head[arc]))
+            end = "source_address" if arc & 1 else "target_address"
+            reason = f"has no {end}, which traffic is redirected to; give the edge both addresses"
+            yield Problem(f"link {ends!r}", reason)
+
+
+def _next_hop(structure: Structure, arc: int) -> str:
+    """Address of the far end of an arc; that of the NIC where it is one without."""
+    ends = structure.links.address
+    told = ends[arc >> 1][0 if arc & 1 else 1] if ends else ""
+    head = int(structure.head[arc])
+    at_nic = structure.nodes.kind[head] == NodeKind.NIC
+    return told or (structure.nodes.address[head] if at_nic else "")
+
+
+def _text(structure: Structure, switch: int, entries: Entries) -> str:
+    ports: dict[Match, list[int]] = defaultdict(list)
+    address = structure.nodes.address
+    columns = (entries.source, entries.destination, entries.source_port, entries.primary)
+    for source, destination, port, arc in zip(*(c.tolist() for c in columns), strict=True):
+        hop = _next_hop(structure, arc)
+        ports[port == ANY_PORT, address[source], address[destination], hop].append(port)
+    lines = [
+        f"! {clean(structure.nodes.ids[switch])}: {len(ports)} rules for {len(entries)} entries",
+        f"! Apply it where traffic of hosts and switches comes in: traffic-policy input {POLICY}",
+        "traffic-policies",
+        f"   no traffic-policy {POLICY}",
+        f"   traffic-policy {POLICY}",
+    ]
+    for match in sorted(ports):
+        lines += _rule(match, ports[match])
+    lines += ["      match ipv4-all-default ipv4", "      match ipv6-all-default ipv6", "!"]
+    return "\n".join([*lines, ""])
+
+
+def _rule(match: Match, ports: Iterable[int]) -> list[str]:
+    anyhow, source, destination, hop = match
+    version = ip_address(source).version
+    length = 32 if version == 4 else 128  # noqa: PLR2004 - of an address
+    told = "" if anyhow else f" source port {_ranges(sorted(ports))} destination port {ROCE_PORT}"
+    name = f"{source}_{destination}_{hop}{'_any' if anyhow else ''}".replace(":", ".")
+    return [
+        f"      match {name} ipv{version}",
+        f"         source prefix {source}/{length}",
+        f"         destination prefix {destination}/{length}",
+        *([f"         protocol udp{told}"] if told else []),
+        "         !",
+        "         actions",
+        f"            redirect next-hop {hop}",
+        "      !",
+    ]
+
+
+def _ranges(ports: list[int]) -> str:
+    """``49152, 49154-49157``: ports that follow each other are told by the first and the last."""
+    found: list[list[int]] = []
+    for port in ports:
+        if found and found[-1][-1] == port - 1:
+            found[-1] = [found[-1][0], port]
+        else:
+            found.append([port])
+    return ", ".join("-".join(map(str, run)) for run in found)

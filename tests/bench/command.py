@@ -58,6 +58,7 @@ from tests.bench.screen import Screen
 from tests.bench.sonic import measure as sonic
 from tests.bench.submits import measure as submits
 from tests.bench.takeover import measure as takeover
+from tests.bench.turns import measure as turns
 from tests.bench.viewers import measure as viewers
 
 FAILED, INTERRUPTED = 1, 130
@@ -93,6 +94,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "queues": queues,
     "published": published,
     "collectives": collectives,
+    "turns": turns,
     "campaign": campaign,
     "race": race,
     "dataplane": dataplane,

@@ -14,16 +14,18 @@ is asked for more than its line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.job import Gpus, Job, Parallelism
 from heddle_controller.traffic.checks import shared_hosts
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
+from heddle_controller.traffic.turns import STEPS, Cycle, Turn
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
@@ -34,6 +36,10 @@ from heddle_emulator.traffic.script import Script, Writer
 from heddle_emulator.traffic.workload import Exchange, Workload
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
+NO_TURNS: Mapping[str, Turn] = MappingProxyType({})
+MOST_SAMPLES = 5e7
+"""Loads of links over time that are kept to see when jobs use which."""
+TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,13 @@ class Iteration:
         return 1 - self.compute_seconds / self.seconds if self.seconds > 0 else 0.0
 
 
-def script_of(fabric: Fabric, placed: Sequence[Placed], iterations: int = 1) -> Script:
-    """Jobs side by side, each so many iterations, all beginning at once.
+def script_of(
+    fabric: Fabric,
+    placed: Sequence[Placed],
+    iterations: int = 1,
+    turns: Mapping[str, Turn] = NO_TURNS,
+) -> Script:
+    """Jobs side by side, each so many iterations, all beginning at once or by ``turns``.
 
     Raises:
         InputError: hosts that are not there, hosts or GPUs in two jobs, degrees that do not fit.
@@ -87,21 +98,33 @@ def script_of(fabric: Fabric, placed: Sequence[Placed], iterations: int = 1) -> 
         raise InputError("jobs", *taken)
     writer = Writer(fabric)
     for one in placed:
-        write_iterations(fabric, writer, one, iterations, NOBODY)
+        write_iterations(fabric, writer, one, iterations, NOBODY, turn=turns.get(one.name))
     return writer.script()
 
 
 def write_iterations(
-    fabric: Fabric, writer: Writer, one: Placed, iterations: int, before: Ints
+    fabric: Fabric,
+    writer: Writer,
+    one: Placed,
+    iterations: int,
+    before: Ints,
+    *,
+    turn: Turn | None = None,
 ) -> Ints:
     """Write iterations of a job after ``before``; returns the activity that ends each.
+
+    With a turn, no iteration begins before it, and one that is late begins at once.
 
     Raises:
         InputError: hosts that are not there, degrees that do not fit.
     """
     exchanges = _Exchanges(fabric, one, writer)
     ends = []
-    for _ in range(iterations):
+    for number in range(iterations):
+        if turn is not None:
+            begins = turn.shift_seconds + number * turn.pace_seconds
+            clock = writer.compute(begins, NOBODY, f"{one.name}/turn")
+            before = writer.meet(np.concatenate([before, clock]), f"{one.name}/turn")
         before = _iteration(writer, one, exchanges, before)
         ends.append(before)
     return np.concatenate([NOBODY, *ends])
@@ -115,16 +138,68 @@ def iterate(
     setting: Setting = PLAIN,
     *,
     timeline: Timeline | None = None,
+    turns: Mapping[str, Turn] = NO_TURNS,
 ) -> list[Iteration]:
-    """Play a script of such jobs, and tell of each; ``timeline`` hears how full links are."""
+    """Play a script of such jobs, and tell of each; ``timeline`` hears how full links are.
+
+    ``turns`` are those of the script. A job's time counts from its first turn.
+    """
     played = play(fabric, script, carried, setting, timeline)
-    return [_told(played, one) for one in placed]
+    shifts = {name: turn.shift_seconds for name, turn in turns.items()}
+    return [_told(played, one, shifts.get(one.name, 0.0)) for one in placed]
 
 
-def _told(played: Played, one: Placed) -> Iteration:
+def _told(played: Played, one: Placed, begun: float) -> Iteration:
     ends = played.ends()
     marks = np.flatnonzero(played.script.label == played.script.labels.index(_end(one)))
-    return Iteration(one.name, ends[_end(one)] / len(marks), one.workload.seconds)
+    return Iteration(one.name, (ends[_end(one)] - begun) / len(marks), one.workload.seconds)
+
+
+def slower(one: Placed, part: float) -> Placed:
+    """The same job, computing longer by such a part."""
+    told = one.workload
+    return replace(one, workload=replace(told, seconds=told.seconds * (1 + part)))
+
+
+def cycles_of(
+    fabric: Fabric, placed: Sequence[Placed], carried: Carried, setting: Setting = PLAIN
+) -> list[Cycle]:
+    """What an iteration of each job is when it is alone, on the paths that it has beside others.
+
+    Links are both ways of those that more than one job uses. None where a job takes no time, or
+    never ends.
+    """
+    writer, before = Writer(fabric), NOBODY
+    for one in placed:
+        before = write_iterations(fabric, writer, one, 1, before)
+    script = writer.script()
+    ends = play(fabric, script, carried, setting).ends()
+    edges = np.array([0.0, *(ends[_end(one)] for one in placed)])
+    seconds = np.diff(edges)
+    if not (len(seconds) and seconds.min() > 0 and np.isfinite(edges).all()):
+        return []
+    arcs = 2 * fabric.link_count
+    timeline = Timeline(max(seconds.min() / STEPS, edges[-1] * arcs / MOST_SAMPLES))
+    play(fabric, script, carried, setting, timeline)
+    loads = timeline.loads()[:, :arcs] / np.maximum(fabric.structure.capacity, TINY)
+    cells = np.concatenate([np.zeros((1, arcs)), np.cumsum(loads, axis=0)])
+    whole = np.diff(_summed(cells, edges / timeline.step_seconds), axis=0)
+    cells = cells[:, np.count_nonzero(whole > TINY, axis=0) > 1]
+    found = []
+    for one, begin, length in zip(placed, edges[:-1], seconds, strict=True):
+        at = (begin + np.arange(STEPS + 1) / STEPS * length) / timeline.step_seconds
+        used = np.diff(_summed(cells, at), axis=0).T * timeline.step_seconds * (STEPS / length)
+        used[used < TINY] = 0.0
+        found.append(Cycle(one.name, float(length), used))
+    return found
+
+
+def _summed(cells: Floats, at: Floats) -> Floats:
+    """Sums up to steps and parts of steps, by sums up to whole steps."""
+    at = np.minimum(at, len(cells) - 1)
+    low = np.minimum(at.astype(np.int64), len(cells) - 2)
+    found: Floats = cells[low] + (at - low)[:, None] * (cells[low + 1] - cells[low])
+    return found
 
 
 def _end(one: Placed) -> str:

@@ -263,3 +263,47 @@ def test_flows_of_jobs_come_as_the_controller_has_them() -> None:
         ]
         assert flows.source_ports().tolist() == asked.source_ports().tolist()
         assert flows.gbps == pytest.approx(asked.gbps)
+
+
+def _half_wide(tmp_path: Path) -> list[str]:
+    """Words for two jobs that share uplinks of half their width, computing as long as they send."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    line = "  gpus_per_host: 2\n  collectives:\n"
+    line += "  - {operation: all_reduce, group: world, bytes: 1000000000}\n"
+    (tmp_path / "jobs.yaml").write_text(
+        "".join(
+            f"- job: {name}\n  hosts: [l0-h{at}, l1-h{at}]\n{line}" for at, name in enumerate("ab")
+        )
+    )
+    words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.02"]
+    return [*words, "--fabric", str(tmp_path / "fabric.json"), "--strategies", "ecmp"]
+
+
+@pytest.mark.parametrize("drift", ["0", "0.02"])
+def test_jobs_in_turns_do_not_wait_for_each_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], drift: str
+) -> None:
+    """Iterations keep the pace of their turns, also where one job is slower than told."""
+    words = [*_half_wide(tmp_path), "--iterations", "8", "--turns", "--drift", drift]
+    assert run([*words, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    without, taken = told["strategies"]["ecmp"], told["strategies"]["ecmp, turns"]
+    for before, after in zip(without, taken, strict=True):
+        pace = told["turns"]["ecmp, turns"][after["name"]]["pace_seconds"]
+        assert 0.035 < after["seconds"] <= pace < before["seconds"]
+    assert run(words) == 0
+    assert "ecmp, turns: a begins at" in capfd.readouterr().out
+
+
+def test_jobs_that_never_meet_have_no_turns(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where links carry all, turns change nothing."""
+    words = _half_wide(tmp_path)
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=1600.0)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    assert run([*words, "--turns", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["strategies"]["ecmp, turns"] == told["strategies"]["ecmp"]
+    assert told["turns"] == {}

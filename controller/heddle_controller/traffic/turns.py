@@ -1,0 +1,253 @@
+"""Turns in time: when jobs begin their iterations, so that their bursts do not meet.
+
+Jobs that compute and communicate in turns share a link well if one communicates while the other
+computes. As in CASSINI (NSDI 2024), iterations of all jobs that meet are laid on one circle, as
+long as a whole number of iterations of each, and turned against each other. Here one shift of a
+job serves all its links at once, so shifts never contradict each other.
+
+A job that keeps its turn begins an iteration no earlier than ``shift + n * pace``, and at once if
+it is late. Turns are given only if they hold: where every iteration takes ``SLACK`` longer than
+told, what bursts still meet and hold each other up is over before the next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Floats, Ints
+
+SLACK = 0.02
+"""Part of an iteration by which it may take longer than told before turns no longer hold."""
+WORTH = 0.05
+"""Turns that save a smaller part of the mean iteration are not given."""
+STEPS = 240
+"""Places on the circle."""
+ROUNDS = 4
+"""The most iterations of a job on one circle, and passes over all jobs in search of shifts."""
+GROWTHS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.4)
+"""Parts of a pace by which it is made longer where bursts do not fit."""
+DRAWS = 64
+"""Ways to begin that stand for jobs without turns."""
+EVEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cycle:
+    """One iteration of a job that is alone in the fabric."""
+
+    job: str
+    seconds: float
+    used: Floats
+    """Part of each link's capacity that it uses, shape (links, steps of equal length)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """When a job begins its iterations."""
+
+    shift_seconds: float
+    """Of the first, after the time that all jobs count from."""
+    pace_seconds: float
+    """From one to the next."""
+    saved: float
+    """Part of its mean iteration that it is expected to save, from 0 to 1."""
+
+
+def turns_of(cycles: Sequence[Cycle]) -> dict[str, Turn]:
+    """Turns of the jobs that gain by them; jobs that share no full link, or gain little, have none.
+
+    Where jobs have no turns, they are taken to begin as it happens, or all at once if that is
+    better. Jobs on a link that is asked for too much are slowed alike.
+
+    Args:
+        cycles: Of jobs of different names, all with the same links.
+
+    Raises:
+        InputError: a name twice, an iteration that takes no time, links used by no number from 0.
+    """
+    _check(cycles)
+    found: dict[str, Turn] = {}
+    for rows, links in _meeting(cycles):
+        found.update(_together([cycles[row] for row in rows], links))
+    return {one.job: found[one.job] for one in cycles if one.job in found}
+
+
+def _check(cycles: Sequence[Cycle]) -> None:
+    names = set()
+    for one in cycles:
+        if one.job in names:
+            raise refuse("job", one.job, "has two iterations; give one")
+        names.add(one.job)
+        if not (np.isfinite(one.seconds) and one.seconds > 0):
+            reason = f"iterates in {one.seconds:g} s; give more than 0"
+            raise refuse("job", one.job, reason)
+        if one.used.ndim != 2 or not one.used.shape[1] or len(one.used) != len(cycles[0].used):  # noqa: PLR2004
+            raise refuse("job", one.job, "does not tell the use of every link in steps; give both")
+        if not (np.isfinite(one.used).all() and (one.used >= 0).all()):
+            raise refuse("job", one.job, "uses links by less than 0 or by no number; correct it")
+
+
+def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
+    """Sets of jobs that meet on links which cannot carry all of them, and those links."""
+    if not cycles:
+        return []
+    most = np.stack([one.used.max(axis=1) for one in cycles])
+    full = (np.count_nonzero(most, axis=0) > 1) & (most.sum(axis=0) > 1 + EVEN)
+    links = np.flatnonzero(full)
+    # Links used alike by the same jobs say the same; one of them is enough.
+    _, first = np.unique(
+        np.concatenate([one.used[links].round(6) for one in cycles], axis=1),
+        axis=0,
+        return_index=True,
+    )
+    links = links[np.sort(first)]
+    member = np.arange(len(cycles))
+    for link in links.tolist():
+        users = np.flatnonzero(most[:, link])
+        member[np.isin(member, member[users])] = member[users].min()
+    sets = []
+    for name in np.unique(member).tolist():
+        rows = np.flatnonzero(member == name)
+        if len(rows) > 1:
+            sets.append((rows.tolist(), links[most[rows][:, links].any(axis=0)]))
+    return sets
+
+
+def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
+    """The best turns of jobs that meet, over all circles and paces that are tried."""
+    seconds = np.array([one.seconds for one in cycles])
+    used = [one.used[links] for one in cycles]
+    best: dict[str, Turn] = {}
+    least = 1 - WORTH
+    for round_trip, counts in _circles(seconds):
+        plain = _on_circle(used, seconds, round_trip, counts)
+        without = 1 + _without(plain, counts) * round_trip / counts / seconds
+        for growth in GROWTHS:
+            circle = round_trip * (1 + growth)
+            pace = circle / counts
+            kept = pace / seconds / without
+            if np.mean(kept) > least - EVEN or kept.max() > 1 + EVEN:
+                break
+            shifts = _holding(used, seconds, circle, counts)
+            if shifts is not None:
+                least = float(np.mean(kept))
+                begin = shifts * (circle / STEPS)
+                columns = zip(cycles, begin, pace, 1 - kept, strict=True)
+                best = {one.job: Turn(float(a), float(b), float(c)) for one, a, b, c in columns}
+                break
+    return best
+
+
+def _holding(used: list[Floats], seconds: Floats, circle: float, counts: Floats) -> Ints | None:
+    """Shifts by which all keep their pace, also where any iteration takes ``SLACK`` longer."""
+    late = seconds * (1 + SLACK)
+    on_time = _on_circle(used, seconds, circle, counts)
+    loads = np.maximum(on_time, _on_circle(used, late, circle, counts))
+    if loads.sum(axis=0).mean(axis=1).max() > 1 + EVEN:
+        return None
+    shifts = _shifts(loads, counts)
+    spare = circle / counts - late
+    holds = _excess(loads, shifts) * circle / counts <= spare + EVEN * circle
+    return shifts if holds.all() else None
+
+
+def _on_circle(used: list[Floats], seconds: Floats, circle: float, counts: Floats) -> Floats:
+    """Use by each job, shape (jobs, links, STEPS)."""
+    columns = zip(used, seconds.tolist(), counts.tolist(), strict=True)
+    return np.stack([_laid(own, length, circle, round(count)) for own, length, count in columns])
+
+
+def _circles(seconds: Floats) -> list[tuple[float, Floats]]:
+    """Lengths of circles, seconds, with the iterations of each job that have room on them."""
+    room = seconds * (1 + SLACK)
+    found: dict[tuple[float, ...], tuple[float, Floats]] = {}
+    for circle in np.unique(np.outer(np.arange(1, ROUNDS + 1), room)).tolist():
+        counts = np.floor(circle / room + EVEN)
+        if counts.min() >= 1 and counts.max() <= STEPS // ROUNDS:
+            found.setdefault(tuple((counts / counts.min()).round(6).tolist()), (circle, counts))
+    return list(found.values())
+
+
+def _laid(used: Floats, seconds: float, circle: float, count: int) -> Floats:
+    """Use of each link on the circle by so many iterations, shape (links, STEPS)."""
+    steps = used.shape[1]
+    total = np.concatenate([np.zeros((len(used), 1)), np.cumsum(used, axis=1)], axis=1)
+    edges = np.arange(STEPS + 1) / STEPS * count
+    whole = np.floor(edges + EVEN)
+    part = np.clip((edges - whole) * (circle / count) / seconds, 0, 1) * steps
+    low = np.minimum(part.astype(np.int64), steps - 1)
+    inside = total[:, low] + (part - low) * (total[:, low + 1] - total[:, low])
+    summed = (whole * total[:, -1:] + inside) * (seconds / steps)
+    mean: Floats = np.maximum(np.diff(summed, axis=1), 0) * (STEPS / circle)
+    return mean
+
+
+def _shifts(loads: Floats, counts: Floats) -> Ints:
+    """Steps by which each job is turned, so that links are asked for least above capacity."""
+    shifts = np.zeros(len(loads), dtype=np.int64)
+    order = np.argsort(-loads.sum(axis=(1, 2)), kind="stable")
+    placed = [int(order[0])]
+    for row in order[1:].tolist():
+        shifts[row] = _best_shift(loads, shifts, placed, row, counts)
+        placed.append(row)
+    for _ in range(ROUNDS if len(loads) > 2 else 0):  # noqa: PLR2004 - of two, one stands still
+        before = shifts.copy()
+        for row in order[1:].tolist():
+            others = [one for one in placed if one != row]
+            shifts[row] = _best_shift(loads, shifts, others, row, counts)
+        if (before == shifts).all():
+            break
+    return shifts
+
+
+def _best_shift(loads: Floats, shifts: Ints, others: list[int], row: int, counts: Floats) -> int:
+    """The middle of the widest range of shifts that are best for a job beside others."""
+    rest = sum(
+        (np.roll(loads[one], shifts[one], axis=1) for one in others), np.zeros(loads[0].shape)
+    )
+    tried = int(np.ceil(STEPS / counts[row]))
+    places = (np.arange(STEPS)[None, :] - np.arange(tried)[:, None]) % STEPS
+    cost = np.zeros(tried)
+    for link in np.flatnonzero(loads[row].any(axis=1)).tolist():
+        cost += np.maximum(loads[row, link][places] + rest[link] - 1, 0).sum(axis=1)
+    best = np.flatnonzero(cost <= cost.min() + EVEN)
+    runs = np.split(best, np.flatnonzero(np.diff(best) > 1) + 1)
+    if len(runs) > 1 and runs[0][0] == 0 and runs[-1][-1] == tried - 1:
+        runs = [np.concatenate([runs[-1], runs[0] + tried]), *runs[1:-1]]
+    widest = max(runs, key=len)
+    return int(widest[len(widest) // 2]) % tried
+
+
+def _excess(loads: Floats, shifts: Ints) -> Floats:
+    """Part of the circle by which each job is held up, by the link that holds it up most."""
+    turned = np.stack([np.roll(own, by, axis=1) for own, by in zip(loads, shifts, strict=True)])
+    over = np.maximum(turned.sum(axis=0) - np.maximum(turned.max(axis=0), 1), 0)
+    most = turned.max(axis=2, keepdims=True)
+    busy = np.divide(turned, most, out=np.zeros_like(turned), where=most > 0)
+    held: Floats = (busy * over).max(axis=1).mean(axis=1)
+    return held
+
+
+def _without(loads: Floats, counts: Floats) -> Floats:
+    """The same of jobs without turns: as they happen to begin, or all at once if that is less."""
+    # Multiples of roots of primes spread evenly, and without a seed.
+    roots = np.sqrt(_primes(len(loads)))
+    draws = np.arange(DRAWS)[:, None] * roots % 1 * STEPS / counts
+    held = np.mean([_excess(loads, draw.astype(np.int64)) for draw in draws], axis=0)
+    at_once = _excess(loads, np.zeros(len(loads), dtype=np.int64))
+    less: Floats = held if held.sum() <= at_once.sum() else at_once
+    return less
+
+
+def _primes(count: int) -> Floats:
+    found: list[int] = []
+    number = 2
+    while len(found) < count:
+        if all(number % one for one in found):
+            found.append(number)
+        number += 1
+    return np.array(found, dtype=np.float64)

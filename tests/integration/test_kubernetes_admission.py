@@ -11,6 +11,7 @@ import yaml
 from heddle.client import Client
 from heddle.v1.placement_pb2 import JobSpec
 from tests.support.kube_api import Json, KubeApi, merge, now
+from tests.support.kube_schemas import HOSTNAME
 from tests.support.kube_world import (
     CHECK,
     MANIFEST,
@@ -387,8 +388,8 @@ def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
     world.put("jobsets", job)
     world.put("hypernodes", {"metadata": {"name": "old", "labels": OURS}, "spec": {"tier": 1}})
     world.put("topologies", {"metadata": {"name": "old", "labels": OURS}, "spec": {}})
-    broken = {"metadata": {"name": "heddle", "labels": OURS}, "spec": {"levels": []}}
-    world.put("topologies", broken)
+    flat = {"levels": [{"nodeLabel": HOSTNAME}]}
+    world.put("topologies", {"metadata": {"name": "heddle", "labels": OURS}, "spec": flat})
     tier = {"metadata": {"name": "heddle-f1-tier-0-l0", "labels": OURS}, "spec": {"tier": 7}}
     world.put("hypernodes", tier)
     world.put("nodes", {"metadata": {"name": "n0", "labels": {}}})
@@ -402,6 +403,7 @@ def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
     planned = world.submit(workload("two", pair(1)))
     world.ready(planned)
     world.conclude(planned, "Finished")
+    wait_until(lambda: world.of("topologies")["heddle"]["spec"] != flat, "levels to be mended")
     world.on_api(lambda api: api.remove("topologies", "", "heddle"))
     (role,) = [
         one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "ClusterRole"
@@ -413,5 +415,5 @@ def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    wait_until(lambda: set(world.api.used) >= allowed, "all that is allowed to be done")
+    wait_until(lambda: set(world.api.used) >= allowed, f"each of {sorted(allowed)} to be done")
     assert set(world.api.used) == allowed

@@ -18,7 +18,7 @@ names may come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from heddle.v1 import plan_pb2 as pb
@@ -31,6 +31,18 @@ def ports_of(first_port: int, qp_count: int) -> list[int]:
     """The ports of the QPs of a flow, QP 0 first; the range wraps round."""
     start = first_port - FIRST_PORT
     return [FIRST_PORT + (start + qp) % PORT_COUNT for qp in range(qp_count)]
+
+
+def ports_text(document: Mapping[str, Any]) -> str:
+    """The same as lines ``SOURCE DESTINATION PORT...`` of addresses, for programs without JSON.
+
+    There is one for each flow whose NICs have addresses, in the order of the document.
+    """
+    told = [
+        [flow["source_address"], flow["destination_address"], *map(str, flow["ports"])]
+        for flow in document["flows"]
+    ]
+    return "".join(f"{' '.join(words)}\n" for words in told if all(words[:2]))
 
 
 def _ports_of_flows(part: pb.JobPorts) -> Iterator[dict[str, list[int]]]:

@@ -8,8 +8,11 @@ no two flows share a pair of NICs; elsewhere the file says why not.
   i mod n-th. It needs a Mooncake that is built with USE_MLX5DV.
 - MORI, ``MORI_MLX5_ENABLE_UDP_SPORT=1`` and ``MORI_GOR_PORT``: four ports; QP i has the i mod 4-th.
 
+- Our own preload library, ``HEDDLE_PRELOAD_PORTS``: the file of lines beside that of JSON. It has
+  ports for each pair of addresses, so it is always set.
+
 UCCL's ``UCCL_UDP_SPORT_BASE`` gives one base, and it is not documented which QP then has which
-port: nothing is written for it. Nor for NCCL, whose QPs have no port that one could set.
+port: nothing is written for it.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ def environment_text(document: Mapping[str, Any], path: Path, writer: str) -> st
 
     Args:
         document: The ports of a job, see ``heddle.ports``.
-        path: The file that holds them.
+        path: The file that holds them as JSON; that of lines is beside it, ending in ``.ports``.
         writer: Which program writes these lines.
     """
     lines = [
         f"# Written by {writer}; which UDP source port each QP of one job has to use.",
         f"HEDDLE_PORTS_FILE={path}",
+        f"HEDDLE_PRELOAD_PORTS={path.with_suffix('.ports')}",
     ]
     lists = {tuple(flow["ports"]) for flow in document["flows"]}
     if len(lists) == 1:

@@ -59,27 +59,35 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def files(job: str) -> set[str]:
+    """Those of a job."""
+    return {f"{job}.{end}" for end in ("json", "ports", "env")}
+
+
 def read(path: Path) -> Any:
     """A JSON file."""
     return json.loads(path.read_text())
 
 
 async def test_files_follow_the_plan(tmp_path: Path) -> None:
-    """A pair of files for each job of the host; they change with the plan, and go with the job."""
+    """Three files for each job of the host; they change with the plan, and go with the job."""
     folder = tmp_path / "run" / "ports"
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
         await commit(s, flows_of({"red": 2, "a/b": 1}))
         async with watching(folder, s.api.port):
-            await until(lambda: folder.exists() and len(names(folder)) == 4)
-            assert names(folder) == {"red.json", "red.env", "a%2Fb.json", "a%2Fb.env"}
+            await until(lambda: folder.exists() and len(names(folder)) == 6)
+            assert names(folder) == {*files("red"), *files("a%2Fb")}
             red = read(folder / "red.json")
             assert (red["fabric"], red["host"], red["job"]) == ("fabrics/f1", "h0.0", "red")
             assert [flow["ports"] for flow in red["flows"]] == [[*range(49152, 49156)]] * 2
             assert [flow["destination"] for flow in red["flows"]] == ["n1.0", "n1.1"]
+            told = {f["destination_address"]: f["source_address"] for f in red["flows"]}
+            lines = [f"{told[to]} {to} 49152 49153 49154 49155" for to in told]
+            assert (folder / "red.ports").read_text().splitlines() == lines
             assert (folder / "red.json").stat().st_mode & 0o777 == 0o644
             await commit(s, flows_of({"red": 2}, qps=2))
-            await until(lambda: names(folder) == {"red.json", "red.env"})
+            await until(lambda: names(folder) == files("red"))
             await until(lambda: read(folder / "red.json")["flows"][0]["ports"] == [49152, 49153])
             await commit(s, flows_of({}))
             await until(lambda: not names(folder))
@@ -105,7 +113,7 @@ async def test_what_it_does_is_counted(tmp_path: Path) -> None:
             await until(lambda: told.write_failures > 0 and not told.connected)
             folder.mkdir()
             await until(lambda: told.connected and told.ports == 2)
-            await until(lambda: names(folder) == {"red.json", "red.env"})
+            await until(lambda: names(folder) == files("red"))
             served = generate_latest(host_registry("h0.0", told)).decode()
             assert 'heddle_host_ports{host="h0.0"} 2.0' in served
             assert 'heddle_host_writes_total{host="h0.0",outcome="done"} 5.0' in served
@@ -131,7 +139,10 @@ async def test_variables_are_written_where_one_list_says_all(tmp_path: Path) -> 
             await commit(s, flows_of({"red": 4}))  # two flows of one pair
             await until(lambda: "MC_MLX5_QP_UDP_SPORTS=" not in path.read_text())
             set_ = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-            assert set_ == [f"HEDDLE_PORTS_FILE={tmp_path}/ports/red.json"]
+            assert set_ == [
+                f"HEDDLE_PORTS_FILE={tmp_path}/ports/red.json",
+                f"HEDDLE_PRELOAD_PORTS={tmp_path}/ports/red.ports",
+            ]
 
 
 async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
@@ -141,7 +152,7 @@ async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
     folder.mkdir()
     for name, text in foreign.items():
         (folder / name).write_text(text)
-    ours = {"red.json", "red.env", "blue.json", "blue.env"}
+    ours = {*files("red"), *files("blue")}
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
         await commit(s, flows_of({"red": 1, "blue": 1}))
@@ -154,7 +165,7 @@ async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
             await until(lambda: any(line["event"].startswith("ports not") for line in logged))
             assert names(folder) == ours | foreign.keys()
     async with serving(tmp_path / "store") as again, watching(folder, gone, again.api.port):
-        await until(lambda: names(folder) == {"blue.json", "blue.env"} | foreign.keys())
+        await until(lambda: names(folder) == files("blue") | foreign.keys())
     assert {name: (folder / name).read_text() for name in foreign} == foreign
 
 
@@ -187,12 +198,12 @@ async def test_a_host_reads_its_own_ports_alone(tmp_path: Path) -> None:
                 await until(partial(more, before))
             assert not names(tmp_path / f"no{at}")
         async with watching(tmp_path / "yes", s.api.port, tls=tls):
-            await until(lambda: names(tmp_path / "yes") == {"red.json", "red.env"})
+            await until(lambda: names(tmp_path / "yes") == files("red"))
         reader = authority.role("reader/ann")
         tls = Tls(reader.ca, reader.cert, reader.key)
         wanted = Wanted("fabrics/f1", "somebody", ["n0.1"])
         async with watching(tmp_path / "nics", s.api.port, wanted=wanted, tls=tls):
-            await until(lambda: names(tmp_path / "nics") == {"red.json", "red.env"})
+            await until(lambda: names(tmp_path / "nics") == files("red"))
 
 
 async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
@@ -215,7 +226,7 @@ async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 0, said.decode()
-        assert names(tmp_path / "ports") == {"red.json", "red.env"}
+        assert names(tmp_path / "ports") == files("red")
 
 
 async def test_bad_settings_end_it_with_a_line_each(tmp_path: Path) -> None:

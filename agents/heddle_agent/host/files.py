@@ -1,4 +1,4 @@
-"""The folder of the ports: ``JOB.json`` and ``JOB.env`` for each job.
+"""The folder of the ports: ``JOB.json``, ``JOB.ports`` and ``JOB.env`` for each job.
 
 A file is replaced in one step, so whoever reads meets a whole one. Only files that say that they
 are of this fabric and this host are ever removed: others' stay, in whatever folder was named.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from heddle.ports import ports_text
 from heddle.ports_environment import environment_text
 
 _LONGEST = 100
@@ -57,16 +58,21 @@ class PortsFolder:
         """
         path = self._file(document["job"], "json")
         told = {**self._owner, **document}
-        changed = _replace(path, json.dumps(told, indent=1).encode() + b"\n")
-        text = environment_text(document, path, "heddle-agent host")
-        return _replace(path.with_suffix(".env"), text.encode()) or changed
+        contents = {
+            ".json": json.dumps(told, indent=1) + "\n",
+            ".ports": ports_text(document),
+            ".env": environment_text(document, path, "heddle-agent host"),
+        }
+        changed = [_replace(path.with_suffix(end), text.encode()) for end, text in contents.items()]
+        return any(changed)
 
     def remove(self, job: str) -> bool:
         """Remove the files of a job that has ended; whether there were any."""
         path = self._file(job, "json")
         if _owner_of(path) != self._owner_of_job(job):
             return False
-        path.with_suffix(".env").unlink(missing_ok=True)
+        for end in (".env", ".ports"):
+            path.with_suffix(end).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         return True
 

@@ -1,7 +1,7 @@
 """The folder of the prolog and the epilog, on a file system that nodes share or on their own.
 
 DIRECTORY/alps-42/0/hosts      job 42 of cluster alps, first start: its hosts in rank order
-DIRECTORY/alps-42/0/n0.json    the ports that QPs of host n0 have to use, and n0.env of them
+DIRECTORY/alps-42/0/n0.json    the ports that QPs of host n0 have to use, and n0.ports, n0.env
 DIRECTORY/alps-42/0/said       why it is not programmed, where it is not
 DIRECTORY/owed/alps-41         has ended, and no controller has heard of it yet
 """
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from heddle.ports import ports_text
 from heddle.ports_environment import environment_text
 
 OWED = "owed"
@@ -98,6 +99,7 @@ def write_ports(folder: Path, host: str, document: Mapping[str, Any]) -> None:
     """The ports of one host, and variables for programs that take them from there."""
     path = folder / f"{host}.json"
     _replace(path, json.dumps(document, indent=1) + "\n")
+    _replace(path.with_suffix(".ports"), ports_text(document))
     text = environment_text(document, path, "heddle slurm prolog")
     _replace(path.with_suffix(".env"), text)
 

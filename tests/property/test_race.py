@@ -38,6 +38,7 @@ def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
 @settings(max_examples=examples(1, 100))
 @given(SEEDS)
 @example(4)
+@example(630991827)  # a way ordered by what was lost then, taken apart when that was mended
 def test_no_wild_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
     """Nor do races with more failures at once, more fabrics, and switches that forget."""
     told = raced(seed, 5, WILD)

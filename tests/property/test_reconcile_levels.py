@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
@@ -15,7 +16,7 @@ from heddle_controller.reconcile.rollout.columns import joined
 from heddle_controller.reconcile.rollout.levels import levels
 from tests.property.test_reconcile_rollout import random_plan
 from tests.support.depth import examples
-from tests.support.reconcile_network import QPS, Network, random_fabric
+from tests.support.reconcile_network import QPS, Network, plan_on, random_fabric, random_path
 from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 
 seeds = st.integers(0, 2**32)
@@ -88,3 +89,24 @@ def test_a_way_falls_level_by_level(seed: int) -> None:
     entries = entries_of(plan)
     level = levels(entries, left.fabric)
     assert (np.diff(level[np.argsort(-entries.stage)]) < 0).all()
+
+
+@settings(max_examples=examples(60))
+@given(seeds)
+def test_a_way_keeps_its_order_whatever_is_lost(seed: int) -> None:
+    """Entries of one path lie the lower the further on, whichever links are down.
+
+    Links that are lost now may be mended before the entries are taken away: the order holds still.
+    """
+    random = Random(seed)
+    switches = random.randint(2, 7)
+    fabric = random_fabric(random, switches, switches)
+    source, destination = random.sample(range(switches, 2 * switches), 2)
+    way = random_path(random, fabric, source, destination)
+    entries = entries_of(plan_on(fabric, [(source, destination)], [[way]]))
+    links = range(fabric.link_count - switches)  # between switches
+    lost = random.sample(links, random.randint(0, len(links)))
+    level = levels(entries, fabric.with_links(dict.fromkeys(lost, State.DOWN)))
+    met = {int(entries.switch[row]): int(level[row]) for row in range(len(entries))}
+    order = [met[tail] for tail in fabric.structure.tail[way].tolist() if tail in met]
+    assert order == sorted(set(order), reverse=True), (seed, lost, order)

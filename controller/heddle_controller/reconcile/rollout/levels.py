@@ -6,6 +6,10 @@ and from each switch without one where the underlay does, until the next entry. 
 level above the highest that its packets go on to, so that "from the source on" (see the package)
 takes it away before anything that it leads to.
 
+An entry whose way is lost may leave its packets to the underlay, and these may come to entries
+above it. Where that makes a circle, entries and underlay are followed as if no link were lost: that
+order stays right when the link is mended.
+
 That is not to be had where entries lead to one another in a circle: those that no packet meets may,
 and those for any source port, if entries for one port stand in between. All entries of such a pair
 of NICs lie the higher the nearer they are to the destination. From the nearest, once it is gone,
@@ -20,7 +24,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
-from heddle_controller.model.underlay import underlay
+from heddle_controller.model.underlay import Underlay, underlay
 from heddle_controller.reconcile.rollout.columns import Groups, dead, distinct
 from heddle_controller.reconcile.rollout.order import LONGEST, longest, pair_codes
 
@@ -31,8 +35,27 @@ def levels(entries: Entries, fabric: Fabric) -> Ints:
     All that is held for any of the pairs of NICs has to be among the entries, at most one with
     each switch and match.
     """
+    lost = dead(entries, fabric)
+    below = underlay(fabric.structure, fabric.carries)
+    far, round_ = _along(entries, lost, below, fabric)
+    circular = np.flatnonzero(round_)
+    if not len(circular):
+        return far
+    some = entries.take(circular)
+    none = np.zeros(len(some), dtype=np.bool_)
+    unlost, round_ = _along(some, none, underlay(fabric.structure), fabric)
+    far[circular] = np.where(round_, _nearness(some, fabric), unlost)
+    return far
+
+
+def _along(entries: Entries, lost: Bools, below: Underlay, fabric: Fabric) -> tuple[Ints, Bools]:
+    """How far up the way of its packets each entry lies, and whether those of its pair circle.
+
+    ``lost`` are entries that may leave their packets to their backup or to the underlay, which is
+    ``below``.
+    """
     kinds = _Kinds.of(entries, fabric.node_count)
-    states, tail, head = _followed(kinds, entries, fabric)
+    states, tail, head = _followed(kinds, entries, lost, below)
     met = kinds.met_at(states)
     # An entry is one row, whichever kinds of packets meet it.
     row = np.where(met != NONE, met, len(entries) + np.arange(len(states)))
@@ -40,8 +63,7 @@ def levels(entries: Entries, fabric: Fabric) -> Ints:
     every, one = _beneath(pair * fabric.node_count + entries.switch, entries.source_port)
     upstream, downstream = np.append(row[tail], every), np.append(row[head], one)
     far, endless = longest(len(entries) + len(states), upstream, downstream)
-    round_ = np.isin(pair, pair[endless[: len(entries)]])
-    return np.where(round_, _nearness(entries, fabric), far[: len(entries)])
+    return far[: len(entries)], np.isin(pair, pair[endless[: len(entries)]])
 
 
 def _beneath(where: Ints, port: Ints) -> tuple[Ints, Ints]:
@@ -108,13 +130,14 @@ class _Kinds:
         return np.where(self.states[at] == states, self.row[at], NONE)
 
 
-def _followed(kinds: _Kinds, entries: Entries, fabric: Fabric) -> tuple[Ints, Ints, Ints]:
+def _followed(
+    kinds: _Kinds, entries: Entries, lost: Bools, below: Underlay
+) -> tuple[Ints, Ints, Ints]:
     """States that packets come to from any entry on, and from which row of them to which."""
-    lost = dead(entries, fabric)
     fresh = states = kinds.states
     steps: list[Ints] = []
     while len(fresh):
-        found = _next(kinds, fresh, entries, lost, fabric)
+        found = _next(kinds, fresh, entries, lost, below)
         steps.append(found)
         fresh = np.setdiff1d(found[1], states)
         states = distinct(np.append(states, fresh))
@@ -122,17 +145,17 @@ def _followed(kinds: _Kinds, entries: Entries, fabric: Fabric) -> tuple[Ints, In
     return states, np.searchsorted(states, tail), np.searchsorted(states, head)
 
 
-def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, fabric: Fabric) -> Ints:
+def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, below: Underlay) -> Ints:
     """The states that may follow some states, shape (2, steps): which, and what comes then.
 
     An entry whose way is lost may have its packets on that, on its backup or on the underlay.
     """
-    structure = fabric.structure
+    structure = below.structure
     row = kinds.met_at(states)
     has = row != NONE
     strayed = has & np.append(lost, False)[row]
     spare = strayed & (np.append(entries.backup, NONE)[row] != NONE)
-    which, arcs = _out(states[strayed | ~has], kinds, fabric)
+    which, arcs = _out(states[strayed | ~has], kinds, below)
     state = np.concatenate([states[has], states[spare], which])
     arc = np.concatenate([entries.primary[row[has]], entries.backup[row[spare]], arcs])
     head = structure.head[arc]
@@ -140,14 +163,13 @@ def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, fabric: Fa
     return np.stack([state, state - state % kinds.nodes + head])[:, on]
 
 
-def _out(states: Ints, kinds: _Kinds, fabric: Fabric) -> tuple[Ints, Ints]:
+def _out(states: Ints, kinds: _Kinds, below: Underlay) -> tuple[Ints, Ints]:
     """Every next hop of the underlay in some states: the state, and the arc."""
-    first, arcs = fabric.structure.out
+    first, arcs = below.structure.out
     node = states % kinds.nodes
     count = first[node + 1] - first[node]
     which = np.repeat(states, count)
     within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
     arc = arcs[np.repeat(first[node], count) + within]
-    below = underlay(fabric.structure, fabric.carries)
     leads = below.forwards(arc, kinds.destination[which // kinds.nodes])
     return which[leads], arc[leads]

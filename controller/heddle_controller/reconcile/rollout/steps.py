@@ -97,7 +97,7 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     unset = np.flatnonzero(ledger.present & (ledger.old_depth != NONE))
     turn = ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)
     unset = unset[turn | lost.index(ledger.old_pair[unset])[1]]
-    unguarded = _unguarded(ledger, stuck, pairs, low)
+    unguarded = _unguarded(ledger, stuck, (pairs, low), (make, unset))
     waiting = Groups(distinct(ledger.old_pair[unguarded]))
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
     kept_up = ledger.undeletable[unset] | stuck[ledger.old.switch[unset]]
@@ -121,24 +121,37 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     return Agenda(sets, adds_risk, deletes, withdraws, blocked, pairs.keys)
 
 
-def _unguarded(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
+def _unguarded(
+    ledger: Ledger, stuck: Bools, pending: tuple[Groups, Ints], turn: tuple[Ints, Ints]
+) -> Ints:
     """Detours beyond which something is going to change, so that they must be guarded first.
 
     One whose own turn comes before that of anything beyond it needs not, unless that is a
-    detour to be made guarded, which is a change as well. One at a switch that
-    is away, or that could not be made guarded, is not waited for, nor is one that could only be
-    taken away after such: it takes another failure, on the new way and before the next plan,
-    for packets to come back to it.
+    detour to be made guarded, which is a change as well. Where QPs part, entries that lie beyond
+    one another may have their turn at once. One at a switch that is away, or that could not be
+    made guarded, is not waited for, nor is one that could only be taken away after such: it takes
+    another failure, on the new way and before the next plan, for packets to come back to it.
+
+    Args:
+        ledger: What there is.
+        stuck: As for ``agenda``.
+        pending: The pairs that lack any, and the least depth of that.
+        turn: Rows of ``desired`` and of ``old`` whose turn it is.
     """
     rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.guarded & ledger.routed)
     rows = rows[~ledger.undeletable[rows]]
     switch = ledger.old.switch[rows]
     rows = rows[ledger.fabric.connected[switch] & ~stuck[switch]]
+    if not len(rows):
+        return rows
+    pairs, low = pending
     partner = ledger.partner[rows]
-    turn = np.where(partner == NONE, ledger.old_depth[rows], np.append(ledger.depth, 0)[partner])
-    turn = np.where(turn == NONE, NEVER, turn)
+    depth = np.where(partner == NONE, ledger.old_depth[rows], np.append(ledger.depth, 0)[partner])
+    depth = np.where(depth == NONE, NEVER, depth)
     pair, height = ledger.old_pair[rows], ledger.old_height[rows]
-    before = pairs.of(low, pair, NEVER) < turn
+    now = pairs.of(low, pair, NEVER)
+    lowest = pairs.of(_changing(ledger, pairs, turn), pair, NEVER)
+    before = (now < depth) | ((now == depth) & (height > lowest))
     least = pairs.least(pair[before], height[before], NEVER)
     rows = rows[height >= pairs.of(least, pair, NEVER)]
     doubtful = ledger.knowledge.unknown[ledger.old.switch[rows]]
@@ -147,6 +160,21 @@ def _unguarded(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
     doubtful &= groups.of(pinned.astype(np.int64), ledger.old_pair[rows], 0) > 0
     unguarded: Ints = rows[~doubtful]
     return unguarded
+
+
+def _changing(ledger: Ledger, pairs: Groups, turn: tuple[Ints, Ints]) -> Ints:
+    """The least height, by pair, of what changes now: rows of ``desired``, and of ``old``.
+
+    A new entry that takes no old one's place is below all: packets of any may come to it.
+    """
+    make, unset = turn
+    replaces = np.flatnonzero(ledger.present & (ledger.partner != NONE))
+    height = np.full(len(ledger.ok), NONE, dtype=np.int64)
+    height[ledger.partner[replaces]] = ledger.old_height[replaces]
+    return np.minimum(
+        pairs.least(ledger.old_pair[unset], ledger.old_height[unset], NEVER),
+        pairs.least(ledger.pair[make], height[make], NEVER),
+    )
 
 
 def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:

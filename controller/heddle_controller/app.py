@@ -177,6 +177,7 @@ def _web(settings: Settings, terms: ServerTerms, reads: Reads) -> WebServer:
             replace(terms.admission, insecure=terms.insecure),
             terms.allowance,
             settings.web_viewers,
+            settings.web_reports,
         ),
     )
 

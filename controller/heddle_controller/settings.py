@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     ``heddle-controller[web]`` installed."""
     web_viewers: int = Field(default=200, ge=1, le=10_000)
     """Browsers that may watch the page at once; others have to ask again."""
+    web_reports: Path | None = None
+    """Folder of drills' reports (``heddle-emulator drill --report``) that the page shows."""
     controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
     """Name of this process among its replicas and in logs."""
 

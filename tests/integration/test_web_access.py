@@ -22,7 +22,9 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from heddle_controller.web.feed import BEAT_SECONDS
 from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms
+from heddle_emulator.report.folder import write
 from tests.integration.certifying import Authority, Pair
+from tests.support.report_evidences import held
 from tests.support.serving import Serving, serving, told_down
 from tests.support.web import SECONDS, Answer, connect, event, fetch
 
@@ -198,6 +200,11 @@ async def test_odd_questions_are_refused_in_words(tmp_path: Path) -> None:
             ("/api/fabrics/none/overview", None, 404),
             ("/api/fabrics/%22%3E/overview", None, 400),
             (f"{of}/switch?id=none", None, 404),
+            (f"{of}/comparison?before=1&after=9", None, 404),
+            (f"{of}/comparison?before=-1", None, 400),
+            (f"{of}/comparison?before=99999999999999999999", None, 400),
+            (f"{of}/comparison", None, 400),
+            (f"{of}/plans?page=odd", None, 400),
             (f"{of}/switch?id=n0.0", None, 404),
             (f"{of}/switch", None, 400),
             (f"{of}/link?source=l0&target=none", None, 404),
@@ -324,3 +331,46 @@ def test_plain_text_stays_on_this_host(tmp_path: Path) -> None:
         pytest.raises(Exception, match="choose another with --web-port"),
     ):
         asyncio.run(starts(replace(OPEN, port=taken.getsockname()[1])))
+
+
+async def test_reports_of_a_folder_are_shown_and_nothing_else_of_it(tmp_path: Path) -> None:
+    """Pages by name, to who may look; they can reach nothing, and no path leads out."""
+    folder = tmp_path / "reports"
+    async with web(tmp_path) as page:
+        assert (await page.get("/api/reports")).json == {"named": False, "reports": []}
+        assert (await page.get("/reports/index.html")).status == 404
+    tokens = granted(tmp_path / "tokens", reader=Role.READER, agent=Role.AGENT)
+    admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
+    reader = {"authorization": f"Bearer {tokens['reader']}"}
+    async with web(tmp_path, replace(OPEN, reports=folder, admission=admission)) as page:
+        assert (await page.get("/api/reports", headers=reader)).json["reports"] == []
+        write(folder, [held()])
+        (folder / "deeper").mkdir()
+        (folder / "deeper" / "x.html").write_text("deeper")
+        (tmp_path / "secret.html").write_text("secret")
+        listed = (await page.get("/api/reports", headers=reader)).json["reports"]
+        assert {one["name"] for one in listed} == {"index.html", "remote-link.html"}
+        report = await page.get("/reports/remote-link.html", headers=reader)
+        assert report.body == (folder / "remote-link.html").read_bytes()
+        assert "default-src 'none'" in report.headers["content-security-policy"]
+        for odd in ("..%2fsecret.html", "%2e%2e/secret.html", "deeper%2fx.html", "junit.xml",
+                    "remote-link.json", "none.html", "%00.html", "a" * 5000 + ".html"):  # fmt: skip
+            assert (await page.get(f"/reports/{odd}", headers=reader)).status == 404, odd
+        for token, status in (("nonsense", 401), (tokens["agent"], 403)):
+            for path in ("/api/reports", "/reports/remote-link.html"):
+                answer = await page.get(path, headers={"authorization": f"Bearer {token}"})
+                assert answer.status == status
+
+
+async def test_who_changed_what_is_told_to_operators_alone(tmp_path: Path) -> None:
+    """With the id of the request, the newest first, of this fabric alone."""
+    tokens = granted(tmp_path / "tokens", reader=Role.READER, operator=Role.OPERATOR)
+    admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
+    async with web(tmp_path, replace(OPEN, admission=admission)) as page:
+        told = {who: await page.get("/api/fabrics/f1/changes",
+                                    headers={"authorization": f"Bearer {token}"})
+                for who, token in tokens.items()}  # fmt: skip
+        assert (told["reader"].status, told["reader"].json["reason"]) == (403, "ROLE_DENIED")
+        changes = told["operator"].json["changes"]
+        assert [one["action"] for one in changes] == ["put_fabric"], changes
+        assert [one["name"] for one in changes] == ["fabrics/f1"]

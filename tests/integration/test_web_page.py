@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from heddle.v1 import demand_pb2
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
@@ -22,12 +23,14 @@ from heddle_emulator.drill.live import LiveFabric, cable_name
 from heddle_emulator.drill.scenario import Step, StepKind
 from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.report.folder import write
 from heddle_emulator.topology import clos
 from tests.integration.browsing import browser
 from tests.support.chromium import Page, browsing
 from tests.support.depth import examples
 from tests.support.ports import free_port
 from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support.report_evidences import held
 from tests.support.waiting import PATIENCE, wait_until
 
 POD = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=4, name="pod")
@@ -37,7 +40,8 @@ JOB = Job(
 )  # fmt: skip
 VIEWS = {
     "": "#verdict", "/map": "[data-painted]", "/jobs": "table", "/job?id=slow": "table",
-    "/flows": "table", "/plans": "table", "/events": "table", "/what-if": "form",
+    "/flows": "table", "/plans": "main div + div table", "/drills": "main p",
+    "/events": "table", "/what-if": "form",
     "/health": "#findings", "/switch?id=l0": "table", "/link?source=l0&target=s0&key=0": "table",
     "/nothing": "main a",
 }  # fmt: skip
@@ -173,6 +177,30 @@ async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) ->
 
 
 @STILL
+async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> None:
+    """The map of measured rates: nothing while nobody measures, then links as flows fill them."""
+    page = still.page
+    await still.open("/map")
+    await page.until("document.querySelector('[data-painted]')")
+    choose = "document.querySelector('#what').value = 'measured';"
+    await page.does(f"{choose} document.querySelector('#what').dispatchEvent(new Event('change'))")
+    async with Client(still.controller.api, "fabrics/f1") as client:
+        _, routes = await client.list_routes()
+        rates = {route.flow: route.gbps / 4 for route in routes}
+        batch = demand_pb2.RateBatch(interval_seconds=1.0, flows=rates, rates_gbps=rates.values())
+        batch.time.GetCurrentTime()
+        message = demand_pb2.ReportRatesRequest(fabric="fabrics/f1", batch=batch)
+        await client.demands.ReportRates(iter([message]))
+    await page.until(f"document.querySelector('[data-measured=\"{len(rates)}\"]')")
+    rows = await page.does("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == 8
+    assert all("50.0 %\t50.0 %\t200.0 %\t200.0 %" in row for row in rows), rows
+    await page.click("tbody a")
+    await page.until("document.querySelector('main').innerText.includes('measured 50.0 %')")
+    assert page.console == []
+
+
+@STILL
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The worst link as it would be is told; the plan stays."""
     page = still.page
@@ -230,6 +258,7 @@ async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
             await still.open(path)
             await page.until("window.played && window.tell")
             await page.does("tell(0, 300)")
+            await page.until(f"document.querySelector('{VIEWS[path]}')")
             before = await grown(page)
             await page.does(f"tell(300, {changes})")
             after = await grown(page)
@@ -265,9 +294,16 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         assert all(end in told for end in ends)
         await page.until("document.querySelector('#verdict').innerText.includes('1 link is down')")
         await page.click("nav a[href='/fabrics/f1/plans']")
-        await page.until(
-            f"document.querySelector('tbody').innerText.includes('{POD.link_label(link)} is down')"
+        lost = f"link lost: {','.join(ends)}"
+        await page.until(f"document.querySelector('tbody')?.innerText.includes('{lost}')")
+        changes = await page.does(
+            "[...document.querySelectorAll('code')].map((one) => one.innerText)"
         )
+        assert len(changes) == 2  # the fabric and the job
+        assert all(changes)
+        await page.click("tbody a[href^='/fabrics/f1/comparison?']")
+        await page.until(f"document.querySelector('#moved')?.innerText.includes('{lost}')")
+        await page.until("document.querySelector('tbody a[href^=\"/fabrics/f1/flow?\"]')")
         await given.open("/map")
         await page.until("document.querySelector('[data-painted]')")
         await steps.do(Step(0.0, StepKind.MEND, (cable_name(POD, link),)))
@@ -303,6 +339,27 @@ async def test_names_with_markup_are_names(tmp_path: Path) -> None:
         await page.click("tbody a")
         await page.until("document.querySelector('#reasons')")
         assert await page.does("document.querySelectorAll('main img, main b').length") == 0
+        assert page.console == []
+
+
+async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path) -> None:
+    """The reports of a folder: listed, opened, and in order as a page; a folder may be empty."""
+    folder = tmp_path / "reports"
+    options = ("--web-port=0", f"--web-reports={folder}")
+    async with (
+        Controller(tmp_path, *options) as controller,
+        Client(controller.api, "fabrics/f1") as client,
+        browsing(tmp_path) as page,
+    ):
+        await client.put_fabric(POD)
+        await page.open(f"{controller.page}fabrics/f1/drills")
+        await page.until("document.querySelector('main').innerText.includes('none yet')")
+        write(folder, [held()])
+        await page.open(f"{controller.page}fabrics/f1/drills")
+        await page.until("document.querySelector('tbody a')")
+        await page.click("tbody a")
+        await page.until("location.pathname === '/reports/remote-link.html'")
+        await page.until("document.body.innerText.includes('The one expectation held')")
         assert page.console == []
 
 

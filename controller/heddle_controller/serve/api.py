@@ -129,6 +129,7 @@ class Api:
             rooms.observations,
             unwell=links.unwell,
         )
+        audit = AuditService(store)
         self.reads = Reads(
             store=store,
             observations=rooms.observations,
@@ -140,6 +141,8 @@ class Api:
             plan=plan,
             overlay=overlay,
             doctor=doctor,
+            audit=audit,
+            rates=self._rates,
             unwell=links.unwell,
         )
         """What another face of this controller may answer from, beside gRPC."""
@@ -158,9 +161,7 @@ class Api:
                 overlay,
             ),
             _service(doctor_pb2, "DoctorService", add_DoctorServiceServicer_to_server, doctor),
-            _service(
-                audit_pb2, "AuditService", add_AuditServiceServicer_to_server, AuditService(store)
-            ),
+            _service(audit_pb2, "AuditService", add_AuditServiceServicer_to_server, audit),
         ]
         self._server = ApiServer(services, server, rooms.meter, store.stale_for)
         self._tasks: list[asyncio.Task[None]] = []

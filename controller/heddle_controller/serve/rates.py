@@ -55,10 +55,14 @@ class RateBook:
         for watcher in self._watchers.get(fabric, ()):
             watcher.offer(rates)
 
+    def newest(self, fabric: str) -> tuple[Rates, ...]:
+        """What each source told last."""
+        return tuple(self._newest.get(fabric, {}).values())
+
     def measured(self, fabric: str) -> dict[str, MeasuredRate]:
         """The newest rate of each flow, by its id: what counted most, where several count it."""
         found: dict[str, MeasuredRate] = {}
-        for rates in self._newest.get(fabric, {}).values():
+        for rates in self.newest(fabric):
             for flow, gbps in zip(rates.flows, rates.gbps.tolist(), strict=True):
                 if flow not in found or found[flow].gbps < gbps:
                     found[flow] = MeasuredRate(rates.time, gbps)
@@ -86,7 +90,7 @@ class RateBook:
         watchers = self._watchers.setdefault(fabric, set())
         watchers.add(watcher)
         try:
-            for rates in list(self._newest.get(fabric, {}).values()):
+            for rates in self.newest(fabric):
                 yield rates
             while not self._closed:
                 for rates in await watcher.take():

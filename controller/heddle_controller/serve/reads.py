@@ -13,12 +13,14 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.audit import AuditService
 from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.overlay import OverlayService
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
+from heddle_controller.serve.rates import RateBook
 from heddle_controller.serve.watch import Changes
 
 
@@ -36,5 +38,7 @@ class Reads:
     plan: PlanService
     overlay: OverlayService
     doctor: DoctorService
+    audit: AuditService
+    rates: RateBook
     unwell: Callable[[str], Mapping[Ends, Condition]]
     """Links of a fabric that agents find something wrong with."""

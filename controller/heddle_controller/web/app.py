@@ -6,10 +6,11 @@ import asyncio
 import gzip
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
@@ -24,13 +25,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from heddle.v1 import doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1 import audit_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
 from heddle_controller.serve import errors
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.auth import CHANGED
 from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.serve.rates import Rates
 from heddle_controller.serve.reads import Reads
 from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import COOKIE, HEADERS, Access
@@ -38,6 +40,7 @@ from heddle_controller.web.audience import NO_STORE, OverviewStream
 from heddle_controller.web.feed import ViewFeed
 from heddle_controller.web.overview import flow_json, link_json
 from heddle_controller.web.plan_view import PlanView, same_structure
+from heddle_controller.web.reports import REPORT_HEADERS, report_of, reports_in
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -51,7 +54,9 @@ UNARY_SECONDS = 60.0
 SLOWEST_TOLD = 50
 """Flows of a job that are told, the slowest first."""
 MOST_ROUTES = 200
-"""Routes of one answer."""
+"""Routes of one answer, and flows that moved."""
+LAST_CHANGES = 200
+"""Records of the audit trail that are looked through."""
 WORTH_PACKING = 1400
 """Bytes below which an answer is sent as it is."""
 STATUS = {
@@ -103,12 +108,22 @@ class Packed:
 class Pages:
     """What is answered to whom."""
 
-    def __init__(self, reads: Reads, access: Access, viewers: int) -> None:
-        """``viewers`` is how many streams there may be at once."""
+    def __init__(
+        self, reads: Reads, access: Access, viewers: int, reports: Path | None = None
+    ) -> None:
+        """As the web server is told.
+
+        Args:
+            reads: What is told.
+            access: Who may look.
+            viewers: How many streams there may be at once.
+            reports: Folder of pages that the emulator wrote.
+        """
         self.feed = ViewFeed(reads)
         self._reads = reads
         self._access = access
         self._most = viewers
+        self._reports = reports
         self._files = _files()
         self._bulk: dict[tuple[str, str], Packed] = {}
         """The newest structure and loads of each fabric."""
@@ -121,10 +136,12 @@ class Pages:
         of = "/api/fabrics/{fabric}"
         reads: list[tuple[str, str, Handler]] = [
             ("/api/fabrics", "FabricService/ListFabrics", self._fabrics),
+            ("/api/reports", READ_PLAN, self._list_reports),
             (f"{of}/overview", READ_PLAN, self._overview),
             (f"{of}/structure", READ_FABRIC, self._structure),
             (f"{of}/loads", READ_PLAN, self._loads),
             (f"{of}/switch", READ_FABRIC, self._switch),
+            (f"{of}/measured", READ_PLAN, self._measured),
             (f"{of}/link", READ_PLAN, self._link),
             (f"{of}/jobs", "PlacementService/ListJobs", self._jobs),
             (f"{of}/job", "PlacementService/GetJob", self._job),
@@ -132,6 +149,9 @@ class Pages:
             (f"{of}/health", "DoctorService/ExamineInstallation", self._health),
             (f"{of}/routes", "PlanService/ListRoutes", self._routes_of),
             (f"{of}/flow", "PlanService/ExplainFlow", self._flow),
+            (f"{of}/plans", "PlanService/ListPlans", self._plans),
+            (f"{of}/comparison", "PlanService/ComparePlans", self._comparison),
+            (f"{of}/changes", "AuditService/ListAuditRecords", self._changes),
             (f"{of}/stream", "PlanService/WatchPlan", self._stream),
         ]
         for path, call, handler in reads:
@@ -147,6 +167,7 @@ class Pages:
         yield Route("/static/{name}", self._file, methods=["GET"])
         for path in ("/", "/fabrics/{rest:path}"):
             yield Route(path, self._page, methods=["GET"])
+        yield Route("/reports/{name}", self._report, methods=["GET"])
 
     async def _answer(self, call: str, handler: Handler, request: Request) -> Response:
         """An answer, or why there is none, in JSON."""
@@ -179,6 +200,21 @@ class Pages:
         if found is None:
             return await self._no_page(request, None)
         return _guarded(found.answer(request))
+
+    async def _list_reports(self, request: Request) -> Response:
+        """Names and times of reports, the newest first; none of a folder that was not named."""
+        del request
+        found = await asyncio.to_thread(reports_in, self._reports) if self._reports else []
+        return _json({"named": self._reports is not None, "reports": found})
+
+    async def _report(self, request: Request) -> Response:
+        """A page that the emulator wrote; "index.html" tells how all ended."""
+        try:
+            self._access.check(request, READ_PLAN)
+            body = await asyncio.to_thread(report_of, self._reports, request.path_params["name"])
+        except errors.Refusal as refusal:
+            return _guarded(_refused(refusal))
+        return Response(body, headers=REPORT_HEADERS, media_type="text/html")
 
     async def _no_page(self, request: Request, error: object) -> Response:
         del request, error
@@ -239,6 +275,17 @@ class Pages:
         tag = f"p{plan.tag}.{record.revision}"
         return (await self._packed(fabric, "loads", tag, partial(plan.json, links))).answer(request)
 
+    async def _measured(self, request: Request) -> Response:
+        """How full links are by what flows were measured to send."""
+        fabric = _fabric(request)
+        record, plan = await self._planned(fabric)
+        links = await self.feed.view(fabric).links(record)
+        rates = self._reads.rates.newest(fabric)
+        newest = max((one.time for one in rates), default=0.0)
+        tag = f"m{plan.tag}.{record.revision}.{newest}"
+        make = partial(plan.measured_json, links, rates)
+        return (await self._packed(fabric, "measured", tag, make)).answer(request)
+
     async def _packed(self, fabric: str, what: str, tag: str, make: Callable[[], bytes]) -> Packed:
         """Made once for each tag; the one before it is forgotten."""
         tag = f"{self.feed.start}.{tag}"
@@ -288,7 +335,8 @@ class Pages:
         if not same_structure(plan.plan.fabric, record.fabric):
             raise errors.not_found("NO_PLAN", "the fabric was put anew, and not planned since")
         down = self._reads.observations.of(fabric).seen(record.fabric).down
-        told = await asyncio.to_thread(_link_json, record.fabric, row, plan, down)
+        rates = self._reads.rates.newest(fabric)
+        told = await asyncio.to_thread(_link_json, record.fabric, row, plan, down, rates)
         ends = (*sorted((told["source"], told["target"])), told["key"])
         unwell = self._reads.unwell(fabric).get((ends[0], ends[1], ends[2]))
         told["condition"] = unwell.reason if unwell else ""
@@ -343,6 +391,40 @@ class Pages:
             plan=names.plan_name(_fabric(request)), flow=_asked(request, "id")
         )
         return _message(await self._reads.plan.ExplainFlow(asked, _NO_CONTEXT))
+
+    async def _plans(self, request: Request) -> Response:
+        """Plans of before, the newest first, and why each followed the one before."""
+        asked = plan_pb2.ListPlansRequest(
+            parent=names.plan_name(_fabric(request)),
+            page_size=100,
+            page_token=request.query_params.get("page", ""),
+        )
+        return _message(await self._reads.plan.ListPlans(asked, _NO_CONTEXT))
+
+    async def _comparison(self, request: Request) -> Response:
+        """What moved from one plan to another."""
+        name = names.plan_name(_fabric(request))
+        before, after = (_number(request, which) for which in ("before", "after"))
+        asked = plan_pb2.ComparePlansRequest(plan=name, before=before, after=after)
+        answer = await self._reads.plan.ComparePlans(asked, _NO_CONTEXT)
+        del answer.moved[MOST_ROUTES:]
+        return _message(answer)
+
+    async def _changes(self, request: Request) -> Response:
+        """What clients changed of a fabric lately, the newest first."""
+        prefix = names.fabric_name(_fabric(request))
+        listed = self._reads.audit.ListAuditRecords
+        head = (await listed(audit_pb2.ListAuditRecordsRequest(page_size=1), _NO_CONTEXT)).head
+        after = max(head.number - LAST_CHANGES, 0)
+        asked = audit_pb2.ListAuditRecordsRequest(after=after, page_size=LAST_CHANGES)
+        records = [
+            _dict(record)
+            for record in reversed((await listed(asked, _NO_CONTEXT)).records)
+            if record.name == prefix or record.name.startswith(f"{prefix}/")
+        ]
+        for record in records:
+            del record["before"], record["after"], record["hash"]
+        return _json({"changes": records})
 
     async def _what_if(self, request: Request) -> Response:
         """As the API's; the fabric's name comes from the address."""
@@ -471,6 +553,14 @@ def _asked(request: Request, name: str) -> str:
     return found
 
 
+def _number(request: Request, name: str) -> int:
+    """A generation, as the address has it; 0 where it is left out."""
+    given: str = request.query_params.get(name, "") or "0"
+    if not (given.isascii() and given.isdecimal() and len(given) < 20):  # noqa: PLR2004 - 64 bits
+        raise refuse("request", name, f"{given[:40]!r} is no generation: see the plans")
+    return int(given)
+
+
 def _link_row(fabric: Fabric, request: Request) -> int:
     source, target = _asked(request, "source"), _asked(request, "target")
     rows = fabric.find_links(source, target, request.query_params.get("key") or None)
@@ -518,14 +608,18 @@ def _switch_json(
     }
 
 
-def _link_json(fabric: Fabric, row: int, plan: PlanView, down: frozenset[int]) -> dict[str, Any]:
+def _link_json(
+    fabric: Fabric, row: int, plan: PlanView, down: frozenset[int], rates: Sequence[Rates]
+) -> dict[str, Any]:
     arcs = (2 * row, 2 * row + 1)
+    measured = plan.measured(rates)
+    forth, back = (float(measured.utilization[arc]) if measured.flows else None for arc in arcs)
     return {
         **link_json(fabric.structure, row),
         "gbps": float(fabric.structure.links.gbps[row]),
         "state": _state(fabric, row, down),
-        "forth": _direction(plan, arcs[0]),
-        "back": _direction(plan, arcs[1]),
+        "forth": {**_direction(plan, arcs[0]), "measured": forth},
+        "back": {**_direction(plan, arcs[1]), "measured": back},
     }
 
 

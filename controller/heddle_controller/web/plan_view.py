@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind,
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.fares import fullest_arcs
+from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed
 
 PER_MILLE = 1000
@@ -64,6 +66,20 @@ class SwitchLinks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What flows really send, link by link."""
+
+    utilization: Floats
+    """Rate over capacity of each arc, by flows with a rate alone."""
+    flows: int
+    """How many these are."""
+    of: int
+    """How many flows there are."""
+    oldest: float
+    """When the oldest of these rates was measured, Unix seconds; infinity without any."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PlanView:
     """A committed plan, as far as people look at it."""
 
@@ -102,16 +118,44 @@ class PlanView:
 
     def json(self, links: SwitchLinks) -> bytes:
         """How full each link between switches is, both ways, in thousandths."""
-        per_mille = np.rint(self.utilization * PER_MILLE).astype(np.int64)
+        return self._json(links, self.utilization)
+
+    def measured_json(self, links: SwitchLinks, rates: Sequence[Rates]) -> bytes:
+        """The same of what was measured, and of how many flows."""
+        told = self.measured(rates)
+        time = told.oldest if told.flows else None
+        return self._json(links, told.utilization, measured=told.flows, flows=told.of, time=time)
+
+    def _json(self, links: SwitchLinks, used: Floats, **more: object) -> bytes:
+        per_mille = np.rint(used * PER_MILLE).astype(np.int64)
         return orjson.dumps(
             {
                 "epoch": self.epoch,
                 "generation": self.generation,
                 "forth": per_mille[2 * links.links],
                 "back": per_mille[2 * links.links + 1],
+                **more,
             },
             option=orjson.OPT_SERIALIZE_NUMPY,
         )
+
+    def measured(self, rates: Sequence[Rates]) -> Measured:
+        """What flows were measured to send, laid on their paths."""
+        flows, paths = self.plan.flows, self.plan.paths
+        row = {flow: row for row, flow in enumerate(flows.ids)}
+        sent, oldest = np.full(len(flows), np.nan), np.inf
+        for one in rates:
+            found = np.array([row.get(flow, NONE) for flow in one.flows], dtype=np.int64)
+            known = np.flatnonzero(found != NONE)
+            if len(known):
+                np.fmax.at(sent, found[known], one.gbps[known])
+                oldest = min(oldest, one.time)
+        of_wanted = np.nan_to_num(sent) / np.where(flows.gbps > 0, flows.gbps, 1.0)
+        gbps = (paths.gbps(flows) * of_wanted[paths.flow])[paths.owner()]
+        capacity = self.plan.fabric.structure.capacity
+        load = np.bincount(paths.arcs, weights=gbps, minlength=len(capacity))
+        used = np.divide(load, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
+        return Measured(used, int(np.count_nonzero(~np.isnan(sent))), len(flows), float(oldest))
 
     def share(self) -> Floats:
         """What each flow gets of its demand if its fullest link is shared by demand; at most 1."""

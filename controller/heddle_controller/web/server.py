@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -55,6 +56,8 @@ class WebTerms:
     allowance: Allowance = field(default_factory=Allowance)
     viewers: int = 200
     """Streams at once."""
+    reports: Path | None = None
+    """Folder of pages that the emulator wrote."""
 
 
 class WebServer:
@@ -74,7 +77,7 @@ class WebServer:
         self._tls = terms.tls
         if terms.tls is not None:
             server_context(terms.tls)  # refused now rather than at the first handshake
-        self._pages = Pages(reads, access, terms.viewers)
+        self._pages = Pages(reads, access, terms.viewers, terms.reports)
         self._socket = _bound(terms)
         self._server = uvicorn.Server(_config(self._pages.app(), terms))
         self._looking: asyncio.Task[None] | None = None

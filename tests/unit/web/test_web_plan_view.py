@@ -10,6 +10,7 @@ from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, NodeKind
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Paths
+from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.web.plan_view import PlanView, SwitchLinks
 from tests.support.depth import fresh_seeds
@@ -75,3 +76,31 @@ def test_columns_name_each_link_between_switches_once() -> None:
     rows = np.flatnonzero(~nic[structure.links.a] & ~nic[structure.links.b]).tolist()
     assert loads["forth"] == [round(1000 * used[2 * row]) for row in rows]
     assert loads["back"] == [round(1000 * used[2 * row + 1]) for row in rows]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", list(fresh_seeds(5, 2000)))
+def test_what_is_measured_is_laid_on_the_paths(seed: int) -> None:
+    """Each flow's rate as its paths share it; of two who count it the one who saw more."""
+    random = np.random.default_rng(seed)
+    given = committed(int(random.integers(2, 5)), int(random.integers(2, 4)))
+    plan, view = given.plan, PlanView.of(given)
+    flows = plan.flows
+    some = random.permutation(len(flows))[: random.integers(0, len(flows) + 1)].tolist()
+    sent = {row: float(random.integers(0, 100)) for row in some}
+    names = (*(flows.ids[row] for row in some), "gone/f0")
+    gbps = np.array([*(sent[row] for row in some), 9.0])
+    counted = [Rates(2.0, 1.0, names, gbps), Rates(1.0, 1.0, names[:1], np.array([-1.0]))]
+    told = view.measured(counted)
+    assert (told.flows, told.of) == (len(some), len(flows)), seed
+    load = np.zeros(2 * plan.fabric.link_count)
+    share = plan.paths.gbps(flows)
+    for path, flow in enumerate(plan.paths.flow.tolist()):
+        for arc in plan.paths.of(path).tolist():
+            load[arc] += sent.get(flow, 0.0) * share[path] / flows.gbps[flow]
+    assert np.allclose(told.utilization * plan.fabric.structure.capacity, load), seed
+    if some:
+        assert told.oldest == 1.0, seed
+    links = SwitchLinks.of(plan.fabric.structure)
+    text = orjson.loads(view.measured_json(links, counted))
+    assert (text["measured"], text["time"] is None) == (len(some), not some), seed

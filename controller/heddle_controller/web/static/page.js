@@ -3,8 +3,9 @@ import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
 
 const QUIET_SECONDS = 6; // without a word for so long, what is shown may be of the past
 const AGAIN_SECONDS = 3;
+const MEASURE = 5000; // milliseconds from one look at what is measured to the next
 const PAUSE = 2000; // milliseconds from one answer to the next question for the same
-const VIEWS = [["", "Overview"], ["map", "Fabric"], ["health", "Doctor"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"]];
+const VIEWS = [["", "Overview"], ["map", "Fabric"], ["health", "Doctor"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"], ["drills", "Drills"]];
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const nav = document.getElementById("nav");
@@ -176,72 +177,135 @@ function eventsView(fabric) {
   return {title: "Events", box, update: (told) => fill(box, eventTable(fabric, told.events, told.events))};
 }
 
-function plansView(fabric) {
-  const box = h("div");
+const moment = (text) => h("time", {datetime: text}, new Date(text).toLocaleString());
+const planTo = (fabric, before, after, text) => to(at(fabric, "comparison", {before, after}), text);
+
+// Why a plan followed the one before, in words.
+function causes(found) {
+  const told = found.map((one) => {
+    const kind = one.kind.toLowerCase().replaceAll("_", " "), more = one.count - one.names.length;
+    return one.names.length ? `${kind}: ${one.names.join(", ")}${more > 0 ? ` and ${more} more` : ""}` : kind;
+  });
+  return told.length ? told.join("; ") : "–";
+}
+
+function plansView(fabric, values) {
+  const newest = h("div"), page = values.get("page") || "";
+  const refused = (error) => { if (error.status === 403) return null; throw error; };
+  const both = async () => ({...await api(fabric, "plans", {page}), ...(await api(fabric, "changes").catch(refused) || {changes: null})});
+  const view = asked("Plans", both, ({plans, changes, next_page_token: next}) => [
+    h("h2", {}, "Plans over time"),
+    table("Which plan followed, why, and what moved", ["Time", "Plan", "Why", "#Flows moved", "#Worst link", "#Proven least", "#Without path", "#Solved in"],
+      plans.map((one, place) => [moment(one.commit_time), one.generation, causes(one.causes),
+        plans[place + 1] ? planTo(fabric, plans[place + 1].generation, one.generation, `${one.changed_count}`) : `${one.changed_count}`,
+        percent(one.max_utilization), percent(one.lower_bound), `${one.unrouted_count}`, `${one.solve_seconds.toFixed(3)} s`]), "no plan yet."),
+    next ? h("p", {}, to(at(fabric, "plans", {page: next}), "Earlier plans")) : null,
+    h("h2", {}, "What clients asked for"),
+    changes === null ? h("p", {class: "note"}, "Who asked for changes is told to operators alone.")
+      : table("The newest first; logs and traces name the same request", ["Time", "Who", "What", "Of", "Request"],
+        changes.map((one) => [moment(one.time), one.actor || "–", one.action.replaceAll("_", " "), one.name.split("/").slice(2).join("/") || "the fabric", h("code", {}, one.request)])),
+  ]);
   const update = (told) => {
     const {plan} = told;
-    fill(
-      box,
-      plan ? facts([
-        ["Newest plan", `${plan.generation}`], ["Committed", clock(plan.commit_time)], ["Solved in", `${plan.solve_seconds.toFixed(3)} s`],
-        ["Flows moved by it", plan.changed.toLocaleString("en")], ["Entries", Number(plan.entries).toLocaleString("en")], ["Epoch of its leader", `${plan.epoch}`],
-        ["Bound proven by", plan.proof],
-      ]) : h("p", {}, "There is no plan yet."),
-      h("h2", {}, "Plans, and what came before each"),
-      eventTable(fabric, told.events.filter((one) => one.kind === "plan"), told.events),
-    );
+    fill(newest, plan ? facts([
+      ["Newest plan", `${plan.generation}`], ["Committed", clock(plan.commit_time)], ["Solved in", `${plan.solve_seconds.toFixed(3)} s`],
+      ["Flows moved by it", plan.changed.toLocaleString("en")], ["Entries", Number(plan.entries).toLocaleString("en")], ["Epoch of its leader", `${plan.epoch}`],
+      ["Bound proven by", plan.proof],
+    ]) : h("p", {}, "There is no plan yet."));
+    view.update(told);
   };
-  return {title: "Plans", box, update};
+  return {title: "Plans", box: h("div", {}, newest, view.box), update};
+}
+
+function comparisonView(fabric, values) {
+  const before = values.get("before") || "", after = values.get("after") || "";
+  const paths = (found) => (found.length ? found.map((path) => h("div", {}, path.nodes.join(" → "))) : "no path");
+  return asked(`Plan ${before} and plan ${after || "now"}`, () => api(fabric, "comparison", {before, after}), (told) => [
+    h("p", {id: "moved"}, `${many(told.moved_count, "flow", "flows")} moved. Why: ${causes(told.causes)}.`),
+    table("The plans", ["", `#Plan ${told.before.generation}`, `#Plan ${told.after.generation}`], [
+      ["Worst link", percent(told.before.certificate?.max_utilization), percent(told.after.certificate?.max_utilization)],
+      ["Flows without a path", `${told.before.unrouted_count}`, `${told.after.unrouted_count}`]]),
+    table("Jobs that fare otherwise", ["Job", "#Slowest flow got", "#Gets"], told.jobs.map((one) => [one.job ? jobTo(fabric, one.job) : "none", ...[one.before, one.after].map((fare) => (fare ? percent(fare.share) : "–"))])),
+    table(told.moved.length < told.moved_count ? `${told.moved.length} of the flows that moved` : "Flows that moved", ["Flow", "Was", "Is"],
+      told.moved.map((one) => [flowTo(fabric, one.flow), paths(one.before), paths(one.after)])),
+  ]);
+}
+
+function drillsView() {
+  return asked("Drills", () => ask("/api/reports"), (told) => {
+    if (!told.named) return h("p", {}, "This controller shows no reports: start it with --web-reports FOLDER, the folder that heddle-emulator drill --report writes.");
+    const whole = told.reports.find((one) => one.name === "index.html");
+    return [
+      whole ? h("p", {}, to("/reports/index.html", "How all of them ended")) : null,
+      table("Reports of drills and campaigns, the newest first", ["Report", "Written"],
+        told.reports.filter((one) => one !== whole).map((one) => [to(`/reports/${encodeURIComponent(one.name)}`, one.name.replace(/\.html$/, "")), moment(new Date(1000 * one.time).toISOString())]),
+        "none yet: heddle-emulator drill FILE --report FOLDER writes them."),
+    ];
+  });
 }
 
 function mapView(fabric) {
   const said = h("p", {id: "cell", role: "status"}, "Point at a cell, or use the arrow keys in a map.");
   const panels = h("div", {class: "panels"}), tables = h("div"), note = h("p", {class: "note"}, "Loading …");
   const way = h("select", {id: "way"}, [["both", "the fuller way"], ["up", "upwards"], ["down", "downwards"]].map(([value, text]) => h("option", {value}, text)));
+  const what = h("select", {id: "what"}, [["planned", "as planned"], ["measured", "as measured"]].map(([value, text]) => h("option", {value}, text)));
   const box = h("div", {},
-    h("p", {}, h("label", {for: "way"}, "Show "), way),
+    h("p", {}, h("label", {for: "what"}, "Links "), what, h("label", {for: "way"}, " seen "), way),
     scale(), note, panels, said, h("h2", {}, "Fullest links"), tables);
-  let structure = null, loads = null, maps = [], wanted = "", busy = false, told = null;
+  let structure = null, loads = null, measured = null, maps = [], wanted = "", turn = 0, busy = false, told = null;
   const name = (link) => ({source: structure.switch.id[structure.link.a[link]], target: structure.switch.id[structure.link.b[link]], key: structure.link.key[link]});
   const open = (cell) => go(at(fabric, "link", name(worst(cell))));
   const worst = (cell) => cell.map(([link]) => link).sort((one, two) => full(two) - full(one))[0];
-  const full = (link) => (loads ? Math.max(loads.forth[link], loads.back[link]) : 0);
+  const seen = () => (what.value === "measured" ? measured : loads);
+  const full = (link, of = seen()) => (of ? Math.max(of.forth[link], of.back[link]) : 0);
+  const said_full = (link) => (measured && what.value === "measured" ? `${(full(link) / 10).toFixed(1)} % full as measured, ${(full(link, loads) / 10).toFixed(1)} % as planned` : `${(full(link) / 10).toFixed(1)} % full`);
   const words = (grid, row, column, cell) => {
     const where = `${grid.rows[row]} × ${grid.columns[column]}: `;
     if (!cell) { said.replaceChildren(where, "no link"); return; }
     const link = worst(cell), off = cell.some(([one]) => told?.links.marks.down.includes(one)) ? ", down" : "";
-    const fuller = loads ? `${(full(link) / 10).toFixed(1)} % full` : "no plan yet";
+    const fuller = loads ? said_full(link) : "no plan yet";
     said.replaceChildren(where, linkTo(fabric, name(link)), ` ${many(cell.length, "link", "links")}, ${fuller}${off}`);
   };
   const paint = () => {
     const marks = {down: new Set(told?.links.marks.down), drained: new Set(told?.links.marks.drained)};
-    for (const map of maps) { map.loads = loads; map.marks = marks; map.way = way.value; map.draw(); }
-    note.textContent = loads ? `Plan ${loads.generation}, ${many(structure.link.a.length, "link", "links")} between switches.` : "There is no plan yet.";
-    const order = loads ? [...loads.forth.keys()].sort((one, two) => full(two) - full(one)).slice(0, 30).filter((link) => full(link) > 0) : [];
-    tables.replaceChildren(table("The thirty fullest", ["Link", "#There", "#Back", "#Speed"],
-      order.map((link) => [linkTo(fabric, name(link)), percent(loads.forth[link] / 1000), percent(loads.back[link] / 1000), gbps(structure.link.gbps[link])])));
+    for (const map of maps) { map.loads = seen(); map.marks = marks; map.way = way.value; map.draw(); }
+    note.textContent = loads ? `Plan ${loads.generation}, ${many(structure.link.a.length, "link", "links")} between switches.${sources()}` : "There is no plan yet.";
+    const order = seen() ? [...seen().forth.keys()].sort((one, two) => full(two) - full(one)).slice(0, 30).filter((link) => full(link) > 0) : [];
+    const both = measured && what.value === "measured", of = (told, link) => [percent(told.forth[link] / 1000), percent(told.back[link] / 1000)];
+    tables.replaceChildren(table("The thirty fullest", ["Link", ...(both ? ["#Measured there", "#Measured back"] : []), "#Planned there", "#Planned back", "#Speed"],
+      order.map((link) => [linkTo(fabric, name(link)), ...(both ? of(measured, link) : []), ...of(loads, link), gbps(structure.link.gbps[link])])));
     box.dataset.painted = loads ? `${loads.epoch}.${loads.generation}` : "none";
+    box.dataset.measured = both ? `${measured.measured}` : "";
+  };
+  const sources = () => {
+    if (!measured || what.value !== "measured") return "";
+    if (!measured.measured) return " No flow was measured yet: agents report counters, hosts may report rates.";
+    return ` ${measured.measured.toLocaleString("en")} of ${many(measured.flows, "flow has a rate", "flows have a rate")}, the oldest of ${new Date(1000 * measured.time).toLocaleTimeString()}; each is laid on the paths of its plan.`;
   };
   const fetchAll = async () => {
     if (busy) return;
     busy = true;
-    const again = wanted;
+    const again = wanted + turn;
     try {
-      const [shape, filled] = await Promise.all([
+      const none = (error) => { if (error.status === 404) return null; throw error; };
+      const [shape, filled, sent] = await Promise.all([
         structure?.revision === told?.revision && structure ? structure : api(fabric, "structure"),
-        api(fabric, "loads").catch((error) => { if (error.status === 404) return null; throw error; }),
+        api(fabric, "loads").catch(none),
+        what.value === "measured" ? api(fabric, "measured").catch(none) : null,
       ]);
       if (shape !== structure) {
         structure = shape;
         maps = grids(structure).map((grid) => new Heatmap(grid, words, open));
         panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas)));
       }
-      loads = filled;
+      [loads, measured] = [filled, sent];
       paint();
     } catch (error) { note.textContent = error.message; }
-    setTimeout(() => { const late = again !== wanted; busy = false; if (late) fetchAll(); }, PAUSE);
+    setTimeout(() => { const late = again !== wanted + turn; busy = false; if (late) fetchAll(); }, PAUSE);
   };
   way.addEventListener("change", paint);
+  what.addEventListener("change", () => { turn++; fetchAll(); });
+  const measuring = setInterval(() => { if (!box.isConnected) clearInterval(measuring); else if (what.value === "measured") { turn++; fetchAll(); } }, MEASURE);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (box.isConnected) { box.querySelector(".scale").replaceWith(scale()); paint(); } });
   fetchAll();
   const update = (now) => {
@@ -299,7 +363,7 @@ function linkView(fabric, values) {
     h("p", {}, "Ends: ", switchOrNic(fabric, told.source), ", ", switchOrNic(fabric, told.target)),
     ...[["forth", told.source, told.target], ["back", told.target, told.source]].map(([way, from, end]) => [
       h("h2", {}, `${from} → ${end}`),
-      h("p", {}, `${many(told[way].flow_count, "flow", "flows")}, ${gbps(told[way].load)} of ${gbps(told.gbps)}; jobs: `, told[way].jobs.length ? told[way].jobs.map((job, place) => [place ? ", " : "", jobTo(fabric, job)]) : "none"),
+      h("p", {}, `${many(told[way].flow_count, "flow", "flows")}, ${gbps(told[way].load)} of ${gbps(told.gbps)}${told[way].measured === null ? "" : `, measured ${percent(told[way].measured)}`}; jobs: `, told[way].jobs.length ? told[way].jobs.map((job, place) => [place ? ", " : "", jobTo(fabric, job)]) : "none"),
       table("Flows over it, those with the fullest links first", FLOW_HEADS, flowRows(fabric, told[way].flows)),
     ]),
   ]);
@@ -436,7 +500,7 @@ function fabricsView() {
 
 // ---- addresses
 
-const BY_NAME = {"": overviewView, map: mapView, health: healthView, jobs: jobsView, job: jobView, flows: flowsView, flow: flowView, switch: switchView, link: linkView, plans: plansView, events: eventsView, "what-if": whatIfView};
+const BY_NAME = {"": overviewView, map: mapView, health: healthView, jobs: jobsView, job: jobView, flows: flowsView, flow: flowView, switch: switchView, link: linkView, plans: plansView, comparison: comparisonView, drills: drillsView, events: eventsView, "what-if": whatIfView};
 let shown = {};
 
 function route(first = false) {

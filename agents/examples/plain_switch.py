@@ -31,9 +31,9 @@ from heddle_agent.fib import (
 
 
 class PlainFib:
-    """Entries in a dictionary. It counts nothing, so it does not claim ``COUNTERS``."""
+    """Entries in a dictionary. It counts nothing, and does not claim to."""
 
-    capabilities = frozenset(Capability) - {Capability.COUNTERS}
+    capabilities = frozenset(Capability) - {Capability.COUNTERS, Capability.UNMATCHED}
 
     def __init__(self, ports: Sequence[NextHop], table_size: int) -> None:
         self.ports, self.table_size, self.withdrawn = ports, table_size, False

@@ -33,6 +33,7 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.gateway import Gateway
@@ -232,7 +233,7 @@ def _dependencies(
     return Dependencies(
         store=store,
         gateway=gateway,
-        observations=Observations(),
+        observations=Observations(_unannounced(settings)),
         clock=SystemClock(),
         metrics=telemetry,
         planner=planners[0],
@@ -244,6 +245,12 @@ def _dependencies(
             rollout=RolloutSettings(patience=settings.rollout_seconds),
         ),
     )
+
+
+def _unannounced(settings: Settings) -> UnannouncedTerms:
+    """Nothing is found where nobody counts."""
+    interval = settings.counter_interval_seconds
+    return UnannouncedTerms(settings.unannounced_share if interval > 0 else 0.0, interval)
 
 
 def _planners(settings: Settings) -> tuple[PlanningProcess, PlanningProcess]:
@@ -285,6 +292,7 @@ async def _api(  # noqa: PLR0917 - what others made, each once
         controller_id=settings.controller_id,
         counter_interval=settings.counter_interval_seconds,
         entry_ttl=settings.entry_ttl_seconds,
+        meters=_unannounced(settings).share > 0,
         peer_keys=KeySchedule(await _secret(settings, store), settings.peer_key_seconds),
     )
     return Api(rooms, server, terms)

@@ -112,6 +112,9 @@ class Settings(BaseSettings):
     """At shutdown, calls under way may take so long."""
     counter_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
     """How often agents report counters; 0 is never."""
+    unannounced_share: float = Field(default=0.1, ge=0, le=1)
+    """Traffic between two NICs that no job and no demand set tells of is planned too, from this
+    share of the NICs' speed on; 0 is never. It is found by counters."""
     entry_ttl_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Agents withdraw entries after so long without a controller; 0 is fail-static."""
     peer_key_secret: Path | None = None

@@ -171,8 +171,8 @@ class World:
                 unwell=unwell,
                 aside=SetAside().of,
             ),
-            "PlacementService": PlacementService(store, intake, changes, advisor),
-            "DemandService": DemandService(store, intake, indexes, rates),
+            "PlacementService": PlacementService(store, intake, changes, advisor, observations),
+            "DemandService": DemandService(store, intake, indexes, rates, observations),
             "PlanService": PlanService(
                 store, changes, indexes, advisor, intake.flows_of_job, observations=observations
             ),

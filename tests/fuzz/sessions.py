@@ -15,6 +15,7 @@ from typing import Any
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import LinkBook
@@ -49,13 +50,13 @@ class Sessions:
         telemetry = Telemetry()
         self._loop, self._store = loop, store
         self._gateway = Gateway(telemetry, 64)
-        self._observations = Observations()
-        counters = CounterBook(FlowIndexes(store), RateBook(), telemetry)
+        self._observations = Observations(UnannouncedTerms(0.1, 1.0))
+        counters = CounterBook(FlowIndexes(store), RateBook(), telemetry, self._observations)
         self._service = AgentService(
             store,
             self._gateway,
             counters,
-            SessionTerms("fuzz", 0.0, 0.0),
+            SessionTerms("fuzz", 0.0, 0.0, meters=True),
             lambda: 1,
             observations=self._observations,
             links=LinkBook(telemetry),

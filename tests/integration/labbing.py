@@ -36,13 +36,20 @@ def fresh_name() -> str:
 
 @contextmanager
 def small_lab(
-    *, programs: bool, rate_mbit: float = 0.0, fabric: Fabric | None = None
+    *,
+    programs: bool,
+    rate_mbit: float = 0.0,
+    fabric: Fabric | None = None,
+    controller: tuple[str, ...] = (),
 ) -> Iterator[tuple[Lab, Programs | None]]:
-    """A fabric, by default the small one, as a lab, converged and with witnesses."""
+    """A fabric, by default the small one, as a lab, converged and with witnesses.
+
+    ``controller`` are further options of its controller, where it has ``programs``.
+    """
     require_lab()
     options = LabOptions(rate_mbit=rate_mbit, seed=1)
     with Lab(mark.claim(fresh_name()), lay_out(fabric or small_fabric()), options) as lab:
-        running = Programs(lab) if programs else None
+        running = Programs(lab, controller=controller) if programs else None
         try:
             bring_up(lab, running)
             witness.place(lab)

@@ -155,6 +155,10 @@ class House:
         self.intake: Intake
         self.store: Store
 
+    def fresh_observations(self) -> Observations:
+        """What a controller process knows of links and traffic when it begins."""
+        return Observations()
+
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
         planner = DirectPlanner(self.engine)
@@ -178,7 +182,7 @@ class House:
     ) -> AsyncIterator[None]:
         """A controller process; ``through`` may put something between it and its ports."""
         raw = await open_embedded(self.path)
-        self.store, self.observations = raw, Observations()
+        self.store, self.observations = raw, self.fresh_observations()
         self.intake = Intake(raw, flows_of_job)
         gateway = MemoryGateway("f1", self.gateway.switches)
         gateway.watch, self.gateway = self.gateway.watch, gateway

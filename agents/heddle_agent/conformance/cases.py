@@ -7,10 +7,25 @@ from dataclasses import dataclass
 
 from heddle_agent.conformance.bench import ADDRESSES, ROCE, SPINES, Bench, far, uplink
 from heddle_agent.conformance.checks import BrokenPromiseError, accepted, among, same, several
-from heddle_agent.fib import Batch, Capability, Choice, Count, Group, Match, NextHop, Packet, Reason
+from heddle_agent.fib import (
+    Batch,
+    Capability,
+    Choice,
+    Count,
+    Group,
+    Match,
+    Metering,
+    NextHop,
+    Nic,
+    Packet,
+    Reason,
+)
 
 PAIR, PORTS = Capability.MATCH_PAIR, Capability.MATCH_PORTS
 BACKUP, COUNTERS, ATOMIC = Capability.BACKUP, Capability.COUNTERS, Capability.ATOMIC_BATCH
+UNMATCHED = Capability.UNMATCHED
+MANY = 2000
+"""Packets of which a backend that notices few pairs notices one all but surely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +273,47 @@ def counters_count_their_entry(bench: Bench) -> None:
     bench.carry(packet(100), 1, 50)
     bench.carry(packet(100, 3), 9, 50)
     same(bench.fib.counters(), {pair(): Count(2, 200), exact(100): Count(4, 650)}, "counters")
+
+
+def noticed(bench: Bench) -> dict[tuple[str, str], Count]:
+    """What no entry matched, by NICs, whether the backend names them by id or by address."""
+    if not isinstance(bench.fib, Metering):
+        raise BrokenPromiseError("it claims UNMATCHED and has no method unmatched")
+    ids = {address: nic for nic, address in ADDRESSES.items()}
+    named = bench.fib.unmatched().items()
+    return {(a.id or ids[a.address], b.id or ids[b.address]): c for (a, b), c in named}
+
+
+def until_noticed(bench: Bench, sent: Packet) -> int:
+    """Send packets until their pair is noticed; how many that took."""
+    for number in range(1, MANY + 1):
+        bench.carry(sent, 1, 100)
+        if (sent.source, sent.destination) in noticed(bench):
+            return number
+    raise BrokenPromiseError(f"{MANY} packets of one pair were not noticed")
+
+
+@case(PAIR, PORTS, UNMATCHED)
+def what_no_entry_matches_is_counted_by_pair(bench: Bench) -> None:
+    """Of metered NICs alone; once a pair is noticed, each of its packets that has no entry."""
+    if isinstance(bench.fib, Metering):
+        bench.fib.meter([Nic("nic0", ADDRESSES["nic0"])])
+    bench.fib.apply(batch({exact(100): Group(SPINES[1]), pair(1): Group(SPINES[2])}))
+    first = until_noticed(bench, packet(101))
+    seen = noticed(bench)["nic0", "far0"]
+    if not (0 < seen.packets <= first and seen.bytes == 100 * seen.packets):
+        raise BrokenPromiseError(f"{first} packets of 100 bytes are counted as {seen}")
+    bench.carry(packet(102), 5, 200)
+    bench.carry(packet(100), 5, 200)
+    bench.carry(packet(101, 1), 5, 200)
+    bench.carry(Packet("nic1", "far0", 101), 5, 200)
+    after = Count(seen.packets + 5, seen.bytes + 1000)
+    same(noticed(bench), {("nic0", "far0"): after}, "counters of what no entry matches")
+    bench.fib.set_overlay(withdrawn=True)
+    bench.carry(packet(102), 1, 200)
+    bench.fib.set_overlay(withdrawn=False)
+    after = Count(after.packets + 1, after.bytes + 200)
+    same(noticed(bench)["nic0", "far0"], after, "counters of what no entry matches")
 
 
 def is_withdrawn(bench: Bench) -> bool:

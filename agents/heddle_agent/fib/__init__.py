@@ -3,10 +3,11 @@
 from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib
 from heddle_agent.fib.names import NicIds, Packets
-from heddle_agent.fib.port import Avoiding, Detouring, Fib
+from heddle_agent.fib.port import Avoiding, Detouring, Fib, Metering
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Underlay
 from heddle_agent.fib.values import (
     ANY_PORT,
+    PAIRS_COUNTED,
     Batch,
     Capability,
     Choice,
@@ -17,6 +18,7 @@ from heddle_agent.fib.values import (
     LinkRisks,
     Match,
     NextHop,
+    Nic,
     Packet,
     Reason,
     Risks,
@@ -26,6 +28,7 @@ from heddle_agent.fib.values import (
 __all__ = [
     "ANY_PORT",
     "DROPPED",
+    "PAIRS_COUNTED",
     "Avoiding",
     "Batch",
     "Capability",
@@ -40,7 +43,9 @@ __all__ = [
     "LinkRisks",
     "Match",
     "MemoryFib",
+    "Metering",
     "NextHop",
+    "Nic",
     "NicIds",
     "Packet",
     "Packets",

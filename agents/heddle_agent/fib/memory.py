@@ -7,8 +7,9 @@ what was programmed and steered, so that a mistake anywhere above shows as a wro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Ecmp, Underlay
 from heddle_agent.fib.values import (
     ANY_PORT,
+    PAIRS_COUNTED,
     Batch,
     Capability,
     Choice,
@@ -27,10 +29,13 @@ from heddle_agent.fib.values import (
     Group,
     Match,
     NextHop,
+    Nic,
     Packet,
     Reason,
     Steering,
 )
+
+Counted = TypeVar("Counted")
 
 _TO_UNDERLAY = -2
 _PRIMARY, _BACKUP = itemgetter(0), itemgetter(1)
@@ -63,6 +68,8 @@ class MemoryFib:
         self._entries: dict[Match, Group] = {}
         self._moved: dict[Group, Choice] = {}  # groups that are not on their primary
         self._counts: dict[Match, Count] = {}
+        self._metered: frozenset[str] = frozenset()
+        self._unmatched: dict[tuple[str, str], Count] = {}
         self._compiled: Compiled | None = None
         self._matches: list[Match] = []  # rows of _compiled
         self._exits: NDArray[np.int64] | None = None  # where each row of _compiled leaves now
@@ -141,21 +148,38 @@ class MemoryFib:
         return hits
 
     def count(self, packets: Packets, sizes: int | Ints) -> None:
-        """Add packets of so many bytes to the counters of the entries that answer them."""
-        if self.withdrawn:
-            return
-        row = self._index().find(packets)
+        """Add packets of so many bytes to the counters of the entries that answer them.
+
+        What none answers is added to the pair of its NICs, if its source is metered.
+        """
+        each = np.broadcast_to(np.asarray(sizes, dtype=np.int64), packets.source.shape)
+        row = self._index().find(packets) if not self.withdrawn else np.full(each.shape, MISS)
         hit = row != MISS
-        each = np.broadcast_to(np.asarray(sizes, dtype=np.int64), row.shape)[hit]
-        rows, which, number = np.unique(row[hit], return_inverse=True, return_counts=True)
-        total = np.zeros(len(rows), dtype=np.int64)
-        np.add.at(total, which, each)
-        for position, seen, size in zip(
-            rows.tolist(), number.tolist(), total.tolist(), strict=True
-        ):
-            match = self._matches[position]
-            before = self._counts.get(match, Count(0, 0))
-            self._counts[match] = Count(before.packets + seen, before.bytes + size)
+        for position, count in _summed(row[hit], each[hit]):
+            _add(self._counts, self._matches[position], count)
+        if not self._metered:
+            return
+        pair = packets.source[~hit] * len(self.names) + packets.destination[~hit]
+        for both, count in _summed(pair, each[~hit]):
+            source, destination = map(self.names.name, divmod(both, len(self.names)))
+            if source in self._metered:
+                self._count_unmatched((source, destination), count)
+
+    def _count_unmatched(self, pair: tuple[str, str], count: Count) -> None:
+        """One that is new takes the place of the least, where all places are taken."""
+        known = self._unmatched
+        if pair not in known and len(known) >= PAIRS_COUNTED:
+            del known[min(known, key=lambda one: known[one].bytes)]
+        _add(known, pair, count)
+
+    def meter(self, sources: Collection[Nic]) -> None:
+        """By their ids."""
+        self._metered = frozenset(nic.id for nic in sources)
+        self._unmatched = {p: c for p, c in self._unmatched.items() if p[0] in self._metered}
+
+    def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
+        """What ``count`` has added to pairs without an entry."""
+        return {(Nic(one), Nic(other)): c for (one, other), c in self._unmatched.items()}
 
     def _index(self) -> Compiled:
         if self._compiled is None:
@@ -242,3 +266,17 @@ class MemoryFib:
         room = self.table_size - len(self._entries) + leaving
         message = f"the table holds {self.table_size} entries and is full"
         return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
+
+
+def _summed(key: Ints, sizes: Ints) -> Iterator[tuple[int, Count]]:
+    """Packets and bytes of each key that occurs."""
+    keys, which, number = np.unique(key, return_inverse=True, return_counts=True)
+    total = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(total, which, sizes)
+    for one, seen, size in zip(keys.tolist(), number.tolist(), total.tolist(), strict=True):
+        yield one, Count(seen, size)
+
+
+def _add(counts: dict[Counted, Count], of: Counted, more: Count) -> None:
+    before = counts.get(of, Count(0, 0))
+    counts[of] = Count(before.packets + more.packets, before.bytes + more.bytes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from heddle_agent.fib.values import Batch, Capability, Count, Failure, Group, Match, Steering
+from heddle_agent.fib.values import Batch, Capability, Count, Failure, Group, Match, Nic, Steering
 
 
 class Fib(Protocol):
@@ -69,7 +69,7 @@ class Fib(Protocol):
 class Avoiding(Protocol):
     """What a backend can besides, whose other methods may then be called from another thread.
 
-    Only ``counters`` may be called while anything but ``avoid`` is.
+    Only ``counters`` and ``unmatched`` may be called while anything but ``avoid`` is.
     """
 
     def avoid(self, hops: Collection[tuple[str, str]]) -> None:
@@ -90,3 +90,19 @@ class Detouring(Protocol):
         No other group takes a detour afterwards. Where the underlay has no other next hop, or the
         backend does not see how it forwards, it is left as it is.
         """
+
+
+@runtime_checkable
+class Metering(Protocol):
+    """What a backend with UNMATCHED can do: count what passes without an entry.
+
+    Only pairs of NICs with much traffic are worth a counter, and there are ``PAIRS_COUNTED`` at
+    most. A backend may overlook a pair's first packets; it counts all that follow, until the pair
+    is quiet for a minute or more.
+    """
+
+    def meter(self, sources: Collection[Nic]) -> None:
+        """From now on, count unmatched packets of these NICs, by destination, and of no others."""
+
+    def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
+        """What each pair sent, source first, since it was noticed."""

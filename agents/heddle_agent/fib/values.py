@@ -176,6 +176,7 @@ class Capability(Enum):
     BACKUP = "a second next hop used at once when the first is lost"
     COUNTERS = "packets and bytes per entry"
     ATOMIC_BATCH = "a batch takes effect at once or not at all"
+    UNMATCHED = "packets and bytes that no entry matches, by pair of NICs"
 
 
 class Reason(Enum):
@@ -200,6 +201,17 @@ class Count(NamedTuple):
 
     packets: int
     bytes: int
+
+
+class Nic(NamedTuple):
+    """A NIC by its id, by its address, or by both: at least one is not empty."""
+
+    id: str = ""
+    address: str = ""
+
+
+PAIRS_COUNTED = 1024
+"""Pairs of NICs of which unmatched packets are counted at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

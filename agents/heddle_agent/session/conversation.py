@@ -19,7 +19,7 @@ import grpc
 import structlog
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_agent.fib import Link
+from heddle_agent.fib import Link, Nic
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
 from heddle_agent.session.names import ReceivedNames
@@ -110,6 +110,9 @@ class Conversation:
                         told = message.peer_configuration
                         peers = {peer.switch: peer.address for peer in told.peers}
                         self._introduced(peers, list(told.keys))
+                    case "metering":
+                        sources = message.metering.sources
+                        await self._worker.meter([Nic(nic.nic, nic.address) for nic in sources])
         finally:
             reports.cancel()
             await asyncio.wait([reports])  # raises only if it is we who are cancelled
@@ -227,7 +230,7 @@ class Conversation:
                     await self._wake.wait()
             except TimeoutError:
                 counted = await self._worker.counters()
-                report = partial(encode.counter_report, counted, time.time())
+                report = partial(encode.counter_report, *counted, time.time())
                 await self._write(await self._worker.away(report))
                 due = loop.time() + counter_interval
             else:

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
-from heddle_agent.fib import Count, Group, Match, Reason
+from heddle_agent.fib import Count, Group, Match, Nic, Reason
 from heddle_agent.session.listing import MOST_TOLD, listing
 from heddle_agent.table import Forwarding, Held, LinkObservation, Receipt, Status
 
@@ -106,25 +106,33 @@ def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.Ag
     return pb.AgentMessage(link_state=pb.LinkStateReport(links=links, full=full))
 
 
-def counter_report(counts: Mapping[Match, Count], now: float) -> pb.AgentMessage:
-    """Counters of entries; those that differ in nothing but the destination port are added up."""
+def counter_report(
+    counts: Mapping[Match, Count], unmatched: Mapping[tuple[Nic, Nic], Count], now: float
+) -> pb.AgentMessage:
+    """Counters of entries, and of what none matched, by pair of NICs.
+
+    Those that differ in nothing but the destination port are added up.
+    """
     sums: dict[tuple[str, str, int], list[int]] = {}
     for (source, destination, source_port, _), count in counts.items():
         total = sums.setdefault((source, destination, source_port), [0, 0])
         total[0] += count.packets
         total[1] += count.bytes
-    rows: dict[str, int] = {}
-    for source, destination, _ in sums:
-        rows.setdefault(source, len(rows))
-        rows.setdefault(destination, len(rows))
+    pairs = [(Nic(source), Nic(destination)) for source, destination, _ in sums]
+    ends = dict.fromkeys(nic for pair in (*pairs, *unmatched) for nic in pair)
+    rows = {nic: row for row, nic in enumerate(ends)}
     return pb.AgentMessage(
         counters=pb.CounterReport(
             time=timestamp(now),
-            endpoints=[pb.Endpoint(nic=nic) for nic in rows],
-            sources=[rows[source] for source, _, _ in sums],
-            destinations=[rows[destination] for _, destination, _ in sums],
+            endpoints=[pb.Endpoint(nic=nic.id, address=nic.address) for nic in rows],
+            sources=[rows[source] for source, _ in pairs],
+            destinations=[rows[destination] for _, destination in pairs],
             source_ports=[port for _, _, port in sums],
             packets=[packets for packets, _ in sums.values()],
             bytes=[size for _, size in sums.values()],
+            unmatched_sources=[rows[source] for source, _ in unmatched],
+            unmatched_destinations=[rows[destination] for _, destination in unmatched],
+            unmatched_packets=[count.packets for count in unmatched.values()],
+            unmatched_bytes=[count.bytes for count in unmatched.values()],
         )
     )

@@ -33,6 +33,8 @@ from heddle_agent.fib import (
     Group,
     Link,
     Match,
+    Metering,
+    Nic,
     Steering,
 )
 from heddle_agent.table import digest
@@ -242,6 +244,15 @@ class Forwarding:
     def counters(self) -> Mapping[Match, Count]:
         """What the entries have carried."""
         return self.fib.counters()
+
+    def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
+        """What pairs of metered NICs have sent without an entry, where the backend can tell."""
+        return self.fib.unmatched() if isinstance(self.fib, Metering) else {}
+
+    def meter(self, sources: Collection[Nic]) -> None:
+        """Whose packets to count where no entry matches them, where the backend can."""
+        if isinstance(self.fib, Metering):
+            self.fib.meter(sources)
 
     def _apply(self) -> Sequence[Failure]:
         failures = self.fib.apply(pending(self.table)) if self.table.dirty else ()

@@ -16,11 +16,11 @@ table goes into the backend, and nobody else may touch it before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from heddle_agent.fib import Count, Failure, Match
+from heddle_agent.fib import Count, Failure, Match, Nic
 from heddle_agent.table.forwarding import Forwarding
 from heddle_agent.table.program import confirm, pending, withdraw
 from heddle_agent.table.push import OperationFailure, Push, PushTargets, Receipt
@@ -28,6 +28,8 @@ from heddle_agent.table.receive import receive
 from heddle_agent.table.state import Table
 
 Result = TypeVar("Result")
+Unmatched: TypeAlias = Mapping[tuple[Nic, Nic], Count]
+"""By pair of NICs, source first."""
 
 
 class TableWorker:
@@ -86,11 +88,22 @@ class TableWorker:
             return self.forwarding.digest()
         return await self._finish(self._read(self.forwarding.digest))
 
-    async def counters(self) -> Mapping[Match, Count]:
-        """What the entries have carried."""
+    async def counters(self) -> tuple[Mapping[Match, Count], Unmatched]:
+        """What the entries have carried, and pairs of NICs without one."""
         if not self.forwarding.can_lend:
-            return self.forwarding.counters()
-        return await self._finish(self._read(self.forwarding.counters))
+            return self._counted()
+        return await self._finish(self._read(self._counted))
+
+    def _counted(self) -> tuple[Mapping[Match, Count], Unmatched]:
+        return self.forwarding.counters(), self.forwarding.unmatched()
+
+    async def meter(self, sources: Collection[Nic]) -> None:
+        """Say whose packets to count where no entry matches them."""
+        order = partial(self.forwarding.meter, sources)
+        if not self.forwarding.can_lend:
+            order()
+            return
+        await self._finish(self._read(order))
 
     async def idle(self) -> None:
         """Wait until all work that was begun is finished."""

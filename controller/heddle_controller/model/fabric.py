@@ -141,6 +141,12 @@ class Structure:
         return {node: row for row, node in enumerate(self.nodes.ids)}
 
     @cached_property
+    def nic_of_address(self) -> dict[str, int]:
+        """Node row by address, of NICs."""
+        nics = np.flatnonzero(self.nodes.kind == NodeKind.NIC).tolist()
+        return {self.nodes.address[row]: row for row in nics if self.nodes.address[row]}
+
+    @cached_property
     def switches(self) -> Ints:
         """Node rows of all switches, ascending."""
         return np.flatnonzero(self.nodes.kind != NodeKind.NIC)

@@ -11,6 +11,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints, State
 from heddle_controller.model.plan import Plan
+from heddle_controller.model.unannounced import JOB, PREFIX, unannounced_rows
 
 Value = TypeVar("Value", int, str)
 
@@ -29,6 +30,9 @@ class CauseKind(StrEnum):
     JOB_CAME = "job-came"
     JOB_GONE = "job-gone"
     FLOWS_CHANGED = "flows-changed"
+    TRAFFIC_FOUND = "traffic-found"
+    """Flows that nobody announced, named by their NICs."""
+    TRAFFIC_GONE = "traffic-gone"
     ROLLED_BACK = "rolled-back"
     """To an earlier plan, which is named by its generation."""
     BETTER_PLAN = "better-plan"
@@ -41,7 +45,7 @@ class Cause:
 
     kind: CauseKind
     names: tuple[str, ...] = ()
-    """Links as "a,b" or "a,b,key", switches, jobs; ``NAMED`` at most."""
+    """Links as "a,b" or "a,b,key", switches, jobs, flows; ``NAMED`` at most."""
     count: int = 0
     """How many there are."""
 
@@ -52,13 +56,28 @@ def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
     Links and switches are compared by row, so that this takes a few passes over their states.
     """
     found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
-    known = set(before.flows.job_names) if before else set()
-    wanted = set(after.flows.job_names)
+    known = {*before.flows.job_names} - {JOB} if before else set()
+    wanted = {*after.flows.job_names} - {JOB}
     found += _named(CauseKind.JOB_CAME, sorted(wanted - known))
     found += _named(CauseKind.JOB_GONE, sorted(known - wanted))
-    if before is not None and known == wanted and not after.flows.same_as(before.flows):
+    old, new = _pairs(before), _pairs(after)
+    found += _named(CauseKind.TRAFFIC_FOUND, sorted(new - old))
+    found += _named(CauseKind.TRAFFIC_GONE, sorted(old - new))
+    if (
+        before is not None
+        and (known, old) == (wanted, new)
+        and not after.flows.same_as(before.flows)
+    ):
         found.append(Cause(CauseKind.FLOWS_CHANGED))
     return tuple(found) or (Cause(CauseKind.BETTER_PLAN),)
+
+
+def _pairs(plan: Plan | None) -> set[str]:
+    """NICs of the flows that nobody announced."""
+    if plan is None:
+        return set()
+    rows = unannounced_rows(plan.flows).tolist()
+    return {plan.flows.ids[row].removeprefix(PREFIX) for row in rows}
 
 
 def _of_fabrics(before: Fabric | None, after: Fabric) -> list[Cause]:

@@ -31,6 +31,7 @@ from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined, no_port_paths
 from heddle_controller.model.program import Entries
+from heddle_controller.model.unannounced import unannounced_rows
 from heddle_controller.place.ask import EQUAL
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition
@@ -42,6 +43,8 @@ WORTH_MOVING = 0.02
 
 Of changes that are no losses; what is compared in the background has a setting.
 """
+YIELDS = 0.001
+"""What a flow that nobody announced weighs, where the least of the others weighs 1."""
 FEW = 256
 """Flows that are planned anew in less than half a second of processor."""
 
@@ -106,9 +109,28 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
             refused.append((origin, unplanned[demands.name]))
         else:
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
-    asked = _asked_of(intent)
+    flows = without_announced(concatenate(parts))
     kept = intent.rollback is not None
-    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, kept, of_jobs)
+    return Wanted(intent.fabric, flows, tuple(refused), _asked_of(intent), kept, of_jobs)
+
+
+def without_announced(flows: Flows) -> Flows:
+    """The flows but for those of pairs that were found and that jobs or demand sets tell of now.
+
+    Those that remain weigh a thousandth of the least that anybody announced.
+    """
+    found = unannounced_rows(flows)
+    if not len(found):
+        return flows
+    reach = max(int(flows.source.max()), int(flows.destination.max())) + 1
+    pair = flows.source * reach + flows.destination
+    told = np.ones(len(flows), dtype=np.bool_)
+    told[found] = False
+    weight = flows.weight.copy()
+    weight[found] = YIELDS * min(1.0, float(weight[told].min(initial=1.0)))
+    kept = told.copy()
+    kept[found] = ~np.isin(pair[found], pair[told])
+    return replace(flows, weight=weight).take(np.flatnonzero(kept))
 
 
 def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[str, float]:

@@ -12,6 +12,8 @@ something else, also while it has no session: whoever is silent has not said tha
 Where switches hash, hosts say which path each source port of their NICs takes. That is soft, too:
 hosts tell every controller again and again, and what a plan was made with is in its ports.
 
+So is what switches count of flows that nobody announced: see ``unannounced``.
+
 A controller that has just begun to lead knows less than the last plan did. What that held to be
 down stays down until the agents at both ends have told all their links in sessions that stand, or
 until patience is over: see ``undecided``. What is told to be down is believed at once.
@@ -30,7 +32,13 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State, Structure
 from heddle_controller.model.port_paths import PortPaths, joined, no_port_paths
 from heddle_controller.reconcile.southbound import AgentSession, LinkReport
-from heddle_controller.state.records import LinkName
+from heddle_controller.reconcile.unannounced import (
+    FoundFlows,
+    PairRates,
+    Unannounced,
+    UnannouncedTerms,
+)
+from heddle_controller.state.records import Intent, LinkName
 
 LinkEnds: TypeAlias = tuple[str, str, str]
 """Lesser node id, greater node id, key as text."""
@@ -79,7 +87,8 @@ class PortReport:
 class LinkStates:
     """Of one fabric; a live view, which each report changes by what it says."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: UnannouncedTerms | None = None) -> None:
+        self.unannounced = Unannounced(terms)
         self.version = 0
         """Grows whenever the state of a link changes."""
         self.change_time = 0.0
@@ -136,6 +145,11 @@ class LinkStates:
     def heard(self) -> AbstractSet[str]:
         """Switches whose agents have told all their links in a session that stands."""
         return self._heard
+
+    def with_unannounced(self, intent: Intent, found: FoundFlows | None = None) -> Intent:
+        """The intent with flows that nobody announced: those of ``found``, or of this moment."""
+        record = (found or self.unannounced.flows).record(intent.fabric.structure)
+        return replace(intent, demands=(*intent.demands, record)) if record else intent
 
     def seen(self, fabric: Fabric) -> SeenLinks:
         """The same by row; takes as long as there are links that ever changed."""
@@ -208,13 +222,17 @@ class LinkStates:
 class Observations:
     """Of all fabrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, unannounced: UnannouncedTerms | None = None) -> None:
+        self._unannounced = unannounced or UnannouncedTerms()
         self._fabrics: dict[str, LinkStates] = {}
         self._listeners: set[_Listener] = set()
 
     def of(self, fabric: str) -> LinkStates:
         """What is known of a fabric."""
-        return self._fabrics.setdefault(fabric, LinkStates())
+        known = self._fabrics.get(fabric)
+        if known is None:
+            known = self._fabrics[fabric] = LinkStates(self._unannounced)
+        return known
 
     def joined(self, about: AgentSession) -> None:
         """A session begins."""
@@ -235,6 +253,12 @@ class Observations:
         if self.of(fabric).report_ports(host, told):
             for listener in self._listeners:
                 listener.tell(fabric)
+
+    def report_pairs(self, about: AgentSession, told: PairRates, now: float, wall: float) -> None:
+        """Take in what a switch counted of pairs that nobody announced; see ``Unannounced``."""
+        if self.of(about.fabric).unannounced.report(about.switch, told, now, wall):
+            for listener in self._listeners:
+                listener.tell(about.fabric)
 
     async def changes(self) -> AsyncIterator[str]:
         """Names of fabrics of which something was told from now on; coalesced, and never ends."""

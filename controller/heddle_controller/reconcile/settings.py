@@ -26,4 +26,6 @@ class ReconcileSettings:
     """Of quiet, until a plan is compared with one made anew."""
     worth_moving: float = 0.02
     """How much fuller than in another plan the worst link is, for flows to move that need not."""
+    found_pace: float = 1.0
+    """Between two plans that only follow flows that nobody announced."""
     rollout: RolloutSettings = field(default_factory=RolloutSettings)

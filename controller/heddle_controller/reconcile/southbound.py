@@ -25,6 +25,7 @@ class Capability(IntEnum):
     BACKUP = 3
     COUNTERS = 4
     ATOMIC_BATCH = 5
+    UNMATCHED = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Stor
 from heddle_controller.reconcile.rollout.driver import Rollout
 from heddle_controller.reconcile.rollout.target import Account, Target
 from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.unannounced import FoundFlows
 from heddle_controller.reconcile.waiting import pause
 from heddle_controller.state.errors import PortError, StaleEpoch
 from heddle_controller.state.records import Committed, Intent, PlanFacts
@@ -96,6 +97,10 @@ class Worker:
         """Links that were taken to be down then."""
         self._ports: PortPaths | None = None
         """What was known of source ports then."""
+        self._found = FoundFlows()
+        """Flows that nobody announced and that were found, as they were taken in last."""
+        self._found_next = 0.0
+        """When others may be taken in: they come from all switches, and need no haste."""
         self._held: frozenset[LinkEnds] | None = None
         """Links that the plan we began with held to be down, until it is known how they are."""
         self._held_until = world.clock.monotonic() + world.settings.rollout.patience
@@ -134,7 +139,9 @@ class Worker:
     async def _work(self) -> None:
         self._wake.set()
         while True:
-            ends = [self._retry_at, self._held_until if self._held else None, self._kept_until]
+            found = None if self._seen().unannounced.flows is self._found else self._found_next
+            held = self._held_until if self._held else None
+            ends = [self._retry_at, held, self._kept_until, found]
             await pause(self._world.clock, self._wake, ends)
             await self._settle()
             self._wake.clear()
@@ -179,10 +186,12 @@ class Worker:
         version = (await world.store.versions(fabric)).intent
         if version == self._version and not self._held and self._is_as_then():
             return
-        intent, down = self._merged(await world.store.intent(fabric))
+        intent, down, found = self._merged(await world.store.intent(fabric))
         ports = intent.fabric.port_paths
-        if intent.version == self._version and down == self._down and ports is self._ports:
+        same = down == self._down and ports is self._ports and found is self._found
+        if intent.version == self._version and same:
             return
+        self._take_in(found)
         self._down, self._ports = down, ports
         start = world.clock.monotonic()
         previous = self._committed.plan if self._committed else None
@@ -212,18 +221,32 @@ class Worker:
     def _is_as_then(self) -> bool:
         """Whether agents and hosts say what they said when the newest plan was made."""
         seen = self._seen()
-        return seen.down == self._down and seen.tells_ports(self._ports)
+        if seen.down != self._down or not seen.tells_ports(self._ports):
+            return False
+        found = seen.unannounced.flows is self._found
+        return found or self._world.clock.monotonic() < self._found_next
 
-    def _merged(self, intent: Intent) -> tuple[Intent, frozenset[LinkEnds]]:
-        """The intent with links DOWN that are taken to be down; and these."""
+    def _take_in(self, found: FoundFlows) -> None:
+        """Plan with these flows that were found, and with no others for a while."""
+        if found is not self._found:
+            self._found = found
+            self._found_next = self._world.clock.monotonic() + self._world.settings.found_pace
+
+    def _merged(self, intent: Intent) -> tuple[Intent, frozenset[LinkEnds], FoundFlows]:
+        """The intent with what is seen; the links that are taken to be down, and flows found."""
         seen, held = self._seen(), self._held or frozenset()
         if self._world.clock.monotonic() >= self._held_until:
             held = frozenset()
         self._held = undecided(held, seen.heard, intent.fabric)
         down = self._held | seen.down
+        due = self._world.clock.monotonic() >= self._found_next
+        found = seen.unannounced.flows if due else self._found
         changed = max(intent.change_time, seen.change_time)
+        if found is not self._found:
+            changed = max(changed, found.change_time)
         fabric = seen.with_ports(with_down(intent.fabric, down))
-        return replace(intent, fabric=fabric, change_time=changed), down
+        merged = replace(intent, fabric=fabric, change_time=changed)
+        return seen.with_unannounced(merged, found), down, found
 
     async def _pick_up(self) -> None:
         """Go on from the plan that the store has, whoever made it."""
@@ -233,6 +256,8 @@ class Worker:
         if committed is None:
             return
         self._committed = committed
+        clock = self._world.clock
+        self._seen().unannounced.adopt(committed.plan, clock.monotonic(), clock.now())
         self._rollout.aim(Target(committed, Account(committed.generation)))
         await self._prepare(committed)
 

@@ -86,7 +86,7 @@ class Api:
         self._changes = Changes(store, rooms.observations)
         self._rates = RateBook()
         self._indexes = indexes = FlowIndexes(store)
-        counters = CounterBook(indexes, self._rates, rooms.meter)
+        counters = CounterBook(indexes, self._rates, rooms.meter, rooms.observations)
         links = LinkBook(rooms.meter)
         fabric = FabricService(
             store,
@@ -96,8 +96,10 @@ class Api:
             unwell=links.unwell,
             aside=rooms.gateway.held_aside,
         )
-        placement = PlacementService(store, rooms.intake, self._changes, rooms.advisor)
-        demand = DemandService(store, rooms.intake, indexes, self._rates)
+        placement = PlacementService(
+            store, rooms.intake, self._changes, rooms.advisor, rooms.observations
+        )
+        demand = DemandService(store, rooms.intake, indexes, self._rates, rooms.observations)
         plan = PlanService(
             store,
             self._changes,

@@ -16,8 +16,10 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.unannounced import SET
 from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
@@ -26,7 +28,8 @@ from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import Page, page
 from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.serve.request import request_of, version_without
-from heddle_controller.state.records import Intent
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import DemandRecord, Intent
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -39,7 +42,15 @@ MAX_BATCH = 1_000_000
 class DemandService(DemandServiceServicer):
     """Demand sets through the intake, rates through the rate book; see demand.proto."""
 
-    def __init__(self, store: Store, intake: Intake, indexes: FlowIndexes, rates: RateBook) -> None:
+    def __init__(
+        self,
+        store: Store,
+        intake: Intake,
+        indexes: FlowIndexes,
+        rates: RateBook,
+        observations: Observations,
+    ) -> None:
+        self._observations = observations
         self._store = store
         self._intake = intake
         self._indexes = indexes
@@ -87,7 +98,9 @@ class DemandService(DemandServiceServicer):
         fabric = names.parse_fabric(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
-        intent, index = await self._store.intent(fabric), await self._indexes.of(fabric)
+        seen = self._observations.of(fabric)
+        intent = seen.with_unannounced(await self._store.intent(fabric))
+        index = await self._indexes.of(fabric)
         return await asyncio.to_thread(_sets, fabric, intent, index, part)
 
     @override
@@ -99,7 +112,7 @@ class DemandService(DemandServiceServicer):
         part = page(
             request.name, request.page_size, request.page_token, default=1000, ceiling=10000
         )
-        record = await self._store.get_demands(fabric, name)
+        record = await self._record(fabric, name)
         first = part.row(record.etag)
         last = min(first + part.size, len(record.demands))
         return pb.ListDemandsResponse(
@@ -107,12 +120,24 @@ class DemandService(DemandServiceServicer):
             next_page_token=part.token(last, record.etag) if last < len(record.demands) else "",
         )
 
+    async def _record(self, fabric: str, name: str) -> DemandRecord:
+        if name != SET:
+            return await self._store.get_demands(fabric, name)
+        structure = (await self._store.get_fabric(fabric)).fabric.structure
+        found = self._observations.of(fabric).unannounced.flows.record(structure)
+        if found is None:
+            raise NotFound(names.demands_name(fabric, name))
+        return found
+
     @override
     async def DeleteDemands(
         self, request: pb.DeleteDemandsRequest, context: Context
     ) -> pb.DeleteDemandsResponse:
         """Its flows go with the next plan."""
         fabric, name = names.parse_demands(request.name, "name")
+        if name == SET:
+            why = "it holds what switches count; announce these flows, or wait until they end"
+            raise refuse("request", "name", f"{SET!r} cannot be deleted: {why}")
         asked = request_of(request.request_id)
         await self._store.delete_demands(fabric, name, request=asked)
         version = await version_without(self._store, fabric)
@@ -164,7 +189,8 @@ def _sets(
 ) -> pb.ListDemandSetsResponse:
     plan, rows = (index.plan, index.rows) if index else (None, {})
     facts = demand_facts(intent, plan, rows)
-    found = [record for record in intent.demands if record.name > part.after]
+    every = sorted(intent.demands, key=lambda record: record.name)
+    found = [record for record in every if record.name > part.after]
     shown = found[: part.size]
     return pb.ListDemandSetsResponse(
         demand_sets=[codec.record_to_pb(fabric, one, facts[one.name]) for one in shown],

@@ -12,9 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
+from heddle_controller.model.unannounced import unannounced_rows
 from heddle_controller.plan.explain import paths_of
 from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.plan.fares import Fares, fares_of
@@ -68,6 +69,8 @@ class FlowIndex:
         """Source port of QP 0 of each flow."""
         if known and "rows" in vars(known):
             self.rows = known.rows
+        if known and "announced_pairs" in vars(known):
+            self.announced_pairs = known.announced_pairs
 
     def is_made_of(self, committed: Committed) -> bool:
         """Whether a plan is the one that it was made of.
@@ -115,6 +118,20 @@ class FlowIndex:
             return False
         row = self.rows.get(flow)
         return row is None or len(paths_of(self.plan, row)) <= FEW_PATHS
+
+    @cached_property
+    def announced_pairs(self) -> Ints:
+        """The pairs of all flows that somebody announced, ascending."""
+        found = np.zeros(len(self.plan.flows), dtype=np.bool_)
+        found[unannounced_rows(self.plan.flows)] = True
+        pairs: Ints = (self.by_port.code // PORTS)[~found[self.by_port.order]]
+        return pairs
+
+    def announced(self, pair: Ints) -> Bools:
+        """Which of these pairs a job or a demand set tells of."""
+        at = np.searchsorted(self.announced_pairs, pair)
+        found: Bools = np.append(self.announced_pairs, NONE)[at] == pair
+        return found
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""

@@ -26,6 +26,8 @@ KINDS = {
     CauseKind.JOB_CAME: pb.PlanCause.JOB_CAME,
     CauseKind.JOB_GONE: pb.PlanCause.JOB_GONE,
     CauseKind.FLOWS_CHANGED: pb.PlanCause.FLOWS_CHANGED,
+    CauseKind.TRAFFIC_FOUND: pb.PlanCause.TRAFFIC_FOUND,
+    CauseKind.TRAFFIC_GONE: pb.PlanCause.TRAFFIC_GONE,
     CauseKind.ROLLED_BACK: pb.PlanCause.ROLLED_BACK,
     CauseKind.BETTER_PLAN: pb.PlanCause.BETTER_PLAN,
 }

@@ -18,6 +18,7 @@ from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import admit_job
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
@@ -27,7 +28,7 @@ from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import check_free
 from heddle_controller.state.errors import FailedPrecondition
-from heddle_controller.state.records import JobRecord
+from heddle_controller.state.records import Intent, JobRecord
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -35,8 +36,16 @@ Context = aio.ServicerContext[Any, Any]
 class PlacementService(PlacementServiceServicer):
     """Reads from the store, writes through the intake; see placement.proto."""
 
-    def __init__(self, store: Store, intake: Intake, changes: Changes, advisor: Planner) -> None:
+    def __init__(
+        self,
+        store: Store,
+        intake: Intake,
+        changes: Changes,
+        advisor: Planner,
+        observations: Observations,
+    ) -> None:
         """``advisor`` is asked how jobs would fare."""
+        self._observations = observations
         self._store = store
         self._intake = intake
         self._changes = changes
@@ -113,6 +122,11 @@ class PlacementService(PlacementServiceServicer):
                     yield pb.JobEvent(synced=True)
                 before = {record.job.name: record for record in records}
 
+    async def _intent(self, fabric: str) -> Intent:
+        """What is wanted, and what hosts send besides."""
+        intent = await self._store.intent(fabric)
+        return self._observations.of(fabric).with_unannounced(intent)
+
     @override
     async def OrderRanks(
         self, request: pb.OrderRanksRequest, context: Context
@@ -121,7 +135,7 @@ class PlacementService(PlacementServiceServicer):
         fabric = names.parse_fabric(request.parent, "parent")
         name = names.check_id(request.replaces or ORDERED, "replaces")
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
-        intent = await self._store.intent(fabric)
+        intent = await self._intent(fabric)
         await asyncio.to_thread(admit_job, intent.fabric, job, self._intake.flows_of_job)
         check_free(job, intent.jobs)
         committed = await self._store.committed(fabric)
@@ -140,7 +154,7 @@ class PlacementService(PlacementServiceServicer):
     ) -> pb.RecommendPlacementResponse:
         """By the plans that the job would have; a client that goes away ends the work."""
         fabric = names.parse_fabric(request.parent, "parent")
-        intent = await self._store.intent(fabric)
+        intent = await self._intent(fabric)
         reserved = await self._store.list_reservations(fabric)
         ask = await asyncio.to_thread(placements.ask_from_pb, request, intent, reserved)
         await asyncio.to_thread(admit_job, intent.fabric, ask.job, self._intake.flows_of_job)

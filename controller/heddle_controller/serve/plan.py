@@ -223,9 +223,10 @@ class PlanService(PlanServiceServicer):
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
         """The plan that would be made, beside the newest one; nothing is committed."""
         fabric = names.parse_fabric(request.fabric, "fabric")
-        intent = await self._store.intent(fabric)
+        seen = self._observations.of(fabric)
+        intent = seen.with_unannounced(await self._store.intent(fabric))
         committed = await self._store.committed(fabric)
-        down = self._observations.of(fabric).seen(intent.fabric).down
+        down = seen.seen(intent.fabric).down
         supposed = await asyncio.to_thread(suppose, intent, down, request, self._flows_of_job)
         standing = committed.plan if committed is not None else None
         found = await self._advisor.what_if(intent, supposed, standing)

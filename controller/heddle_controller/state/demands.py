@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import orjson
 
 from heddle_controller.model.demand import Demands
+from heddle_controller.model.errors import Problem
+from heddle_controller.model.unannounced import SET
 from heddle_controller.state.audit_texts import demands_text
 from heddle_controller.state.change import (
     ABSENT,
@@ -20,7 +22,7 @@ from heddle_controller.state.change import (
     fingerprint,
 )
 from heddle_controller.state.codec.demands import pack_demands
-from heddle_controller.state.errors import NotFound
+from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.ids import check_ids, jobs_meant
 from heddle_controller.state.records import DemandRecord
 from heddle_controller.state.view import JOB, REVISION, View, check_known, check_revision
@@ -86,6 +88,9 @@ def put_demands(
     Raises as ``WorkStore.put_demands`` tells.
     """
     check_revision(view, put.checked)
+    if put.name == SET:
+        reason = "holds what switches count of flows that nobody announced; take another name"
+        raise FailedPrecondition(f"demands {SET!r}", Problem("name", reason))
     field, old = _field(put.name), view.get(DEMANDS, put.name, _parse)
     guards = (view.guard(REVISION), view.guard(field))
     if old is not None and old.text == put.text:

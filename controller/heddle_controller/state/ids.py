@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import job_of_flow
+from heddle_controller.model.unannounced import PREFIX, SET
 from heddle_controller.state.errors import FailedPrecondition
 
 MAX_PROBLEMS = 20
@@ -19,14 +20,23 @@ def jobs_meant(demands: Demands) -> frozenset[str]:
 
 
 def id_problems(
-    demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
+    set_name: str,
+    demands: Demands,
+    others: Iterable[tuple[str, Demands]],
+    jobs: Container[str],
 ) -> list[Problem]:
     """The flows of a demand set whose ids others have: sets, by name, or jobs.
 
     A flow is known by its id in plans and in questions about them, so no two may have the same:
     the one that comes second would never be carried. A store asks this in the step that writes.
     """
-    asked, problems = frozenset(demands.ids), []
+    asked = frozenset(demands.ids)
+    text = f"ids that begin with {PREFIX!r} are of flows that nobody announced; rename it"
+    problems = [
+        Problem(f"flow {flow!r}", text)
+        for flow in demands.ids
+        if flow.startswith(PREFIX) and set_name != SET
+    ][:MAX_PROBLEMS]
     for name, other in others:
         if not asked.isdisjoint(other.ids):
             problems += [
@@ -49,7 +59,7 @@ def check_ids(
     Raises:
         FailedPrecondition: names flows whose ids others have.
     """
-    if problems := id_problems(demands, others, jobs):
+    if problems := id_problems(name, demands, others, jobs):
         raise FailedPrecondition(f"demands {name!r}", *problems)
 
 

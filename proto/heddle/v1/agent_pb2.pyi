@@ -38,6 +38,8 @@ class _CapabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Capability
     """Counts bytes and packets per entry."""
     CAPABILITY_ATOMIC_BATCH: _Capability.ValueType  # 5
     """All operations of one push take effect at once or not at all."""
+    CAPABILITY_UNMATCHED: _Capability.ValueType  # 6
+    """Counts packets that no entry matches, by pair of NICs; see Metering."""
 
 class Capability(_Capability, metaclass=_CapabilityEnumTypeWrapper):
     """What an agent's FIB backend can do."""
@@ -53,6 +55,8 @@ CAPABILITY_COUNTERS: Capability.ValueType  # 4
 """Counts bytes and packets per entry."""
 CAPABILITY_ATOMIC_BATCH: Capability.ValueType  # 5
 """All operations of one push take effect at once or not at all."""
+CAPABILITY_UNMATCHED: Capability.ValueType  # 6
+"""Counts packets that no entry matches, by pair of NICs; see Metering."""
 Global___Capability: _TypeAlias = Capability  # noqa: Y015
 
 class _PushMode:
@@ -197,6 +201,7 @@ class ControllerMessage(_message.Message):
     PUSH_FIELD_NUMBER: _builtins.int
     PEER_CONFIGURATION_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
+    METERING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session_accepted(self) -> Global___SessionAccepted: ...
     @_builtins.property
@@ -205,6 +210,8 @@ class ControllerMessage(_message.Message):
     def peer_configuration(self) -> Global___PeerConfiguration: ...
     @_builtins.property
     def overlay(self) -> Global___OverlayOrder: ...
+    @_builtins.property
+    def metering(self) -> Global___Metering: ...
     def __init__(
         self,
         *,
@@ -212,12 +219,13 @@ class ControllerMessage(_message.Message):
         push: Global___Push | None = ...,
         peer_configuration: Global___PeerConfiguration | None = ...,
         overlay: Global___OverlayOrder | None = ...,
+        metering: Global___Metering | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "metering", b"metering", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "metering", b"metering", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "peer_configuration", "overlay"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "peer_configuration", "overlay", "metering"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -390,6 +398,33 @@ class OverlayReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OverlayReport: _TypeAlias = OverlayReport  # noqa: Y015
+
+@_typing.final
+class Metering(_message.Message):
+    """Whose packets to count by destination where no entry matches them. Every controller
+    says so; the newest holds, and goes on holding without a controller. An agent that
+    hears of none counts none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """NICs with a link to this switch; none: count nothing."""
+
+    def __init__(
+        self,
+        *,
+        sources: _abc.Iterable[Global___Endpoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Metering: _TypeAlias = Metering  # noqa: Y015
 
 @_typing.final
 class PeerConfiguration(_message.Message):
@@ -857,7 +892,9 @@ Global___LinkObservation: _TypeAlias = LinkObservation  # noqa: Y015
 
 @_typing.final
 class CounterReport(_message.Message):
-    """Counters of entries since the agent started, struct of arrays."""
+    """Counters of entries since the agent started, and of packets that no entry matched,
+    struct of arrays.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -868,12 +905,18 @@ class CounterReport(_message.Message):
     SOURCE_PORTS_FIELD_NUMBER: _builtins.int
     PACKETS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    UNMATCHED_SOURCES_FIELD_NUMBER: _builtins.int
+    UNMATCHED_DESTINATIONS_FIELD_NUMBER: _builtins.int
+    UNMATCHED_PACKETS_FIELD_NUMBER: _builtins.int
+    UNMATCHED_BYTES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When they were read."""
 
     @_builtins.property
-    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]: ...
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """Those of entries by their ids; others by id or by address, whichever is known."""
+
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index into endpoints."""
@@ -892,6 +935,26 @@ class CounterReport(_message.Message):
     def bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Bytes since the entry was first programmed."""
 
+    @_builtins.property
+    def unmatched_sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Pairs of NICs with much traffic that no entry matched, 1,024 at most; see Metering.
+        Index into endpoints.
+        """
+
+    @_builtins.property
+    def unmatched_destinations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Index into endpoints."""
+
+    @_builtins.property
+    def unmatched_packets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Packets since the pair was first noticed. A pair that is quiet for a while is
+        forgotten, and begins anew.
+        """
+
+    @_builtins.property
+    def unmatched_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes since then."""
+
     def __init__(
         self,
         *,
@@ -902,10 +965,14 @@ class CounterReport(_message.Message):
         source_ports: _abc.Iterable[_builtins.int] | None = ...,
         packets: _abc.Iterable[_builtins.int] | None = ...,
         bytes: _abc.Iterable[_builtins.int] | None = ...,
+        unmatched_sources: _abc.Iterable[_builtins.int] | None = ...,
+        unmatched_destinations: _abc.Iterable[_builtins.int] | None = ...,
+        unmatched_packets: _abc.Iterable[_builtins.int] | None = ...,
+        unmatched_bytes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "destinations", b"destinations", "endpoints", b"endpoints", "packets", b"packets", "source_ports", b"source_ports", "sources", b"sources", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "destinations", b"destinations", "endpoints", b"endpoints", "packets", b"packets", "source_ports", b"source_ports", "sources", b"sources", "time", b"time", "unmatched_bytes", b"unmatched_bytes", "unmatched_destinations", b"unmatched_destinations", "unmatched_packets", b"unmatched_packets", "unmatched_sources", b"unmatched_sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

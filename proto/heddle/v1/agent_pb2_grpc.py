@@ -44,7 +44,9 @@ class AgentServiceStub:
     5. Reports go up at any time.
     6. Orders to withdraw or restore the overlay come from the leader at any time, and
     every controller is told how the switch stands then.
-    7. An agent that takes notices from other agents says where; it is then told
+    7. An agent that can is told the NICs at its switch whose packets it counts where no
+    entry matches them, and again whenever the fabric changes.
+    8. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """
@@ -81,7 +83,9 @@ class AgentServiceServicer:
     5. Reports go up at any time.
     6. Orders to withdraw or restore the overlay come from the leader at any time, and
     every controller is told how the switch stands then.
-    7. An agent that takes notices from other agents says where; it is then told
+    7. An agent that can is told the NICs at its switch whose packets it counts where no
+    entry matches them, and again whenever the fabric changes.
+    8. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """
@@ -127,7 +131,9 @@ class AgentService:
     5. Reports go up at any time.
     6. Orders to withdraw or restore the overlay come from the leader at any time, and
     every controller is told how the switch stands then.
-    7. An agent that takes notices from other agents says where; it is then told
+    7. An agent that can is told the NICs at its switch whose packets it counts where no
+    entry matches them, and again whenever the fabric changes.
+    8. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """

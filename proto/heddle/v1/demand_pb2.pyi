@@ -113,7 +113,10 @@ Global___PutDemandsRequest: _TypeAlias = PutDemandsRequest  # noqa: Y015
 
 @_typing.final
 class DemandSet(_message.Message):
-    """A stored set."""
+    """A stored set, or the flows that nobody announced and that switches' counters tell of. Those
+    are the set "unannounced", one flow for each pair of NICs: it comes and goes by itself, cannot
+    be put or deleted, and no other set has ids that begin with "unannounced:".
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

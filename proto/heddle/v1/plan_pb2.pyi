@@ -445,6 +445,9 @@ class PlanCause(_message.Message):
         JOB_GONE: PlanCause._Kind.ValueType  # 7
         FLOWS_CHANGED: PlanCause._Kind.ValueType  # 8
         """The same jobs have other flows."""
+        TRAFFIC_FOUND: PlanCause._Kind.ValueType  # 11
+        """Flows that nobody announced were found by counters, or have ended; "SOURCE->DESTINATION"."""
+        TRAFFIC_GONE: PlanCause._Kind.ValueType  # 12
         ROLLED_BACK: PlanCause._Kind.ValueType  # 10
         """An operator went back to an earlier plan, named by its generation."""
         BETTER_PLAN: PlanCause._Kind.ValueType  # 9
@@ -465,6 +468,9 @@ class PlanCause(_message.Message):
     JOB_GONE: PlanCause.Kind.ValueType  # 7
     FLOWS_CHANGED: PlanCause.Kind.ValueType  # 8
     """The same jobs have other flows."""
+    TRAFFIC_FOUND: PlanCause.Kind.ValueType  # 11
+    """Flows that nobody announced were found by counters, or have ended; "SOURCE->DESTINATION"."""
+    TRAFFIC_GONE: PlanCause.Kind.ValueType  # 12
     ROLLED_BACK: PlanCause.Kind.ValueType  # 10
     """An operator went back to an earlier plan, named by its generation."""
     BETTER_PLAN: PlanCause.Kind.ValueType  # 9
@@ -478,7 +484,7 @@ class PlanCause(_message.Message):
     """How many there are."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Links as "A,B[,KEY]", switches, jobs; at most 20."""
+        """Links as "A,B[,KEY]", switches, jobs, flows; at most 20."""
 
     def __init__(
         self,

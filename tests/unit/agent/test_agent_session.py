@@ -86,7 +86,7 @@ async def test_parameters_come_first_then_all_links(controller: Controller) -> N
     assert (said.fabric, said.switch) == ("fabrics/f1", SWITCH)
     assert (said.highest_epoch, said.generation, said.table_digest) == (4, 0, b"")
     assert said.table_size == 100
-    assert set(said.capabilities) == {1, 2, 3, 4, 5}
+    assert set(said.capabilities) == {1, 2, 3, 4, 5, 6}
     assert said.instance_id
     assert said.software_version == "0.1.0"
     (report,) = stream.links()

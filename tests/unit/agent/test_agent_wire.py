@@ -7,7 +7,7 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
-from heddle_agent.fib import Count, Link, NextHop, Reason
+from heddle_agent.fib import Count, Link, NextHop, Nic, Reason
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
 from heddle_agent.session.names import ReceivedNames
@@ -276,9 +276,15 @@ def test_counter_reports_name_each_nic_once_and_add_up_destination_ports() -> No
         ("a", "b", 5, 0): Count(2, 20),
         ("b", "a", 0, 0): Count(4, 40),
     }
-    report = encode.counter_report(counts, 12.5).counters
+    unmatched = {(Nic(address="10.0.0.1"), Nic(address="10.0.0.9")): Count(3, 300)}
+    report = encode.counter_report(counts, unmatched, 12.5).counters
     nics = [end.nic for end in report.endpoints]
-    assert sorted(nics) == ["a", "b"]
+    assert sorted(nics) == ["", "", "a", "b"]
+    ends = [
+        report.endpoints[row] for row in (*report.unmatched_sources, *report.unmatched_destinations)
+    ]
+    assert [(end.nic, end.address) for end in ends] == [("", "10.0.0.1"), ("", "10.0.0.9")]
+    assert (list(report.unmatched_packets), list(report.unmatched_bytes)) == ([3], [300])
     rows = zip(
         (nics[row] for row in report.sources),
         (nics[row] for row in report.destinations),

@@ -9,7 +9,9 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec import common
@@ -20,6 +22,8 @@ from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.support.depth import fresh_seeds
 from tests.support.store_samples import clos, plan_of, program_of
+
+TERMS = UnannouncedTerms(0.1, 10.0)
 
 
 class Recorder(RateBook):
@@ -75,7 +79,7 @@ async def told(book: CounterBook, about: AgentSession, counters: codec.Counters)
 async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
     """100 GB in 4 s are 200 Gbit/s; NICs that are not known count for nothing."""
     store, rates, telemetry = await planned(tmp_path), Recorder(), Telemetry()
-    book = CounterBook(FlowIndexes(store), rates, telemetry)
+    book = CounterBook(FlowIndexes(store), rates, telemetry, Observations())
     await told(book, agent(), codec.counters_from_pb(report(1000.0, 5_000_000)))
     await told(book, agent(), codec.counters_from_pb(report(1004.0, 100_005_000_000)))
     (batch,) = rates.batches
@@ -90,7 +94,7 @@ async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
 async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> None:
     """The spine sees the same bytes again."""
     store, rates = await planned(tmp_path), Recorder()
-    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     for time, size in ((1.0, 0), (2.0, 1000)):
         await told(book, agent("s0"), codec.counters_from_pb(report(time, size)))
     assert [batch.flows for batch in rates.batches] == [()]
@@ -100,7 +104,7 @@ async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> No
 async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
     """Its counters do not compare with those of the one before."""
     store, rates = await planned(tmp_path), Recorder()
-    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     await told(book, agent(instance="a"), codec.counters_from_pb(report(1.0, 900)))
     await told(book, agent(instance="b"), codec.counters_from_pb(report(2.0, 100)))
     assert rates.batches == []
@@ -113,7 +117,7 @@ async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
 async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_path: Path) -> None:
     """Of a hundred switches each is counted once; one that leaves meanwhile has no rates."""
     store, rates = await planned(tmp_path), Recorder()
-    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     every = [agent(f"s{number}") for number in range(100)]
     for time in (1.0, 2.0):
         for about in every:
@@ -135,7 +139,10 @@ async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
     """Drawn switches, NICs, ports and sizes, some entries twice, some counters that fell."""
     chance, store = np.random.default_rng(seed), await planned(tmp_path)
     alone, together = Recorder(), Recorder()
-    books = [CounterBook(FlowIndexes(store), rates, Telemetry()) for rates in (alone, together)]
+    books = [
+        CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
+        for rates in (alone, together)
+    ]
     switches = ["l0", "l1", "s0", "gone"]
     for time in (1.0, 2.0, 4.5):
         reports = []
@@ -163,7 +170,7 @@ async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
 async def test_a_report_of_an_agent_that_leaves_at_once_is_nobodys(tmp_path: Path) -> None:
     """It waits for others to be reckoned with; when its agent goes meanwhile it is forgotten."""
     store, rates = await planned(tmp_path), Recorder()
-    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     book.put(agent(), codec.counters_from_pb(report(10.0, 1_000_000)))
     await asyncio.sleep(0)
     book.forget(agent())
@@ -178,7 +185,7 @@ async def test_a_report_of_an_agent_that_leaves_at_once_is_nobodys(tmp_path: Pat
 async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> None:
     """A counter that fell was reset: what it shows now is what was counted since."""
     store, rates = await planned(tmp_path), Recorder()
-    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     for time, size in ((1.0, 9_000_000_000), (2.0, 1_000_000_000)):
         await told(book, agent(), codec.counters_from_pb(report(time, size)))
     np.testing.assert_allclose(rates.batches[0].gbps, [8.0])
@@ -203,3 +210,92 @@ def test_a_malformed_counter_report_is_refused(change: dict[Any, Any], text: str
             getattr(message, name).extend(value)
     with pytest.raises(InputError, match=text):
         codec.counters_from_pb(message)
+
+
+def with_pairs(
+    time: float, size: int, *pairs: tuple[pb.Endpoint, pb.Endpoint, int]
+) -> codec.Counters:
+    """What a switch counted of the entry from n0.0 to n1.0, and of pairs without one."""
+    told = report(time, size)
+    for source, destination, unmatched in pairs:
+        told.unmatched_sources.append(len(told.endpoints))
+        told.unmatched_destinations.append(len(told.endpoints) + 1)
+        told.endpoints.extend([source, destination])
+        told.unmatched_packets.append(unmatched // 1000)
+        told.unmatched_bytes.append(unmatched)
+    return codec.counters_from_pb(told)
+
+
+N00, N01 = pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n0.1")
+BY_ADDRESS = pb.Endpoint(address="10.1.0.1")
+"""n1.1."""
+
+
+async def test_what_nobody_announced_is_found_by_id_and_by_address(tmp_path: Path) -> None:
+    """100 Gbit/s from n0.0 to n1.1 are found; what pairs of a plan sent without an entry is theirs.
+
+    NICs elsewhere, switches, a NIC to itself and what nobody knows are nothing.
+    """
+    store, rates, seen = await planned(tmp_path), Recorder(), Observations(TERMS)
+    book = CounterBook(FlowIndexes(store), rates, Telemetry(), seen)
+    gigabit = 10**9 // 8
+    for time, sent in ((0.0, 0), (10.0, 1000 * gigabit)):
+        pairs = (
+            (N00, BY_ADDRESS, sent),
+            (N01, BY_ADDRESS, 2 * sent),
+            (pb.Endpoint(nic="n1.0"), N00, sent),
+            (N00, pb.Endpoint(nic="s0"), sent),
+            (N00, N00, sent),
+            (N00, pb.Endpoint(address="10.77.0.1"), sent),
+        )
+        await told(book, agent(), with_pairs(time, sent, *pairs))
+    assert seen.of("f1").unannounced.flows.gbps == {("n0.0", "n1.1"): 100.0}
+    (batch,) = rates.batches
+    assert dict(zip(batch.flows, batch.gbps.tolist(), strict=True)) == {
+        "j1/f0": 100.0,
+        "j1/f1": 200.0,
+    }
+    await store.close()
+
+
+async def test_an_elephant_is_the_same_one_when_it_gets_its_entry(tmp_path: Path) -> None:
+    """What entries of its pair count goes on from what none matched.
+
+    A pair that its switch has forgotten, and that begins anew, is no burst.
+    """
+    store, seen = await planned(tmp_path), Observations(TERMS)
+    book = CounterBook(FlowIndexes(store), Recorder(), Telemetry(), seen)
+    found = seen.of("f1").unannounced
+    gigabit = 10**9 // 8
+
+    async def tells(time: float, entry: int, unmatched: int | None) -> None:
+        counted = pb.CounterReport(
+            time=common.time_to_pb(time),
+            endpoints=[N00, pb.Endpoint(nic="n1.1")],
+            sources=[0] * (entry > 0),
+            destinations=[1] * (entry > 0),
+            source_ports=[0] * (entry > 0),
+            packets=[1] * (entry > 0),
+            bytes=[entry * gigabit] * (entry > 0),
+        )
+        if unmatched is not None:
+            counted.unmatched_sources.append(0)
+            counted.unmatched_destinations.append(1)
+            counted.unmatched_packets.append(1)
+            counted.unmatched_bytes.append(unmatched * gigabit)
+        await told(book, agent(), codec.counters_from_pb(counted))
+
+    await tells(0.0, 0, 0)
+    await tells(10.0, 0, 1000)
+    first = found.flows
+    assert first.gbps == {("n0.0", "n1.1"): 100.0}
+    await tells(20.0, 600, 1400)
+    await tells(30.0, 1600, 1400)
+    await tells(40.0, 2600, None)
+    await tells(50.0, 3600, 20)
+    assert found.flows is first
+    await tells(60.0, 3600, 20)
+    assert found.flows is first
+    await tells(70.0, 3600, 20)
+    assert not found.flows.gbps
+    await store.close()

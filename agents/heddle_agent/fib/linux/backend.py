@@ -41,6 +41,7 @@ import structlog
 
 from heddle_agent.fib.linux import nft, schema
 from heddle_agent.fib.linux.detours import Detours
+from heddle_agent.fib.linux.elements import parse_map_elements, parse_plain_elements, plain
 from heddle_agent.fib.linux.entries import (
     NO_CHANGE,
     Change,
@@ -55,7 +56,7 @@ from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failu
 from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
-from heddle_agent.fib.linux.nics import Nics
+from heddle_agent.fib.linux.nics import Nics, packed_address, text_address
 from heddle_agent.fib.linux.notes import NoteKind, Notes
 from heddle_agent.fib.linux.schema import Shape
 from heddle_agent.fib.values import (
@@ -67,6 +68,7 @@ from heddle_agent.fib.values import (
     Group,
     Link,
     Match,
+    Nic,
     Reason,
     Steering,
 )
@@ -111,6 +113,7 @@ class LinuxFib:
         self._rules: set[schema.Shape] = set()
         self._generation = 0
         self._change = NO_CHANGE
+        self._metered: frozenset[bytes] = frozenset()
         try:
             self._load()
         except BaseException:
@@ -213,8 +216,9 @@ class LinuxFib:
         return ""
 
     def _write_rules(self, transaction: Transaction, rules: Collection[schema.Shape]) -> None:
-        """The rules for these shapes; none while the overlay is withdrawn."""
-        schema.write_rules(transaction, () if self.withdrawn else rules)
+        """The rules for these shapes, none while the overlay is withdrawn, and for the rest."""
+        shapes = () if self.withdrawn else rules
+        schema.write_rules(transaction, shapes, metered=bool(self._metered))
 
     def read_back(self) -> Mapping[Match, Group]:
         """What the kernel holds; entries that nobody knows have addresses for names."""
@@ -224,6 +228,36 @@ class LinuxFib:
     def counters(self) -> Mapping[Match, Count]:
         """What entries have carried since this agent first saw them."""
         return self._entries.counters(read_all(self._kernel.reader))
+
+    def meter(self, sources: Collection[Nic]) -> None:
+        """By their addresses; NICs without one are not metered. The kernel keeps them."""
+        wanted = frozenset(filter(None, (packed_address(nic.address) for nic in sources)))
+        if wanted == self._metered:
+            return
+        transaction = Transaction()
+        gone, new = self._metered - wanted, wanted - self._metered
+        transaction.various(schema.METERED, list(map(plain, sorted(gone))), delete=True)
+        transaction.various(schema.METERED, list(map(plain, sorted(new))))
+        before, self._metered = self._metered, wanted
+        self._write_rules(transaction, self._rules)
+        with logged_failure("what no entry matches is not counted as it should be"):
+            try:
+                self._commit(transaction)
+            except BaseException:
+                self._metered = before
+                raise
+
+    def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
+        """By address."""
+        told = parse_map_elements(
+            schema.PAIRS, nft.ask_elements(self._kernel.reader, schema.UNMATCHED)
+        )
+        counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
+        nics = [
+            (Nic(address=text_address(key[:4])), Nic(address=text_address(key[4:8])))
+            for key in map(bytes, told.keys)
+        ]
+        return {pair: Count(*count) for pair, count in zip(nics, counts, strict=True)}
 
     def close(self) -> None:
         """Let go of the sockets; nobody may be in here."""
@@ -409,6 +443,8 @@ class LinuxFib:
         )
         self._ways.count(self._entries.load(read, self._nics, self._ways.groups))
         self._rules = self._entries.shapes
+        metered = parse_plain_elements(schema.METERED, nft.ask_elements(kernel, schema.METERED))
+        self._metered = frozenset(key for key, _ in metered)
         self._write_rules(transaction, self._rules)
         self._commit(transaction)
 

@@ -48,6 +48,7 @@ _BATCH = struct.pack(">BBH", 0, 0, 10)
 _ELEMENTS_BYTES = 60_000  # of a list's 65,535; whole elements only
 _LIST = struct.Struct("=HH")
 _MARK = 3  # key of meta expressions
+_RANDOM, _UPDATE = 1, 1
 _ACCEPT, _GOTO = 1, 0xFFFFFFFC
 FIRST, SECOND = 1, 9  # a 16-byte register, and the 4-byte register that follows it
 NETWORK, TRANSPORT = 1, 2
@@ -187,6 +188,21 @@ def compare(value: bytes, *, equal: bool = True) -> bytes:
 def look_up(name: str) -> bytes:
     """Key in the first register, value into it; without an element the rule ends."""
     return expression("lookup", big(2, FIRST), big(3, FIRST), text(1, name), big(4, 1))
+
+
+def draw(modulus: int) -> bytes:
+    """A random number below ``modulus`` into the first register."""
+    return expression("numgen", big(1, FIRST), big(2, modulus), big(3, _RANDOM))
+
+
+def is_in(name: str) -> bytes:
+    """Go on with the rule only if the first register is an element; it counts the packet."""
+    return expression("lookup", big(2, FIRST), text(1, name))
+
+
+def keep(name: str) -> bytes:
+    """Have the first register as an element, from now on young; without room the rule ends."""
+    return expression("dynset", text(1, name), big(3, _UPDATE), big(4, FIRST))
 
 
 def load_mark() -> bytes:

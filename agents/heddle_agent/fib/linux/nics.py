@@ -10,11 +10,17 @@ from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.notes import NoteKind, Notes
 
 
-def _packed(address: str) -> bytes | None:
+def packed_address(address: str) -> bytes | None:
+    """Four bytes; None for what is no IPv4 address."""
     try:
         return socket.inet_pton(socket.AF_INET, address)
     except (OSError, ValueError):
         return None
+
+
+def text_address(packed: bytes) -> str:
+    """What ``packed_address`` has made, in words."""
+    return socket.inet_ntop(socket.AF_INET, packed)
 
 
 class Nics:
@@ -30,17 +36,17 @@ class Nics:
         self.addresses, self._names, self._numbers = {}, {}, {}
         for number, note in notes.items():
             address, _, name = note.partition(" ")
-            packed = _packed(address)
+            packed = packed_address(address)
             if packed is not None and name:
                 self._put(name, packed, number)
 
     def name(self, packed: bytes) -> str:
         """The NIC of an address; the address itself where nobody has noted its name."""
-        return self._names.get(packed) or socket.inet_ntop(socket.AF_INET, packed)
+        return self._names.get(packed) or text_address(packed)
 
     def text(self) -> dict[str, str]:
         """Addresses by name, in words."""
-        return {n: socket.inet_ntop(socket.AF_INET, a) for n, a in self.addresses.items()}
+        return {n: text_address(a) for n, a in self.addresses.items()}
 
     def learn(
         self, names: Iterable[str], told: Mapping[str, str], in_use: Callable[[str], bool]
@@ -52,7 +58,7 @@ class Nics:
             address = told.get(name)
             if address is None and name in self.addresses:
                 continue
-            packed = _packed(address or "")
+            packed = packed_address(address or "")
             if packed is None:
                 strange[name] = _no_address(name, address)
             elif self.addresses.get(name) != packed:
@@ -78,7 +84,7 @@ class Nics:
                 del self.addresses[owner], self._names[packed]
         for name, packed in fresh.items():
             number = self._numbers.get(name) or next(unused)
-            texts[number] = f"{socket.inet_ntop(socket.AF_INET, packed)} {name}"
+            texts[number] = f"{text_address(packed)} {name}"
             self._put(name, packed, number)
         notes.put(transaction, NoteKind.NIC, texts)
 

@@ -1,13 +1,15 @@
-"""What switches count, as rates of flows.
+"""What switches count, as rates of flows, and of pairs of NICs that nobody announced.
 
 Counters only grow, so a rate takes two reports of the same agent. Of a flow's
 switches only the first counts (the one its NIC is joined to): those further on see
-the same bytes again.
+the same bytes again. What no entry matched is counted by pair of NICs: most often it is of
+flows that need no entry, and otherwise of nobody's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +17,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.unannounced import PairRates
 from heddle_controller.serve.agents.gateway import AgentMeter
 from heddle_controller.serve.codec.agent import Counters
 from heddle_controller.serve.flow_index import PORTS, FlowIndex, FlowIndexes
@@ -48,6 +52,7 @@ class CounterReading:
     """Whose rows the codes are made of; those of another fabric mean nothing."""
     time: float
     code: Ints
+    """Pair, port, and then whether no entry matched, in this order."""
     packets: Ints
     bytes: Ints
 
@@ -59,6 +64,7 @@ class Growth:
     packets: int
     bytes: int
     rates: Rates
+    unannounced: PairRates
 
 
 class CounterBook:
@@ -69,8 +75,15 @@ class CounterBook:
     agents.
     """
 
-    def __init__(self, indexes: FlowIndexes, rates: RateBook, meter: AgentMeter) -> None:
+    def __init__(
+        self,
+        indexes: FlowIndexes,
+        rates: RateBook,
+        meter: AgentMeter,
+        observations: Observations,
+    ) -> None:
         self._indexes = indexes
+        self._observations = observations
         self._rates = rates
         self._meter = meter
         self._waiting: dict[Switch, Report] = {}
@@ -124,6 +137,7 @@ class CounterBook:
         else:
             made = _compared(index, reports, before)
         packets = size = 0
+        now, wall = asyncio.get_running_loop().time(), time.time()
         for (about, _), (reading, growth) in zip(reports, made, strict=True):
             if (fabric, about.switch) in self._gone:
                 continue
@@ -131,6 +145,7 @@ class CounterBook:
             if growth is not None:
                 packets, size = packets + growth.packets, size + growth.bytes
                 self._rates.publish(fabric, f"switch/{about.switch}", growth.rates)
+                self._observations.report_pairs(about, growth.unannounced, now, wall)
         if packets:
             self._meter.traffic_counted(fabric, packets, size)
 
@@ -161,15 +176,22 @@ def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReadin
     """Of each report the entries that count: NICs known, the source joined to the switch."""
     structure = index.plan.fabric.structure
     counters = [counters for _, counters in reports]
+    by_id, by_address = structure.index, structure.nic_of_address
     nics = np.array(
-        [structure.index.get(nic, NONE) for each in counters for nic in each.nics], dtype=np.int64
+        [
+            by_id.get(nic, NONE) if nic else by_address.get(address, NONE)
+            for each in counters
+            for nic, address in each.nics
+        ],
+        dtype=np.int64,
     )
     known = np.cumsum([0, *(len(each.nics) for each in counters)])
     report = np.repeat(np.arange(len(counters)), [len(each.source) for each in counters])
     source = nics[np.concatenate([each.source for each in counters]) + known[report]]
     destination = nics[np.concatenate([each.destination for each in counters]) + known[report]]
     port = np.concatenate([each.source_port for each in counters])
-    code = index.pairs(source, destination) * PORTS + port
+    unmatched = np.concatenate([each.unmatched for each in counters])
+    code = 2 * (index.pairs(source, destination) * PORTS + port) + unmatched
     switches = [about.switch for about, _ in reports]
     kept = np.flatnonzero(_joined(structure, switches, report, source) & (destination != NONE))
     order = kept[np.lexsort((code[kept], report[kept]))]
@@ -224,7 +246,8 @@ def _growths(
     since = _same_entry(_joint(old), (of, code))
     packets = _grown([one.packets for one in old], [one.packets for one in new], since)
     size = _grown([one.bytes for one in old], [one.bytes for one in new], since)
-    element, row, share = index.shares(*np.divmod(code, PORTS))
+    pair, port = np.divmod(code // 2, PORTS)
+    element, row, share = index.shares(pair, port)
     flows = max(len(index.plan.flows), 1)
     carried, place = np.unique(of[element] * flows + row, return_inverse=True)
     bits = np.bincount(place, weights=size[element] * share * 8, minlength=len(carried))
@@ -232,9 +255,10 @@ def _growths(
     ends = np.searchsorted(of, readings).tolist()
     flow_ends = np.searchsorted(carried // flows, readings).tolist()
     ids, rows = index.plan.flows.ids, (carried % flows).tolist()
+    strangers = _unannounced(index, of, pair, size, [b.time - a.time for a, b in pairs])
     made = []
-    for (before, now), entries, some in zip(
-        pairs, pairwise(ends), pairwise(flow_ends), strict=True
+    for (before, now), entries, some, strange in zip(
+        pairs, pairwise(ends), pairwise(flow_ends), strangers, strict=True
     ):
         seconds = now.time - before.time
         rates = Rates(
@@ -244,8 +268,29 @@ def _growths(
             gbps=bits[slice(*some)] / seconds / BITS_PER_GIGABIT,
         )
         grown = slice(*entries)
-        made.append(Growth(int(packets[grown].sum()), int(size[grown].sum()), rates))
+        made.append(Growth(int(packets[grown].sum()), int(size[grown].sum()), rates, strange))
     return made
+
+
+def _unannounced(
+    index: FlowIndex, of: Ints, pair: Ints, size: Ints, seconds: Sequence[float]
+) -> list[PairRates]:
+    """Of each reading, what pairs of NICs sent that no job and no demand set tells of."""
+    structure, nodes = index.plan.fabric.structure, index.plan.fabric.node_count
+    nic = structure.nodes.kind == NodeKind.NIC
+    source, destination = np.divmod(pair, nodes)
+    ends = nic[source] & nic[destination] & (source != destination)
+    strange = np.flatnonzero((size > 0) & ends & ~index.announced(pair))
+    reach = nodes * nodes
+    key, place = np.unique(of[strange] * reach + pair[strange], return_inverse=True)
+    bits = np.bincount(place, weights=size[strange] * 8.0, minlength=len(key))
+    reading, both = np.divmod(key, reach)
+    gbps = bits / np.array(seconds)[reading] / BITS_PER_GIGABIT
+    bounds = np.searchsorted(reading, np.arange(len(seconds) + 1)).tolist()
+    return [
+        PairRates(structure, both[some] // nodes, both[some] % nodes, gbps[some])
+        for some in (slice(*bound) for bound in pairwise(bounds))
+    ]
 
 
 def _joint(readings: Sequence[CounterReading]) -> tuple[Ints, Ints]:

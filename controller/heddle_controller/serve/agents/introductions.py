@@ -1,10 +1,13 @@
-"""Who may tell whom of lost links without us, and by which keys.
+"""What agents are told of their neighbours: who tells whom of lost links, and what to count.
 
 An agent that takes peer notices says where it takes notices. It is told the agents of
 the switches next to its own, and the keys of the fabric; again whenever an address,
 the fabric or the keys change. A neighbour whose address is not known here is named
 without one, so that an agent keeps what another controller, or we before a restart,
 have told it.
+
+An agent that can count what no entry matches is told the NICs at its switch, again whenever the
+fabric changes; none where nobody looks for unannounced flows.
 
 Keys follow from a secret, the fabric and the number of a period of time: replicas
 that share the secret give out the same. The key of the next period is believed before
@@ -29,6 +32,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.ports import FabricStore
+from heddle_controller.reconcile.southbound import Capability
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.state.errors import NotFound, PortError
 
@@ -89,7 +93,7 @@ def read_secret(path: Path) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _FabricAgents:
-    """The agents of one fabric that take peer notices."""
+    """The agents of one fabric."""
 
     structure: Structure
     addresses: dict[str, str] = field(default_factory=dict)
@@ -98,23 +102,38 @@ class _FabricAgents:
 
     def neighbours(self, switch: str) -> Iterator[str]:
         """The switches that share a link with one."""
+        nodes = self.structure.nodes
+        return (nodes.ids[row] for row in self._next_to(switch) if nodes.kind[row] != NodeKind.NIC)
+
+    def nics(self, switch: str) -> Iterator[pb.Endpoint]:
+        """The NICs that do."""
+        nodes = self.structure.nodes
+        for row in self._next_to(switch):
+            if nodes.kind[row] == NodeKind.NIC:
+                yield pb.Endpoint(nic=nodes.ids[row], address=nodes.address[row])
+
+    def _next_to(self, switch: str) -> list[int]:
         structure = self.structure
         row = structure.index.get(switch)
         if row is None:
-            return
+            return []
         first, arcs = structure.out
-        heads = dict.fromkeys(structure.head[arcs[first[row] : first[row + 1]]].tolist())
-        for head in heads:
-            if structure.nodes.kind[head] != NodeKind.NIC:
-                yield structure.nodes.ids[head]
+        return [*dict.fromkeys(structure.head[arcs[first[row] : first[row + 1]]].tolist())]
 
 
 class Introductions:
-    """Tells agents of each other."""
+    """Tells agents of each other, and of the NICs at their switches."""
 
     def __init__(
-        self, schedule: KeySchedule, store: FabricStore, now: Callable[[], float] = time.time
+        self,
+        schedule: KeySchedule,
+        store: FabricStore,
+        now: Callable[[], float] = time.time,
+        *,
+        meters: bool = False,
     ) -> None:
+        """``meters``: agents shall count what no entry matches."""
+        self._meters = meters
         self._schedule = schedule
         self._store = store
         self._now = now
@@ -125,13 +144,12 @@ class Introductions:
     def joined(self, stream: AgentStream, structure: Structure) -> None:
         """A session begins; it is told of its neighbours, and they of it."""
         about = stream.about
-        if not about.peer_address:
-            return
         agents = self._fabrics.setdefault(about.fabric, _FabricAgents(structure))
         agents.structure = structure
         agents.streams[about.switch] = stream
         self._mark(about.fabric, about.switch)
-        self._learn(about.fabric, agents, about.switch, about.peer_address)
+        if about.peer_address:
+            self._learn(about.fabric, agents, about.switch, about.peer_address)
 
     def _learn(self, fabric: str, agents: _FabricAgents, switch: str, address: str) -> None:
         if agents.addresses.get(switch) != address:
@@ -178,8 +196,13 @@ class Introductions:
         for fabric, switch in dirty:
             agents = self._fabrics[fabric]
             stream = agents.streams.get(switch)
-            if stream is not None:
+            if stream is None:
+                continue
+            if stream.about.peer_address:
                 stream.introduce(self._message(agents, switch, keys[fabric]))
+            if Capability.UNMATCHED in stream.about.capabilities:
+                sources = agents.nics(switch) if self._meters else ()
+                stream.meter(pb.Metering(sources=sources))
 
     def _message(
         self, agents: _FabricAgents, switch: str, keys: list[bytes]

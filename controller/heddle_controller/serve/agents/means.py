@@ -19,6 +19,8 @@ SPARE = 64
 """Links, and entries, that an agent may know of and the fabric may not (yet, or any more)."""
 ENTRIES = 1 << 18
 """Entries of a switch whose table knows no limit."""
+PAIRS = 1024
+"""Pairs of NICs without an entry that an agent tells of at most; see CounterReport."""
 LOOK_SECONDS = 1.0
 """Least time between two looks at the fabric for links that are not known."""
 SHARE, BURST = 0.1, 0.5
@@ -94,11 +96,16 @@ class Means:
         """Nothing.
 
         Raises:
-            TooMuch: it counts more entries than the table can hold.
+            TooMuch: it counts more entries than the table can hold, or more pairs without one
+                than an agent ever tells.
         """
         said = max(len(report.sources), len(report.packets), len(report.bytes))
         said = max(said, len(report.destinations), len(report.source_ports))
-        said = max(said, len(report.endpoints) // 2)
+        pairs = max(len(report.unmatched_sources), len(report.unmatched_destinations))
+        pairs = max(pairs, len(report.unmatched_packets), len(report.unmatched_bytes))
+        if pairs > PAIRS:
+            raise TooMuch(f"counts {pairs} pairs without an entry, and may tell {PAIRS} at most")
+        said = max(said, len(report.endpoints) // 2 - pairs)
         if said > self._entries:
             raise TooMuch(f"counts {said} entries, and its table holds {self._entries} at most")
 

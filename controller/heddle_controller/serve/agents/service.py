@@ -58,6 +58,8 @@ class SessionTerms:
     """Seconds; 0 is fail-static."""
     introduction_limit: float = 10.0
     """Seconds an agent may take to introduce itself."""
+    meters: bool = False
+    """Whether agents count what no entry matches."""
     peer_keys: KeySchedule = field(default_factory=KeySchedule)
     """Keys of notices among agents."""
 
@@ -87,7 +89,7 @@ class AgentService(AgentServiceServicer):
         self._overlays = overlays
         self._instance = secrets.token_hex(8)
         """Of this start of the controller."""
-        self.introductions = Introductions(terms.peer_keys, store)
+        self.introductions = Introductions(terms.peer_keys, store, meters=terms.meters)
 
     @override
     async def Session(  # type: ignore[override]  # its stub knows generators only

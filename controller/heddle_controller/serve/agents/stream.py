@@ -127,6 +127,7 @@ class AgentStream:
         self._pending: dict[int, Pending] = {}
         self._introduction: pb.PeerConfiguration | None = None
         self._order: pb.OverlayOrder | None = None
+        self._metering: pb.Metering | None = None
         self._wake = asyncio.Event()
         self._ended = False
         self._reason: Exception | None = None
@@ -163,6 +164,11 @@ class AgentStream:
     def introduce(self, peers: pb.PeerConfiguration) -> None:
         """Tell the agent of its peers, ahead of pushes that wait; only the newest is told."""
         self._introduction = peers
+        self._wake.set()
+
+    def meter(self, metering: pb.Metering) -> None:
+        """Tell the agent what to count, ahead of pushes that wait; only the newest is told."""
+        self._metering = metering
         self._wake.set()
 
     def order(self, order: pb.OverlayOrder) -> None:
@@ -203,6 +209,10 @@ class AgentStream:
             if self._introduction is not None:
                 introduction, self._introduction = self._introduction, None
                 yield pb.ControllerMessage(peer_configuration=introduction)
+                continue
+            if self._metering is not None:
+                metering, self._metering = self._metering, None
+                yield pb.ControllerMessage(metering=metering)
                 continue
             if not self._unsent:
                 self._wake.clear()

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Ints, State
+from heddle_controller.model.fabric import Bools, Ints, State
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     Capability,
@@ -188,40 +188,51 @@ def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counters:
-    """Counters of one switch's entries at one moment, parallel columns."""
+    """What one switch has counted at one moment, parallel columns, one row an entry or a pair."""
 
     time: float
-    nics: tuple[str, ...]
+    nics: tuple[tuple[str, str], ...]
+    """Id and address; one of them may be empty."""
     source: Ints
     """Index into ``nics``; likewise ``destination``."""
     destination: Ints
     source_port: Ints
     packets: Ints
     bytes: Ints
+    unmatched: Bools
+    """Rows of pairs of NICs whose packets no entry matched."""
 
 
 def counters_from_pb(report: pb.CounterReport) -> Counters:
-    """Counters of an agent's entries.
+    """What an agent has counted.
 
     Raises:
         InputError: columns of different lengths, an index beyond the endpoints, no time.
     """
     names = ("sources", "destinations", "source_ports", "packets", "bytes")
-    told = [getattr(report, name) for name in names]
-    if len({len(column) for column in told}) > 1:
+    told = [[*getattr(report, name)] for name in names]
+    pairs = [[*getattr(report, f"unmatched_{name}")] for name in names if name != "source_ports"]
+    pairs.insert(2, [0] * len(pairs[0]))
+    if any(len({len(column) for column in columns}) > 1 for columns in (told, pairs)):
         raise _counters("the arrays differ in length: give each one element for each entry")
-    columns = np.array([[*column] for column in told], dtype=np.uint64)
+    columns = np.concatenate([np.array(each, dtype=np.uint64) for each in (told, pairs)], axis=1)
     most = columns.max(axis=1, initial=0).tolist()
-    if len(told[0]) and max(most[:2]) >= len(report.endpoints):
+    if columns.size and max(most[:2]) >= len(report.endpoints):
         raise _counters(f"an index is beyond the {len(report.endpoints)} endpoints")
     if not report.HasField("time"):
         raise _counters("time is not set: say when they were read")
     for name, greatest in zip(names[3:], most[3:], strict=True):
         check_number(greatest, f"counters.{name}")
+    source, destination, port, packets, size = columns.astype(np.int64)
     return Counters(
         common.time_from_pb(report.time),
-        tuple(endpoint.nic for endpoint in report.endpoints),
-        *columns.astype(np.int64),
+        tuple((endpoint.nic, endpoint.address) for endpoint in report.endpoints),
+        source,
+        destination,
+        port,
+        packets,
+        size,
+        np.arange(len(source)) >= len(told[0]),
     )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.fabric import NONE, State
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.unannounced import PREFIX, SET, unannounced_rows
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.link_book import Condition, Ends
@@ -132,6 +134,7 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_ERROR, "jobs", text, f"Run: heddle doctor job {degraded[0]}")
     if now.committed is None:
         return
+    yield from _unannounced(now.committed.plan)
     lost, lacking = len(now.committed.plan.unrouted), list(now.committed.lacking())
     if lost:
         text = f"{many(lost, 'flow has', 'flows have')} no path: routing carries what it can."
@@ -141,3 +144,17 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
         does = many(len(lacking), "switch does", "switches do")
         text = f"{does} not hold plan {generation} yet: {some(lacking)}."
         yield found(pb.SEVERITY_WARNING, "plan", text, "Wait; else see the logs of their agents")
+
+
+def _unannounced(plan: Plan) -> Iterator[pb.Finding]:
+    """Flows that were found by counters, the largest first."""
+    rows = unannounced_rows(plan.flows)
+    if not len(rows):
+        return
+    rows = rows[np.argsort(-plan.flows.gbps[rows], kind="stable")]
+    pairs = [plan.flows.ids[row].removeprefix(PREFIX) for row in rows.tolist()]
+    send = many(len(pairs), "pair of NICs sends", "pairs of NICs send")
+    most = float(plan.flows.gbps[rows[0]])
+    text = f"{send} much that nobody announced, up to {most:.3g} Gbit/s: {some(pairs)}."
+    cure = f"Submit the job that it is of; see: heddle demand show {SET}"
+    yield found(pb.SEVERITY_INFO, "traffic", text, cure)

@@ -1,0 +1,230 @@
+"""Elephants that nobody announced: found by counters, planned, and forgotten when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle.v1 import fabric_pb2
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle_agent.fib import Packets
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.unannounced import JOB, SET, flow_id, unannounced_rows
+from heddle_controller.plan.causes import CauseKind
+from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.unannounced import PairRates, UnannouncedTerms
+from heddle_emulator.client.convert import fabric_to_pb
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.topology import clos
+from tests.support.controlling import Controller, controlling
+from tests.support.reconcile_world import SETTINGS, House, ring, three_tiers
+from tests.support.waiting import PATIENCE, until
+
+PAIR = ("n0.0.0", "n1.1.0")
+OTHER = ("n0.1.1", "n1.0.1")
+
+
+class Watched(House):
+    """A house whose controllers plan what nobody announced; reports come when the test says so."""
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """A controller process that has a plan."""
+        self.settings = replace(SETTINGS, found_pace=0.0)
+        async with self.running():
+            yield
+
+    def fresh_observations(self) -> Observations:
+        """See ``House``."""
+        return Observations(UnannouncedTerms(0.1, 10.0))
+
+    def say(self, switch: str, rates: dict[tuple[str, str], float]) -> None:
+        """A switch's report, after one interval."""
+        structure = self.fabric.structure
+        source, destination = (
+            np.array([structure.index[pair[end]] for pair in rates], dtype=np.int64)
+            for end in (0, 1)
+        )
+        told = PairRates(structure, source, destination, np.array([*rates.values()]))
+        about = AgentSession(1, "f1", switch, "i", "", frozenset(), 0, 0, 0, b"")
+        self.observations.report_pairs(about, told, time.monotonic(), time.time())
+
+    async def found(self) -> dict[str, float]:
+        """What nobody announced in the newest plan, as its switches hold it, by id."""
+        flows: Flows = (await self.committed()).plan.flows
+        rows = unannounced_rows(flows).tolist()
+        return {flows.ids[row]: float(flows.gbps[row]) for row in rows}
+
+    async def until_found(self, wanted: dict[str, float]) -> None:
+        """Wait for a plan with just these, and for every switch to hold it."""
+
+        async def reached() -> bool:
+            return await self.store.committed("f1") is not None and await self.found() == wanted
+
+        await self.until(reached, f"{wanted} in the plan")
+        await self.settled()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Watched:
+    """Two zones of two leaves."""
+    return Watched(tmp_path, three_tiers())
+
+
+async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
+    house: Watched,
+) -> None:
+    """Its switches hold entries for it; one quiet interval changes nothing, the second ends it."""
+    elephant = flow_id(*PAIR)
+    async with house.leading():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.until_found({})
+        house.say("l0.0", {PAIR: 100.0, OTHER: 399.0})
+        await house.until_found({elephant: 100.0})
+        committed = await house.committed()
+        assert [cause.kind for cause in committed.facts.causes] == [CauseKind.TRAFFIC_FOUND]
+        assert committed.facts.causes[0].names == ("->".join(PAIR),)
+        entries, ids = committed.program.entries, house.fabric.structure.nodes.ids
+        pairs = {
+            (ids[one], ids[other])
+            for one, other in zip(
+                entries.source.tolist(), entries.destination.tolist(), strict=True
+            )
+        }
+        assert pairs == {PAIR}
+        assert not house.trouble(house.fabric, committed.plan.flows)
+        generation = committed.generation
+        house.say("l0.0", {})
+        house.say("l0.0", {PAIR: 120.0})
+        house.say("l0.0", {})
+        await house.intake.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
+        await house.programmed("j1")
+        assert await house.found() == {elephant: 100.0}
+        assert (await house.committed()).generation == generation + 1
+        house.say("l0.0", {})
+        await house.until_found({})
+        causes = (await house.committed()).facts.causes
+        assert [(cause.kind, cause.names) for cause in causes] == [
+            (CauseKind.TRAFFIC_GONE, ("->".join(PAIR),))
+        ]
+
+
+async def test_a_leader_goes_on_with_what_the_plan_was_made_with(house: Watched) -> None:
+    """Nothing moves when another leads; it ends when two reports say so."""
+    async with house.leading():
+        await house.intake.put_fabric("f1", house.fabric)
+        house.say("l0.0", {PAIR: 100.0})
+        await house.until_found({flow_id(*PAIR): 100.0})
+        before = (await house.committed()).generation
+    async with house.leading():
+        await house.intake.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
+        await house.programmed("j1")
+        assert await house.found() == {flow_id(*PAIR): 100.0}
+        assert (await house.committed()).generation == before + 1
+        house.say("l0.0", {})
+        house.say("l0.0", {})
+        await house.until_found({})
+
+
+async def test_a_pair_that_is_announced_is_planned_once(house: Watched) -> None:
+    """Its job's flow takes the place of what was found; the rest weighs next to nothing."""
+    async with house.leading():
+        await house.intake.put_fabric("f1", house.fabric)
+        house.say("l0.0", {PAIR: 100.0})
+        house.say("l0.1", {OTHER: 200.0})
+        await house.until_found({flow_id(*PAIR): 100.0, flow_id(*OTHER): 200.0})
+        job = replace(ring("j1", "h0.0.0", "h1.1.0"), priority=3.0)
+        await house.intake.submit_job("f1", job)
+        await house.programmed("j1")
+        await house.until_found({flow_id(*OTHER): 200.0})
+        flows = (await house.committed()).plan.flows
+        weight = {name: flows.weight[flows.job == row] for row, name in enumerate(flows.job_names)}
+        assert weight[JOB].max() <= weight["j1"].min() / 1000
+        await house.store.delete_job("f1", "j1")
+        await house.until_found({flow_id(*PAIR): 100.0, flow_id(*OTHER): 200.0})
+
+
+GBPS = 200.0
+
+
+@dataclass
+class Sender:
+    """Sends from one NIC to another through the table of the first leaf, at a steady rate."""
+
+    fleet: Fleet
+    leaf: str
+    pair: tuple[str, str]
+
+    def __post_init__(self) -> None:
+        self.fib = self.fleet.switches.fibs[self.fleet.world.structure.index[self.leaf]]
+        names = self.fib.names
+        ports = (np.array([50_000]), np.array([4791]))
+        self.packet = Packets(names.ids(self.pair[:1]), names.ids(self.pair[1:]), *ports)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            self.fib.count(self.packet, int(GBPS / 8 * 1e9 * (now - last)))
+            last = now
+
+    def has_entry(self) -> bool:
+        """Whether its packets are forwarded by an entry."""
+        return bool(self.fib.entry_hits(self.packet)[0])
+
+
+async def told(controller: Controller, *words: str) -> str:
+    """What ``heddle`` prints."""
+    done = await controller.does(*words)
+    assert done.code == 0, done
+    return done.out
+
+
+async def test_what_a_host_sends_unasked_gets_its_path_from_counters_alone(tmp_path: Path) -> None:
+    """Real agents, a real controller: found, shown, forwarded by an entry, gone when it ends.
+
+    Nobody can put or delete such a set.
+    """
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=1)
+    pair = ("l0-h0-n0", "l1-h3-n0")
+    async with (
+        controlling(tmp_path, "--counter-interval-seconds", "0.2") as controller,
+        controller.channel() as channel,
+    ):
+        request = fabric_pb2.PutFabricRequest(fabric=fabric_to_pb("fabrics/f1", fabric))
+        await FabricServiceStub(channel).PutFabric(request)
+        async with Fleet(fabric, [controller.address]) as fleet:
+            await fleet.connected(PATIENCE)
+            sender = Sender(fleet, "l0", pair)
+            sending = asyncio.create_task(sender.run())
+            await until(sender.has_entry, "an entry of the elephant")
+            line = (await told(controller, "demand", "list")).splitlines()[1].split()
+            assert line[:4] == [SET, "PLANNED", "1", "0"]
+            shown = (await told(controller, "demand", "show", SET)).splitlines()[1].split()
+            assert shown[:3] == [flow_id(*pair), *pair]
+            assert GBPS / 2 < float(shown[3]) <= 400.0
+            assert f"traffic found: {pair[0]}->{pair[1]}" in await told(controller, "history")
+            assert f"{pair[0]}->{pair[1]}" in (await controller.does("doctor")).out
+            refused = await controller.does("demand", "delete", SET)
+            assert (refused.code, "cannot be deleted" in refused.err) == (2, True)
+            flows = tmp_path / "flows.csv"
+            flows.write_text(
+                f"flow,src,dst,gbps,job,phase\n{flow_id('a', 'b')},{pair[0]},{pair[1]},1,,\n"
+            )
+            for name, why in ((SET, "take another name"), ("mine", "rename it")):
+                refused = await controller.does("demand", "put", name, flows)
+                assert (refused.code, why in refused.err) == (2, True), refused
+            sending.cancel()
+            await until(lambda: not sender.has_entry(), "the entry to go")
+            listed = await told(controller, "demand", "list")
+            assert SET not in listed

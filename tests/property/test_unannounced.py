@@ -1,0 +1,222 @@
+"""Flows that nobody announced: what is found by what switches say, and what is not."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.unannounced import flow_id
+from heddle_controller.reconcile.unannounced import (
+    GROWS,
+    MOST,
+    PairRates,
+    Unannounced,
+    UnannouncedTerms,
+)
+from heddle_emulator.topology import clos, dual_tor
+from tests.support.depth import fresh_seeds
+
+SHARE, INTERVAL = 0.1, 10.0
+TERMS = UnannouncedTerms(SHARE, INTERVAL)
+LINE = 400.0
+Rates = dict[tuple[str, str], float]
+
+
+def small() -> Fabric:
+    """Four leaves with four NICs each."""
+    return clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=1)
+
+
+def told(fabric: Fabric, rates: Rates) -> PairRates:
+    """What one switch says."""
+    index = fabric.structure.index
+    source, destination = (
+        np.array([index[pair[end]] for pair in rates], dtype=np.int64) for end in (0, 1)
+    )
+    return PairRates(fabric.structure, source, destination, np.array([*rates.values()]))
+
+
+def nics_of(fabric: Fabric) -> list[str]:
+    """Their ids."""
+    structure = fabric.structure
+    return [structure.nodes.ids[row] for row in np.flatnonzero(structure.nic_line > 0)]
+
+
+def leaf_of(nic: str) -> str:
+    """In ``small``, "l0-h1-n0" is at "l0"."""
+    return nic.partition("-")[0]
+
+
+class Drawn:
+    """Every leaf reports once an interval; what each pair truly sends is drawn, and held to."""
+
+    def __init__(self, fabric: Fabric, seed: int) -> None:
+        self.fabric, self.seed = fabric, seed
+        self.chance = random.Random(seed)
+        self.states = Unannounced(TERMS)
+        drawn = [self.chance.sample(nics_of(fabric), 2) for _ in range(12)]
+        self.pairs = [(one, other) for one, other in drawn]
+        self.now = 0.0
+        self.sent: list[Rates] = []
+
+    def interval(self) -> None:
+        """One more: a pair goes on as it did, stops, begins or changes."""
+        before = self.sent[-1] if self.sent else {}
+        rates: Rates = {}
+        for one, other in dict.fromkeys(self.pairs):
+            if self.chance.random() < 0.5:
+                rates[one, other] = before.get((one, other), 0.0)
+            else:
+                share = self.chance.choice([0.0, 0.04, 0.049, 0.06, 0.1, 0.2, 0.9])
+                rates[one, other] = share * LINE
+        self.sent.append({pair: rate for pair, rate in rates.items() if rate})
+        self.now += INTERVAL
+        for leaf in sorted({leaf_of(nic) for nic in nics_of(self.fabric)}):
+            mine = {pair: rate for pair, rate in self.sent[-1].items() if leaf_of(pair[0]) == leaf}
+            self.states.report(leaf, told(self.fabric, mine), self.now, self.now)
+
+    def within_line(self, row: int) -> Rates:
+        """What was sent in an interval, as far as NICs can."""
+        rates = self.sent[row] if abs(row) <= len(self.sent) else {}
+        total: dict[str, float] = {}
+        for (one, _), rate in rates.items():
+            total[one] = total.get(one, 0.0) + rate
+        return {pair: rate * min(1.0, LINE / total[pair[0]]) for pair, rate in rates.items()}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", list(fresh_seeds(20)))
+def test_what_sends_much_is_found_and_what_does_not_is_forgotten(seed: int) -> None:
+    """Found by an interval with a tenth of the speed, forgotten by the second quiet one.
+
+    What is planned for it is never much less than what it sends.
+    """
+    drawn = Drawn(small(), seed)
+    for _ in range(12):
+        drawn.interval()
+        newest, before = drawn.within_line(-1), drawn.within_line(-2)
+        found = drawn.states.flows.gbps
+        for pair in dict.fromkeys(drawn.pairs):
+            now, then = newest.get(pair, 0.0), before.get(pair, 0.0)
+            what = f"{pair} sent {then} and {now}, seed {seed}"
+            if now >= SHARE * LINE:
+                assert pair in found, what
+            if max(now, then) < SHARE * LINE / 2:
+                assert pair not in found, what
+            if pair in found:
+                assert now <= GROWS * found[pair] * (1 + 1e-9), what
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", list(fresh_seeds(20)))
+def test_no_nic_is_planned_for_more_than_its_links_carry(seed: int) -> None:
+    """Whatever agents say, at either end; and of what they say, no more is found than fits."""
+    chance, fabric = random.Random(seed), small()
+    states, structure = Unannounced(TERMS), fabric.structure
+    for step in range(20):
+        leaf = f"l{chance.randrange(4)}"
+        mine = [nic for nic in nics_of(fabric) if leaf_of(nic) == leaf]
+        rates: Rates = {}
+        for _ in range(chance.randrange(40)):
+            source = chance.choice(mine)
+            other = chance.choice([nic for nic in nics_of(fabric) if nic != source])
+            rates[source, other] = chance.choice([1e-3, 39.0, 41.0, 400.0, 1e9])
+        states.report(leaf, told(fabric, rates), float(step), float(step))
+        record = states.flows.record(structure)
+        if record is None:
+            continue
+        demands = record.demands
+        assert demands.ids == tuple(map(flow_id, demands.source, demands.destination))
+        for ends in (demands.source, demands.destination):
+            rows = np.array([structure.index[nic] for nic in ends])
+            carried = np.bincount(rows, demands.gbps, minlength=fabric.node_count)
+            assert (carried <= structure.nic_line * (1 + 1e-9)).all(), seed
+        per_nic = max(sum(pair[0] == nic for pair in rates) for nic in nics_of(fabric))
+        assert max(map(demands.source.count, demands.source)) <= 2 * max(per_nic, 1 / SHARE)
+
+
+def test_a_rate_that_swings_moves_nothing() -> None:
+    """Between half and five quarters of what is planned, for as long as it likes."""
+    fabric, states = small(), Unannounced(TERMS)
+    pair = ("l0-h0-n0", "l1-h0-n0")
+    rates = [200.0, 110.0, 240.0, 60.0, 249.0, 30.0, 150.0]
+    changed = [
+        states.report("l0", told(fabric, {pair: rate}), INTERVAL * step, 0.0)
+        for step, rate in enumerate(rates)
+    ]
+    assert changed == [True, *[False] * 6]
+    assert states.flows.gbps == {pair: 200.0}
+    assert states.report("l0", told(fabric, {pair: 260.0}), 80.0, 0.0)
+    assert states.flows.gbps == {pair: 260.0}
+
+
+def test_of_too_many_the_largest_are_found() -> None:
+    """The bound holds, and one that sends clearly more takes the place of the smallest."""
+    fabric = clos(leaves=30, spines=2, nics_per_leaf=10, nics_per_host=1)
+    states, nics = Unannounced(TERMS), nics_of(fabric)
+    pairs = {(nic, nics[(row + 10) % len(nics)]): 50.0 + (row % 7) for row, nic in enumerate(nics)}
+    for leaf in sorted({leaf_of(nic) for nic in nics}):
+        mine = {pair: rate for pair, rate in pairs.items() if leaf_of(pair[0]) == leaf}
+        states.report(leaf, told(fabric, mine), 1.0, 1.0)
+    assert len(states.flows.gbps) == MOST
+    missing = min(pairs.keys() - states.flows.gbps.keys())
+    more = {pair: rate for pair, rate in pairs.items() if leaf_of(pair[0]) == leaf_of(missing[0])}
+    states.report(leaf_of(missing[0]), told(fabric, more | {missing: 51.0}), 2.0, 2.0)
+    assert missing not in states.flows.gbps
+    states.report(leaf_of(missing[0]), told(fabric, more | {missing: 300.0}), 3.0, 3.0)
+    assert states.flows.gbps[missing] == 300.0
+    assert len(states.flows.gbps) == MOST
+
+
+def test_both_switches_of_a_nic_are_added_up() -> None:
+    """A flow that is spread over two leaves is found by both, and forgotten when both are quiet."""
+    fabric = dual_tor(pairs=2, spines=2, nics_per_pair=2, nics_per_host=1)
+    structure, states = fabric.structure, Unannounced(TERMS)
+    (one, other), ids = nics_of(fabric)[::2][:2], structure.nodes.ids
+    first, arcs = structure.out
+    row = structure.index[one]
+    leaves = [ids[node] for node in structure.head[arcs[first[row] : first[row + 1]]]]
+    assert len(leaves) == 2
+    line = float(structure.nic_line[row])
+    part = {(one, other): 0.06 * line}
+    assert not states.report(leaves[0], told(fabric, part), 1.0, 1.0)
+    assert states.report(leaves[1], told(fabric, part), 1.0, 1.0)
+    assert states.flows.gbps == {(one, other): pytest.approx(0.12 * line)}
+    for now in (2.0, 3.0):
+        for leaf in leaves:
+            assert states.flows.gbps
+            states.report(leaf, told(fabric, {}), now, now)
+    assert not states.flows.gbps
+
+
+def test_who_is_silent_for_long_counts_no_more() -> None:
+    """A switch whose agent is gone: what it said is forgotten with the next report of another."""
+    fabric, states = small(), Unannounced(TERMS)
+    states.report("l0", told(fabric, {("l0-h0-n0", "l1-h0-n0"): 100.0}), 0.0, 0.0)
+    assert not states.report("l1", told(fabric, {}), 3 * INTERVAL, 0.0)
+    assert states.report("l1", told(fabric, {}), 3 * INTERVAL + 1, 0.0)
+    assert not states.flows.gbps
+
+
+def test_nothing_is_found_where_it_is_switched_off() -> None:
+    """A share of 0 is never."""
+    fabric, states = small(), Unannounced()
+    assert not states.report("l0", told(fabric, {("l0-h0-n0", "l1-h0-n0"): 400.0}), 0.0, 0.0)
+    assert states.flows.record(fabric.structure) is None
+
+
+def test_nics_that_a_fabric_lacks_are_left_out() -> None:
+    """The fabric was put again with fewer: what remains is still a set."""
+    fabric, states = small(), Unannounced(TERMS)
+    rates = {("l0-h0-n0", "l1-h0-n0"): 100.0, ("l0-h1-n0", "l3-h0-n0"): 100.0}
+    states.report("l0", told(fabric, rates), 0.0, 0.0)
+    fewer = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=1)
+    record = states.flows.record(fewer.structure)
+    assert record is not None
+    assert record.demands.destination == ("l1-h0-n0",)
+    states.report("l0", told(fewer, {}), 1.0, 0.0)
+    states.report("l0", told(fewer, {}), 2.0, 0.0)
+    assert not states.flows.gbps

@@ -182,15 +182,15 @@ def run(seed: int, draws: int, few: int) -> Found:
     liked = sorted(sets, key=estimator.of)[:few]
     lone = replace(state.job, hosts=sets[0])
     order = asyncio.run(order_ranks(planner, state.intent, lone, state.standing))
-    first = emulated(state, state.free[:count])
+    first, lone_seconds = emulated(state, state.free[:count]), emulated(state, sets[0])
     return Found(
         state,
         first if ours == state.free[:count] else emulated(state, ours),
         first,
-        emulated(state, sets[0]),
+        lone_seconds,
         min(emulated(state, hosts) for hosts in liked),
-        emulated(state, order.hosts),
-        emulated(state, sets[0]),
+        lone_seconds if order.hosts == sets[0] else emulated(state, order.hosts),
+        lone_seconds,
     )
 
 

@@ -17,6 +17,7 @@ import yaml
 from heddle_controller.state.records import JobState
 from tests.integration.test_cli_job import jobs_file, tell
 from tests.support.operating import Operator, heddle, operating
+from tests.support.serving import told_down
 from tests.support.waiting import PATIENCE
 
 HEDDLE = Path(sys.executable).parent / "heddle"
@@ -168,3 +169,64 @@ async def test_a_list_of_jobs_is_watched(tmp_path: Path) -> None:
             await watching.wait()
         states = [[job["state"] for job in listed] for listed in (first, now)]
         assert states == [["JOB_STATE_ACCEPTED"], ["JOB_STATE_PROGRAMMED"]]
+
+
+async def test_doctor_and_a_job_are_watched(tmp_path: Path) -> None:
+    """In a pipe, whenever they change; what is the same is not printed twice."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")
+        server = ("--server", f"127.0.0.1:{o.s.api.port}")
+
+        async def watching(*words: str) -> asyncio.subprocess.Process:
+            return await asyncio.create_subprocess_exec(
+                HEDDLE, *server, *words, "--watch", stdout=PIPE
+            )
+
+        async def until(process: asyncio.subprocess.Process, word: str) -> list[str]:
+            assert process.stdout is not None
+            lines: list[str] = []
+            async with asyncio.timeout(PATIENCE):
+                while word not in "".join(lines):
+                    lines.append((await process.stdout.readline()).decode())
+                    assert lines[-1], lines
+            return lines
+
+        both = [await watching("doctor"), await watching("job", "show", "red")]
+        doctor, shown = both
+        try:
+            await until(doctor, "agents")
+            await until(shown, "ACCEPTED")
+            told_down(o.s, "l0", "s0")
+            await tell(o, JobState.PROGRAMMED, "red")
+            lines = await until(shown, "PROGRAMMED")
+            assert [line for line in lines if line.startswith("job")] == ["job            red\n"]
+            await until(doctor, "is down since")
+        finally:
+            for one in both:
+                one.kill()
+                await one.wait()
+    late = heddle("doctor", "--watch", "job", "red")
+    assert (late.code, "behind the last command" in late.err) == (2, True)
+
+
+def test_options_are_listed_with_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the file, of variables and of the command line; what cannot be used is refused."""
+    file = tmp_path / "config.toml"
+    file.write_text('server = "a:1"\nfabric = "f1"\ntimeout = 5\ntls-ca = "ca.crt"\n')
+    monkeypatch.setenv("HEDDLE_FABRIC", "f2")
+    known = ("--config", file, "--timeout", "7", "--json", "config", "check")
+    missing = heddle(*known)
+    assert (missing.code, missing.out) == (2, "")
+    assert f"--tls-ca {tmp_path / 'ca.crt'}: No such file" in missing.err
+    file.write_text('server = "a:1"\nfabric = "f1"\ntimeout = 5\n')
+    told = {one["option"]: (one["value"], one["from"]) for one in heddle(*known).json}
+    assert told["--server"] == ("a:1", str(file))
+    assert told["--fabric"] == ("f2", "the variable HEDDLE_FABRIC")
+    assert told["--timeout"] == (7.0, "the command line")
+    assert told["--tls-key"] == (None, "default")
+    assert ["--timeout", "5.0", str(file)] in heddle("--config", file, "config", "check").lines
+    odd = heddle("--server", "nowhere", "config", "check")
+    assert (odd.code, "--server: 'nowhere' is not an address" in odd.err) == (2, True)

@@ -3,14 +3,17 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.integration.test_cli_job import jobs_file
+from heddle_controller.state.records import JobState
+from tests.integration.test_cli_job import jobs_file, tell
 from tests.support.operating import operating
+from tests.support.waiting import PATIENCE
 
 HEDDLE = Path(sys.executable).parent / "heddle"
 
@@ -72,3 +75,51 @@ async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:
         _, stderr = await process.communicate()
     assert process.returncode == 1
     assert "Traceback" not in stderr.decode()
+
+
+class Terminal:
+    """A command whose output is a terminal, and what it has shown so far."""
+
+    def __init__(self, *words: str) -> None:
+        leader, follower = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "10"}
+        self.process = subprocess.Popen(
+            [HEDDLE, *words], stdout=follower, stderr=follower, stdin=follower, env=environment
+        )
+        os.close(follower)
+        self._leader, self.text = leader, ""
+
+    def until(self, word: str) -> None:
+        """Read until a word was shown."""
+        while word not in self.text:
+            ready, _, _ = select.select([self._leader], [], [], PATIENCE)
+            assert ready, self.text
+            self.text += os.read(self._leader, 4096).decode()
+
+    def interrupted(self) -> str:
+        """What is shown in the end after Ctrl-C; it ends."""
+        before = len(self.text)
+        self.process.send_signal(signal.SIGINT)
+        with suppress(OSError):  # the end of a terminal is an error to read
+            while part := os.read(self._leader, 4096):
+                self.text += part.decode()
+        os.close(self._leader)
+        assert self.process.wait() == 1
+        return self.text[before:]
+
+
+async def test_a_watched_view_is_drawn_in_its_place(tmp_path: Path) -> None:
+    """A change goes over what stood there; Ctrl-C leaves the cursor, and the list, whole."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")
+        words = ("--server", f"127.0.0.1:{o.s.api.port}", "job", "list", "--watch")
+        terminal = await asyncio.to_thread(Terminal, *words)
+        await asyncio.to_thread(terminal.until, "ACCEPTED")
+        await tell(o, JobState.PROGRAMMED, "red")
+        await asyncio.to_thread(terminal.until, "PROGRAMMED")
+        drawn = terminal.text.partition("ACCEPTED")[2]
+        assert "\x1b[1A" in drawn.partition("PROGRAMMED")[0], drawn
+        left = await asyncio.to_thread(terminal.interrupted)
+        assert "\x1b[?25h" in left
+        assert "Traceback" not in left

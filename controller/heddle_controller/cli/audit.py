@@ -121,7 +121,10 @@ def verify_trail(client: Terms, *, files: tuple[Path, ...], noted: str | None) -
     if known is not None and not start.number <= known.number <= last.number:
         reason = f"record {known.number} is not in it: it has {start.number + 1} to {last.number}"
         raise Failure(f"the audit trail does not hold: {reason}", FAULT)
-    echo(str(last))
+    if client.json:
+        echo_json({"head": str(last)})
+    else:
+        echo(str(last))
 
 
 def _of_server(client: Terms) -> tuple[Mark, Iterator[AuditRecord]]:

@@ -1,4 +1,4 @@
-"""The configuration file of ``heddle``: what is typed before the command, once and for all.
+"""The configuration file of ``heddle``, and ``heddle config``: what is typed once and for all.
 
     server = "10.0.0.1:7400,10.0.0.2:7400"
     fabric = "f1"
@@ -15,10 +15,16 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from heddle_controller.cli.failure import Failure
+from heddle.client.calls import split_addresses
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import CommandGroup, Failure
+from heddle_controller.cli.output import echo_json, echo_table, format_options
 
 LARGEST = 1 << 20
+FILE = "heddle.config"
+"""Where click keeps the file that options come from."""
 
 
 def default_file() -> Path:
@@ -46,6 +52,7 @@ def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Pa
         raise Failure(f"{file}: {error.strerror}") from None
     if len(content) > LARGEST:
         raise Failure(f"{file}: is larger than {LARGEST >> 20} MiB; is it the right file?")
+    ctx.meta[FILE] = file
     try:
         told = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -93,3 +100,58 @@ def _value(file: Path, key: str, value: object, param: click.Parameter) -> objec
     if isinstance(param.type, click.Path) and isinstance(value, str):
         return str(file.parent / Path(value).expanduser())
     return value if flag else str(value)
+
+
+@click.group(cls=CommandGroup)
+def config() -> None:
+    """See what the options before a command are, and where they come from."""
+
+
+@config.command("check")
+@format_options
+@click.pass_obj
+def check(client: Terms, /, *, as_json: bool) -> None:
+    """List the options with their values and where each comes from; no controller is asked.
+
+    Exit 2 if the file has a fault, an address is none, or a file that is named cannot be used.
+    """
+    root = click.get_current_context().find_root()
+    rows = [_row(root, one) for one in root.command.params if one.expose_value]
+    _check_files(client)
+    if as_json or client.json:
+        echo_json(rows)
+        return
+    columns = ("option", "value", "from")
+    echo_table(columns, [["" if row[c] is None else row[c] for c in columns] for row in rows])
+
+
+def _row(root: click.Context, param: click.Parameter) -> dict[str, object]:
+    """An option, its value, and where that comes from."""
+    value = root.params.get(str(param.name))
+    match root.get_parameter_source(str(param.name)):
+        case ParameterSource.COMMANDLINE:
+            source = "the command line"
+        case ParameterSource.ENVIRONMENT:
+            source = f"the variable {param.envvar}"
+        case ParameterSource.DEFAULT_MAP:
+            source = str(root.meta[FILE])
+        case _:
+            source = "default"
+    shown = str(value) if isinstance(value, Path) else value
+    return {"option": param.opts[0], "value": shown, "from": source}
+
+
+def _check_files(client: Terms) -> None:
+    """What a first call would look at.
+
+    Raises:
+        Failure: an address is none.
+        InputError: a file cannot be used; names the option, and the cure.
+    """
+    try:
+        addresses = split_addresses(client.server)
+    except ValueError as error:
+        raise Failure(f"--server: {error}") from None
+    with client.failing():
+        client.files.of_channel()
+        client.files.metadata(addresses)

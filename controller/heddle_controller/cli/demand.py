@@ -13,6 +13,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
@@ -52,6 +53,7 @@ def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
 
 @demand.command("list")
 @with_client
+@watchable(of_plans, look=True)
 def list_sets(client: Terms) -> None:
     """List demand sets and their states."""
     found = client.api.list_demand_sets()
@@ -97,6 +99,8 @@ def delete(client: Terms, name: str, seconds: float | None, *, wait: bool) -> No
         echo(f"deleted {name}")
     if wait:
         wait_until_gone(client, version, seconds)
+    if client.json:
+        echo_json({"deleted": [name], "gone": wait})
 
 
 @demand.command("rates")

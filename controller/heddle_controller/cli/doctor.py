@@ -14,6 +14,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup
 from heddle_controller.cli.options import last_part, link_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
+from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchable
 from heddle_controller.serve.codec import common
 
 CLOCK_SECONDS = 2.0
@@ -27,6 +28,7 @@ WORDS = {
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @with_client
+@watchable(of_plans, of_fabric, look=True)
 def doctor(client: Terms) -> None:
     """Find what is wrong, and say what to do about it.
 
@@ -66,6 +68,7 @@ def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:
 @doctor.command("job")
 @click.argument("name")
 @with_client
+@watchable(of_jobs, of_plans, look=True)
 def examine_job(client: Terms, name: str) -> None:
     """Say why a job is slow: its slowest flow, the link that limits it, and who shares that.
 

@@ -16,7 +16,7 @@ from heddle_controller.cli.fabric_import import (
     save,
     save_text,
 )
-from heddle_controller.cli.failure import CommandGroup
+from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import (
     INPUT_FILE,
     OUTPUT_FILE,
@@ -29,6 +29,7 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.watching import of_fabric, watchable
 from heddle_controller.importers import load_fabric
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import fabric as codec
@@ -64,6 +65,8 @@ def export_fabric(client: Terms, out: Path, *, form: str, file: Path | None) -> 
         stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
         loaded = codec.fabric_from_pb(stored)
     if form in TEXTS:
+        if client.json:
+            raise Failure(f"--format {form} is no document: leave --json and --yaml out")
         save_text(TEXTS[form](loaded), out)
     else:
         save(loaded, out)
@@ -84,6 +87,7 @@ def list_fabrics(client: Terms) -> None:
 @fabric.command("show")
 @click.option("--links", is_flag=True, help="List every link, not only those that are not up.")
 @with_client
+@watchable(of_fabric)
 def show_fabric(client: Terms, *, links: bool) -> None:
     """Show the size of the fabric, and all links and switches that are not up."""
     if client.json:

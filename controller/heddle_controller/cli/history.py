@@ -16,6 +16,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.serve.codec import common
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -27,6 +28,7 @@ COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no pa
     "--since", default="1d", show_default=True, metavar="1h", help="How far back: s, m, h, d."
 )
 @with_client
+@watchable(of_plans, look=True)
 def history(client: Terms, *, since: str) -> None:
     """List changes by clients and the plans that followed, the oldest first.
 

@@ -17,7 +17,7 @@ from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.jobs_table import echo_jobs, job_json, state_of, worst_link
 from heddle_controller.cli.life import replace, resize, resume, suspend
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
-from heddle_controller.cli.output import echo, echo_again, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.place import (
     host_texts,
     one_job,
@@ -26,6 +26,7 @@ from heddle_controller.cli.place import (
     reservations,
     reserve,
 )
+from heddle_controller.cli.watching import of_jobs, of_plans, watchable
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
@@ -103,25 +104,17 @@ def order(client: Terms, file: Path, only: str | None) -> None:
 
 
 @job.command("list")
-@click.option("--watch", "again", is_flag=True, help="Print the list anew with every change.")
 @with_client
-def list_jobs(client: Terms, *, again: bool) -> None:
+@watchable(of_jobs, of_plans)
+def list_jobs(client: Terms) -> None:
     """List jobs: their states, flows and plans, slowest flows and worst links."""
-    if not again:
-        echo_jobs(client, client.api.list_jobs())
-        return
-    shown = False
-    for event in client.api.watch_jobs():
-        if shown or event.HasField("synced"):
-            if shown:
-                echo_again(as_json=client.json)
-            echo_jobs(client, client.api.list_jobs())
-            shown = True
+    echo_jobs(client, client.api.list_jobs())
 
 
 @job.command("show")
 @click.argument("name")
 @with_client
+@watchable(of_jobs, of_plans)
 def show(client: Terms, name: str) -> None:
     """Show one job."""
     one = client.api.get_job(name)
@@ -227,6 +220,8 @@ def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait
     if wait:
         version = max(versions) if all(versions) else 0
         wait_until_gone(client, version, seconds)
+    if client.json:
+        echo_json({"deleted": names, "gone": wait})
 
 
 @job.command("watch")

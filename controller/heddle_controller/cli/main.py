@@ -18,6 +18,7 @@ PEM = click.Path(path_type=Path, dir_okay=False)
 COMMANDS = (
     "audit",
     "completion",
+    "config",
     "demand",
     "doctor",
     "drain",

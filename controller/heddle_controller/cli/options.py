@@ -22,12 +22,11 @@ INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
-def with_client(command: Command) -> Command:
+def with_server(command: Command) -> Command:
     """Gives the command ``Terms`` first, changed by the options after the command."""
 
     @click.option("--server", metavar="HOST:PORT[,...]", help="The controller's addresses.")
     @click.option("--fabric", help="Name of the fabric.")
-    @format_options
     @click.pass_obj
     @wraps(command)
     def run(
@@ -36,19 +35,34 @@ def with_client(command: Command) -> Command:
         *args: Any,  # noqa: ANN401 - whatever the command takes
         server: str | None,
         fabric: str | None,
-        as_json: bool,
         **options: Any,  # noqa: ANN401 - whatever the command takes
     ) -> Any:  # noqa: ANN401 - click decides what it means
         changed = replace(
             client,
             server=server or client.server,
             named_fabric=fabric or client.named_fabric,
-            json=as_json or client.json,
         )
         with changed.failing():
             return command(changed, *args, **options)
 
     return run
+
+
+def with_client(command: Command) -> Command:
+    """As ``with_server``, of a command that prints: ``Terms`` say whether documents are asked."""
+
+    @format_options
+    @wraps(command)
+    def run(
+        client: Terms,
+        /,
+        *args: Any,  # noqa: ANN401 - whatever the command takes
+        as_json: bool,
+        **options: Any,  # noqa: ANN401 - whatever the command takes
+    ) -> Any:  # noqa: ANN401 - click decides what it means
+        return command(replace(client, json=as_json or client.json), *args, **options)
+
+    return with_server(run)
 
 
 STATES = {

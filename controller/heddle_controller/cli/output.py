@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 import orjson
@@ -13,6 +15,9 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from heddle.text import clean, clean_json, clean_lines
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 Command = Callable[..., Any]
 YAML = "heddle.yaml"
@@ -68,12 +73,6 @@ def format_options(command: Command) -> Command:
         return command(*args, as_json=as_json or as_yaml, **options)
 
     return run
-
-
-def echo_again(*, as_json: bool) -> None:
-    """What stands between a table and the same as it is later; nothing between documents."""
-    if not as_json:
-        click.echo()  # noqa: TID251 - the one place
 
 
 def echo_script(text: str) -> None:
@@ -138,3 +137,62 @@ def echo_pairs(pairs: Mapping[str, object]) -> None:
             click.style(name.ljust(width), bold=True) if sys.stdout.isatty() else name.ljust(width)
         )
         click.echo(f"{label}  {value}")  # noqa: TID251 - clean already; the label has a style
+
+
+def printed_by(view: Callable[[], object]) -> str:
+    """What a view prints, with colours if it would have them now."""
+    kept = _Kept(terminal=sys.stdout.isatty())
+    with redirect_stdout(kept):
+        view()
+    return kept.getvalue()
+
+
+class _Kept(io.StringIO):
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        """As of what it stands for."""
+        return self._terminal
+
+
+class Screen:
+    """Where a view is shown again: in its place on a terminal, one below the other elsewhere.
+
+    What is longer than a terminal is cut there, and whole once it ends. Use as ``with``.
+    """
+
+    def __init__(self, *, documents: bool) -> None:
+        """``documents``: what is shown is for programs."""
+        self._documents = documents
+        self._shown: str | None = None
+        self._live: Live | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if sys.stdout.isatty() and not self._documents:
+            from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
+            from rich.live import Live  # noqa: PLC0415 - as above
+
+            console = Console()
+            if not console.is_dumb_terminal:
+                live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+                self._live = self._stack.enter_context(live)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def show(self, text: str) -> None:
+        """Show this in place of what was shown before, unless it is the same."""
+        if text == self._shown:
+            return
+        if self._live is not None:
+            from rich.text import Text  # noqa: PLC0415 - as above
+
+            self._live.update(Text.from_ansi(text.rstrip("\n")), refresh=True)
+        else:
+            between = "\n" if self._shown is not None and not self._documents else ""
+            click.echo(between + text, nl=False)  # noqa: TID251 - clean: views print by the above
+        self._shown = text

@@ -11,6 +11,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo_json, echo_pairs
+from heddle_controller.cli.watching import watchable
 from heddle_controller.serve.codec import common
 
 WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRAWN"}
@@ -44,6 +45,7 @@ def restore(client: Terms, *, no_wait: bool) -> None:
 
 @overlay.command("show")
 @with_client
+@watchable(look=True)
 def show(client: Terms) -> None:
     """Show whether the overlay is withdrawn, and how many agents have followed."""
     _echo(client, _get(client))

@@ -13,6 +13,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.cli.watching import of_jobs, watchable
 from heddle_controller.model.host_lists import expand
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import common
@@ -160,6 +161,7 @@ def reserve(
 
 @click.command("reservations")
 @with_client
+@watchable(of_jobs, look=True)
 def reservations(client: Terms) -> None:
     """List reservations that are not over."""
     _echo(client, client.api.list_reservations())
@@ -171,7 +173,9 @@ def reservations(client: Terms) -> None:
 def release(client: Terms, name: str) -> None:
     """End a reservation before its time."""
     client.api.release_placement(name)
-    if not client.json:
+    if client.json:
+        echo_json({"released": name})
+    else:
         echo(f"released {name}")
 
 

@@ -14,7 +14,8 @@ from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
-from heddle_controller.cli.output import echo, echo_again, echo_json
+from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as demand_codec
@@ -28,18 +29,11 @@ def show() -> None:
 
 
 @show.command("plan")
-@click.option("--watch", is_flag=True, help="Go on with every plan and every switch that holds it.")
 @with_client
-def show_plan(client: Terms, *, watch: bool) -> None:
+@watchable(of_plans, look=True)
+def show_plan(client: Terms) -> None:
     """Show the newest plan and its certificate."""
-    if watch:
-        for plan in client.api.watch_plans():
-            _echo_plan(client, plan)
-        return
-    _echo_plan(client, client.api.plans.GetPlan(pb.GetPlanRequest(name=client.plan)))
-
-
-def _echo_plan(client: Terms, plan: pb.Plan) -> None:
+    plan = client.api.plans.GetPlan(pb.GetPlanRequest(name=client.plan))
     if client.json:
         echo_json(plan)
         return
@@ -60,6 +54,7 @@ def overlay_of(plan: pb.Plan) -> str:
 @click.option("--job", default="", help="Only flows of this job.")
 @click.option("--link", metavar="A,B[,KEY]", help="Only flows over this link.")
 @with_client
+@watchable(of_plans)
 def show_routes(client: Terms, job: str, link: str | None) -> None:
     """List flows and their paths."""
     _, found = client.api.list_routes(job, link_ref(link) if link else None)
@@ -74,25 +69,12 @@ def show_routes(client: Terms, job: str, link: str | None) -> None:
 @click.option(
     "--top", default=20, show_default=True, help="So many; 0 is all that carry something."
 )
-@click.option("--watch", is_flag=True, help="Print the list anew with every plan.")
 @with_client
-def show_links(client: Terms, *, top: int, watch: bool) -> None:
+@watchable(of_plans)
+def show_links(client: Terms, *, top: int) -> None:
     """List the hottest links of the plan, each direction by itself, and the jobs that use them."""
     if top < 0:
         raise Failure(f"--top {top}: give a number from 0 up")
-    if not watch:
-        _echo_links(client, top)
-        return
-    shown = 0
-    for plan in client.api.watch_plans():
-        if shown != plan.generation:
-            if shown:
-                echo_again(as_json=client.json)
-            _echo_links(client, top)
-            shown = plan.generation
-
-
-def _echo_links(client: Terms, top: int) -> None:
     found = client.api.list_link_loads(top)
     if client.json:
         echo_json(found)
@@ -103,6 +85,7 @@ def _echo_links(client: Terms, top: int) -> None:
 @show.command("explain")
 @click.argument("flow")
 @with_client
+@watchable(of_plans)
 def show_explanation(client: Terms, flow: str) -> None:
     """Explain why FLOW takes its path, or why it has none."""
     request = pb.ExplainFlowRequest(plan=client.plan, flow=flow)

@@ -32,8 +32,17 @@ def token() -> None:
 @click.option("--fabric", default="", help="Of an agent or a host.")
 @click.option("--switch", default="", help="Of an agent: the switch it speaks for.")
 @click.option("--host", default="", help="Of a host: its name in the fabric.")
+@format_options
 def new(
-    name: str, path: Path, *, role: str, days: float, fabric: str, switch: str, host: str
+    name: str,
+    path: Path,
+    *,
+    role: str,
+    days: float,
+    fabric: str,
+    switch: str,
+    host: str,
+    as_json: bool,
 ) -> None:
     """Make a token called NAME: print it once, and add its hash to the file."""
     if bool(switch) != (role == "agent") or bool(host) != (role == "host"):
@@ -48,7 +57,14 @@ def new(
     except ValueError as error:
         raise Failure(str(error)) from None
     _add(path, grant)
-    echo(made)
+    if as_json:
+        echo_json({"name": name, "token": made, "expires": _time(grant)})
+    else:
+        echo(made)
+
+
+def _time(grant: Grant) -> str:
+    return common.time_text(common.time_to_pb(grant.expires))
 
 
 def _add(path: Path, grant: Grant) -> None:
@@ -75,7 +91,7 @@ def list_tokens(path: Path, *, as_json: bool) -> None:
             "name": grant.name,
             "role": str(grant.caller.role),
             "for": f"{grant.caller.fabric}/{grant.caller.speaks_for}".strip("/"),
-            "expires": common.time_text(common.time_to_pb(grant.expires)),
+            "expires": _time(grant),
             "state": "valid" if now < grant.expires else "expired",
         }
         for grant in read_grants(path).values()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.options import with_client
+from heddle_controller.cli.options import with_server
 from heddle_controller.cli.slurm.allocation import job_name
 from heddle_controller.cli.slurm.folder import JobsFolder
 from heddle_controller.cli.slurm.handover import (
@@ -23,7 +23,7 @@ from heddle_controller.cli.slurm.handover import (
 
 @click.command("epilog")
 @handover_options
-@with_client
+@with_server
 @never_failing
 def epilog(client: Terms, directory: Path, patience: Patience) -> None:
     """End the job that Slurm has ended, so that its routes go and its hosts are free.

@@ -23,7 +23,7 @@ from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.options import with_client
+from heddle_controller.cli.options import with_server
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
 from heddle_controller.cli.slurm.folder import JobsFolder, write_hosts, write_ports, write_said
 from heddle_controller.cli.slurm.gpus import allocated_gpus, with_gpus
@@ -42,7 +42,7 @@ from heddle_controller.cli.slurm.topology import NODE_NAME
 
 @click.command("prolog")
 @handover_options
-@with_client
+@with_server
 @never_failing
 def prolog(client: Terms, directory: Path, patience: Patience) -> None:
     r"""Submit the job that Slurm is about to start, and wait until its routes are programmed.

@@ -21,7 +21,7 @@ from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
-from heddle_controller.cli.options import with_client
+from heddle_controller.cli.options import with_server
 from heddle_controller.cli.output import echo
 from heddle_controller.cli.slurm.shape import read_shape
 from heddle_controller.model.errors import InputError
@@ -59,7 +59,7 @@ class BatchJob:
     },
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SBATCH_WORDS...")
-@with_client
+@with_server
 def sbatch(client: Terms, words: tuple[str, ...]) -> None:
     r"""Call sbatch with the idle nodes on which the job's traffic fares best.
 

@@ -258,7 +258,9 @@ def _planners(settings: Settings) -> tuple[PlanningProcess, PlanningProcess]:
     limits = ProcessLimits(
         settings.solve_seconds, settings.planner_silence_seconds, settings.planner_seconds
     )
-    planner, advisor = PlanningProcess("plans", limits), PlanningProcess("questions", limits)
+    planner, advisor = (
+        PlanningProcess(name, limits, settings.objective) for name in ("plans", "questions")
+    )
     planner.start()
     return planner, advisor
 

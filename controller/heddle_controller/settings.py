@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from heddle.text import split_address
 from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.objective import Objective
 from heddle_controller.store.redis.address import SCHEMES, parse_address
 
 ENV_PREFIX = "HEDDLE_"
@@ -99,6 +100,9 @@ class Settings(BaseSettings):
 
     debounce_seconds: float = Field(default=0.02, ge=0, le=60)
     """Changes that come within so long of one another are planned together."""
+    objective: Objective = "headroom"
+    """What more entries are worth: headroom parts flows and evens out links below line rate, so
+    that local repair finds room, where tables have room; economy writes as few as it takes."""
     solve_seconds: float = Field(default=30.0, gt=0, le=3600)
     """Time limit of one solver run."""
     planner_seconds: float = Field(default=60.0, gt=0, le=3600)

@@ -54,6 +54,14 @@ GENERATIONS = 2**63 - 1
     "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
 )
 @click.option(
+    "--objective",
+    type=click.Choice(["headroom", "economy"]),
+    default="headroom",
+    show_default=True,
+    help="headroom spreads QPs further than full links ask for, so that local repair finds room,"
+    " where tables have room; economy writes as few entries as it takes.",
+)
+@click.option(
     "--protect",
     type=click.Choice(["link", "switch", "none"]),
     default="link",

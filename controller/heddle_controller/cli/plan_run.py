@@ -26,6 +26,7 @@ from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.model.files.plan_records import certificate_record, unrouted_records
 from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.objective import Objective
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
@@ -56,6 +57,7 @@ class PlanRequest:
     port_paths: Path | None = None
     """What is known of the paths of source ports, where switches of the fabric hash."""
     time_limit: float | None = None
+    objective: Objective = "headroom"
     protect: Literal["link", "switch", "none"] = "link"
     out: Path | None = None
     eos: Path | None = None
@@ -132,7 +134,7 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
         reason = 'is "ecmp" for no switch: say of which nodes nobody programs them'
         raise refuse(str(request.fabric), "forwarding", reason)
     previous = load_plan(request.previous, fabric, flows) if request.previous else None
-    options = Options(time_limit_seconds=request.time_limit)
+    options = Options(objective=request.objective, time_limit_seconds=request.time_limit)
     repairer = Repairer(previous, options) if previous else None
     timing = {"load_seconds": time.perf_counter() - start}
     tell(f"planning {len(flows)} flows")

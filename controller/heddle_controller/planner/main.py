@@ -1,9 +1,9 @@
-"""The planning process: ``python -m heddle_controller.planner.main SOCKET SECONDS PARENT``.
+"""The planning process: ``main SOCKET SECONDS OBJECTIVE PARENT``, as a module.
 
 It is started by a controller, whose process id is PARENT and which it does not outlive, reads
 questions from the socket with that number, and answers one after another. SECONDS is the time limit
-of one run of the solver. It ignores signals that a whole group of processes is ended by: the
-controller says when it is over.
+of one run of the solver, OBJECTIVE what more entries are worth. It ignores signals that a whole
+group of processes is ended by: the controller says when it is over.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from heddle_controller.model.objective import Objective
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received
@@ -34,12 +35,13 @@ OOM_SCORE = 500
 
 def main() -> None:
     """Answer until the controller is gone."""
-    number, seconds, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    number, seconds, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[4])
+    objective: Objective = "economy" if sys.argv[3] == "economy" else "headroom"
     _die_with(parent)
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     with socket.socket(fileno=number) as end:
-        _serve(end, PlanningCore(planning_engine(seconds)))
+        _serve(end, PlanningCore(planning_engine(seconds, objective)))
 
 
 def _die_with(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from heddle_controller.model.objective import Objective
 from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
@@ -16,9 +17,9 @@ PROOF_SECONDS = 10.0
 """Of looking for a better bound: nobody waits for it, but other questions may."""
 
 
-def planning_engine(solve_seconds: float | None) -> Engine:
+def planning_engine(solve_seconds: float | None, objective: Objective = "headroom") -> Engine:
     """The functions that plan, with a time limit for each run of the solver."""
-    options = Options(time_limit_seconds=solve_seconds)
+    options = Options(objective=objective, time_limit_seconds=solve_seconds)
     return Engine(
         flows_of_job=flows_of_job,
         solve=partial(anew, options=options),

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import structlog
 
 from heddle_controller.model.job import Job
+from heddle_controller.model.objective import Objective
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner import protocol
@@ -79,9 +80,11 @@ class _Running:
 class PlanningProcess:
     """A ``Planner`` whose thinking is done by another process."""
 
-    def __init__(self, name: str, limits: ProcessLimits | None = None) -> None:
+    def __init__(
+        self, name: str, limits: ProcessLimits | None = None, objective: Objective = "headroom"
+    ) -> None:
         """``name`` is for logs."""
-        self._name = name
+        self._name, self._objective = name, objective
         self._limits = limits or ProcessLimits()
         self._running: _Running | None = None
         self._turn = asyncio.Lock()
@@ -277,7 +280,12 @@ class PlanningProcess:
         """A new process."""
         mine, its = socket.socketpair()
         mine.setblocking(False)
-        arguments = (str(its.fileno()), str(self._limits.solve), str(os.getpid()))
+        arguments = (
+            str(its.fileno()),
+            str(self._limits.solve),
+            self._objective,
+            str(os.getpid()),
+        )
         with its:
             process = subprocess.Popen(  # noqa: S603 - this very program
                 [sys.executable, "-P", "-m", "heddle_controller.planner.main", *arguments],

@@ -98,24 +98,24 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
     """
     flows = problem.flows
     whole = coloured_paths(planes, flows, np.arange(len(flows), dtype=np.int64))
-    assignment = _loaded(problem, whole)
+    assignment = loaded(problem, whole)
     if len(np.unique(whole.flow)) == np.count_nonzero(problem.routed):
-        for parts in _ladder(flows):
+        for parts in ladder(flows):
             if _is_met_everywhere(problem, assignment) or problem.deadline.passed():
                 return assignment
             rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
             pieces = coloured_paths(planes, flows, rows)
             if len(np.unique(pieces.flow)) < len(np.unique(whole.flow)):
                 break  # some part of a flow met a hole, where the whole did not
-            assignment = better(problem, assignment, _loaded(problem, pieces))
+            assignment = better(problem, assignment, loaded(problem, pieces))
         if is_met(problem, assignment):
             return assignment
-        assignment = _loaded(problem, whole)
+        assignment = loaded(problem, whole)
     split = _overfilling(problem, assignment)
     if len(split):
         kept = whole.take(np.flatnonzero(np.isin(whole.flow, split, invert=True)))
         pieces = coloured_paths(planes, flows, np.repeat(split, _parts(flows.qps[split])))
-        assignment = _loaded(problem, join_paths([kept, pieces]))
+        assignment = loaded(problem, join_paths([kept, pieces]))
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
@@ -133,7 +133,7 @@ def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
         problem: Its candidates may be any.
         wished: Paths between terminals of flows that have candidates.
     """
-    assignment = _loaded(problem, _wholes(problem, wished))
+    assignment = loaded(problem, _wholes(problem, wished))
     Search(assignment, problem.candidates, problem.target(), problem.deadline).run()
     if not is_met(problem, assignment) and not len(phased_jobs(problem.flows)):
         assignment = _mended(problem, assignment)
@@ -172,7 +172,7 @@ def _is_candidate(problem: PlanningProblem, flows: Flows, paths: Paths, row: int
     return bool((known == wide).all(axis=1).any())
 
 
-def _ladder(flows: Flows) -> Iterator[Ints]:
+def ladder(flows: Flows) -> Iterator[Ints]:
     """Ever more equal parts to take flows apart into: of each the most that divide its QPs."""
     qps, of_flow = np.unique(flows.qps, return_inverse=True)
     parts, most = 1, min(FINEST, int(qps.max(initial=1)))
@@ -191,7 +191,8 @@ def _parts(qps: Ints) -> Ints:
     return np.minimum(qps, most)
 
 
-def _loaded(problem: PlanningProblem, inner: Paths) -> Assignment:
+def loaded(problem: PlanningProblem, inner: Paths) -> Assignment:
+    """An assignment of paths between terminals."""
     assignment = Assignment(problem.network, problem.flows)
     assignment.load_chunks(inner)
     return assignment
@@ -228,7 +229,7 @@ def by_relaxation(problem: PlanningProblem) -> Assignment:
     commodities, relaxation = relaxed(problem)
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
-    assignment = _finish(problem, _loaded(problem, inner), *left)
+    assignment = _finish(problem, loaded(problem, inner), *left)
     if (commodities.job == LINEAR).all():
         assignment = _mended(problem, assignment)
     return assignment

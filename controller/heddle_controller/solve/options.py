@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heddle_controller.model.objective import Objective
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Equal input, equal options: equal plan, unless a time limit cuts it short."""
 
     seed: int = 0
+    objective: Objective = "headroom"
+    """Headroom parts flows and evens out links below line rate where tables have room."""
     time_limit_seconds: float | None = None
     """The plan is there by then, from the start of solving: improvement stops early enough."""
     clock: Callable[[], float] = time.monotonic

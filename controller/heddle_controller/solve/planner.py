@@ -6,7 +6,8 @@
 2. Where that does not meet the bound, and in graphs without tiers from the start,
    the linear relaxation is rounded, the rest placed and searched likewise; the
    relaxation also proves a better bound. The better of the two plans stays.
-3. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
+3. Where no link is overloaded, QPs are spread further for room (``headroom``) if tables hold the
+   entries. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
    equal loads allow (``fairness``); among equals who sends most.
 4. Where tables have no room for flows to part, or switches cannot tell them apart,
    those are tied (``colocated_pairs``) and planned again; what still exceeds a table then is
@@ -16,8 +17,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,6 +44,7 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.fairness.balance import even
+from heddle_controller.solve.headroom import with_headroom
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.repair.backups import backups_of
@@ -63,6 +67,9 @@ TIES = 2.0**16, 2.0**40
 
 IMPROVING = 0.6
 """Part of a time limit for improvement; backups and tables need some after it."""
+
+Step: TypeAlias = Callable[[PlanningProblem, Assignment], Assignment | None]
+"""What makes a plan better that is as good as it gets by its loads; None where it cannot."""
 
 MOST_LOAD = 2.0**20
 """Least worst utilisation beyond which sums of loads are too coarse to compare."""
@@ -101,6 +108,7 @@ def _solved(
 ) -> Plan:
     """The plan; ``known`` is the bound of the flows as they are."""
     options, deadline = effort
+    steps: list[Step] = [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
@@ -110,11 +118,13 @@ def _solved(
         problem = PlanningProblem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
         paths = ties.expand(paths_of(assignment, renumber=True))
-        fairest = even(_by_bytes(assignment), candidates, problem.target(), deadline)
-        if fairest is not None:
-            evener = ties.expand(paths_of(fairest, renumber=True))
-            if not too_parted(network, flows, evener, pair).any():
-                paths = evener
+        for step in steps:
+            other = step(problem, assignment)
+            if other is None:
+                continue
+            found = ties.expand(paths_of(other, renumber=True))
+            if not too_parted(network, flows, found, pair).any():
+                assignment, paths = other, found
         return problem, paths
 
     pair = pairs_of(flows)
@@ -134,6 +144,11 @@ def _solved(
         problem.bound = cut_bound(network, flows, problem.routed)
         problem.notes = _notes(short & ~parted, parted)
     return finished_plan(problem, paths)
+
+
+def _fairest(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
+    """See ``fairness.balance``."""
+    return even(_by_bytes(assignment), problem.candidates, problem.target(), problem.deadline)
 
 
 def _by_bytes(assignment: Assignment) -> Assignment:

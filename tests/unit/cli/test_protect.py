@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heddle.v1.plan_pb2 import Plan
@@ -13,6 +15,7 @@ from heddle_controller.cli.main import main
 from heddle_controller.cli.routes import echo_plan
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.plan_file import load_plan, save_plan
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import AfterLoss, Certificate
 from heddle_controller.model.program import Program, no_entries
 from heddle_controller.serve.codec.common import certificate_to_pb
@@ -26,9 +29,11 @@ FLOWS = flows_between(FABRIC, "permutation", seed=3, qps=4)
 STRANDED = ("7", "flows", "without", "a", "way")
 
 
-def _planned(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def _planned(
+    folder: Path, capsys: pytest.CaptureFixture[str], *words: str, flows: Flows = FLOWS
+) -> dict[str, Any]:
     save_fabric_file(FABRIC, folder / "fabric.json")
-    save_flows(FABRIC, FLOWS, folder / "flows.csv")
+    save_flows(FABRIC, flows, folder / "flows.csv")
     files = ["--fabric", str(folder / "fabric.json"), "--flows", str(folder / "flows.csv")]
     out = folder / "plan.json"
     with pytest.raises(SystemExit) as ended:
@@ -97,3 +102,17 @@ def test_a_stored_certificate_keeps_what_losses_do() -> None:
     plan = protected(solve(FABRIC, FLOWS), "link")
     program = Program(1, 1, 1, no_entries())
     assert certificate_of(meta_of(plan, program)) == plan.certificate
+
+
+def test_economy_writes_no_more_routes_than_it_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where half of the NICs ask for three quarters of a link, headroom parts their flows."""
+    half = FLOWS.take(np.arange(0, len(FLOWS), 2, dtype=np.int64))
+    few = replace(half, gbps=half.gbps * 3 / 4)
+    routes = {
+        objective: _planned(tmp_path, capsys, "--objective", objective, flows=few)["routes"]
+        for objective in ("headroom", "economy")
+    }
+    assert len(routes["economy"]) == len(few)
+    assert max(len(route["paths"]) for route in routes["headroom"]) > 1

@@ -1,0 +1,119 @@
+"""Room for local repair: QPs spread further than full links alone ask for.
+
+Where no link is overloaded, one at 0.5 and one at 1.0 are as good as each other until something
+breaks: then what was on the lost link has to go somewhere before anybody plans. Two things leave
+room for it, and both cost entries:
+
+- each tier at its own bound, not at line rate only: flows are taken apart, and chunks moved;
+- small pieces, which fall on many links and not each on one: where all switches tell how much
+  their tables hold, every flow is taken apart as far as that leaves half of each table to others.
+
+No tier gets a fuller link by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, NodeKind
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, tier_worst
+from heddle_controller.solve.colouring.planes import coloured_paths
+from heddle_controller.solve.export import merged_chunks, paths_of
+from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
+from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of
+
+WORTH = 0.01
+"""How much less full the fullest link of a tier must be, relative to it, for more entries."""
+LEFT = 2
+"""One entry of so many is for pieces at most; the others are for flows that come."""
+HALF = 0.5
+"""Utilisation up to which one link can take what another carried."""
+LIMITS = SearchLimits(effort=2000, spare=500, beneath=0, patience=8)
+"""Nobody waits for room: a little is enough."""
+
+
+def with_headroom(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
+    """The assignment with more room; None where there is nothing to gain. Numbers QPs anew.
+
+    Nothing is done where a link that is a choice is overloaded: there all that counts is who
+    gets how much of it. Nor where all are half empty: what falls from one onto another fits.
+    """
+    before = tier_worst(problem.network, assignment)
+    if not HALF < before.max(initial=0.0) <= 1 + TOLERANCE:
+        return None
+    spread = _spread(problem, before)
+    if _is_even(problem, before if spread is None else tier_worst(problem.network, spread)):
+        return spread
+    best = spread or _taken_apart(problem, before)
+    if best is None:
+        everything = list(range(len(assignment.flow)))
+        best = loaded(problem, merged_chunks(assignment, everything, renumber=True))
+    _level(problem, best)
+    lower = (tier_worst(problem.network, best) < before * (1 - WORTH)).any()
+    return best if lower else spread
+
+
+def _is_even(problem: PlanningProblem, reached: Floats) -> bool:
+    return bool((reached <= problem.bound.tiers * (1 + WORTH)).all())
+
+
+def _level(problem: PlanningProblem, assignment: Assignment) -> None:
+    """Moves chunks off arcs that are fuller than their tier has to be."""
+    bounds = problem.bound.tiers
+    target = LoadTarget(bounds, float(bounds.max(initial=0.0)))
+    search = Search(assignment, problem.candidates, target, problem.deadline, LIMITS)
+    reached = tier_worst(problem.network, assignment)
+    search.cap = problem.network.by_tier(reached + TOLERANCE, np.inf)
+    search.run()
+
+
+def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
+    """All flows in as many parts as tables have room for; None where none has, or told."""
+    fabric = problem.network.fabric
+    if not limited(fabric)[problem.network.level != NodeKind.NIC].all():
+        return None
+    for pieces in reversed([*_coloured(problem)]):
+        no_worse = (tier_worst(problem.network, pieces) <= before + TOLERANCE).all()
+        if no_worse and _has_room(problem, pieces):
+            return pieces
+    return None
+
+
+def _has_room(problem: PlanningProblem, assignment: Assignment) -> bool:
+    """Whether tables stay half empty."""
+    fabric, flows = problem.network.fabric, problem.flows
+    needs = entry_needs(fabric, flows, paths_of(assignment, renumber=True), pairs_of(flows))
+    size = fabric.structure.nodes.table_size
+    return bool((needs.by_switch(fabric.node_count) * LEFT <= size)[limited(fabric)].all())
+
+
+def _taken_apart(problem: PlanningProblem, before: Floats) -> Assignment | None:
+    """The least parted of all flows in equal parts that is even, else the best."""
+    best, reached = None, before
+    for pieces in _coloured(problem):
+        found = tier_worst(problem.network, pieces)
+        lower = (found < reached * (1 - WORTH)).any()
+        if lower and (found <= reached + TOLERANCE).all():
+            best, reached = pieces, found
+        if _is_even(problem, reached):
+            break
+    return best
+
+
+def _coloured(problem: PlanningProblem) -> Iterator[Assignment]:
+    """All flows in ever more equal parts, coloured, as long as no part meets a hole."""
+    flows, planes = problem.flows, problem.planes
+    if planes is None:
+        return
+    for parts in ladder(flows):
+        if problem.deadline.passed():
+            return
+        rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
+        pieces = coloured_paths(planes, flows, rows)
+        if len(np.unique(pieces.flow)) < np.count_nonzero(problem.routed):
+            return
+        yield loaded(problem, pieces)

@@ -16,6 +16,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.jobs_table import echo_jobs, job_json, state_of, worst_link
 from heddle_controller.cli.life import replace, resize, resume, suspend
+from heddle_controller.cli.measure import measure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.place import (
@@ -38,7 +39,10 @@ def job() -> None:
     """Submit jobs, and see their states."""
 
 
-for _command in (place, reserve, reservations, release, replace, resize, suspend, resume):
+for _command in (
+    *(place, reserve, reservations, release),
+    *(measure, replace, resize, suspend, resume),
+):
     job.add_command(_command)
 
 

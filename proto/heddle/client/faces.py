@@ -169,6 +169,7 @@ class Client:
     submit_job = _blocking(Operations.submit_job)
     replace_hosts = _blocking(Operations.replace_hosts)
     resize_job = _blocking(Operations.resize_job)
+    correct_job = _blocking(Operations.correct_job)
     suspend_job = _blocking(Operations.suspend_job)
     resume_job = _blocking(Operations.resume_job)
     get_job = _blocking(Operations.get_job)

@@ -166,6 +166,24 @@ class Operations:
         """Let a job go on that was suspended."""
         return await self._revise(job, lambda spec: revise.suspended(spec, rests=False))
 
+    async def correct_job(
+        self,
+        job: str,
+        before: Sequence[placement_pb2.Collective],
+        after: Sequence[placement_pb2.Collective],
+    ) -> placement_pb2.Job:
+        """Give a job other collectives, such as with the bytes that were measured.
+
+        Args:
+            job: Its name, the last part.
+            before: Those that it has; none where its parallelism implies them.
+            after: What takes their place.
+
+        Raises:
+            InvalidRequest: it has others than ``before`` by now.
+        """
+        return await self._revise(job, lambda spec: revise.corrected(spec, before, after))
+
     async def _revise(
         self,
         job: str,

@@ -73,6 +73,27 @@ def resized(
     return found
 
 
+def corrected(
+    spec: pb.JobSpec, before: Sequence[pb.Collective], after: Sequence[pb.Collective]
+) -> pb.JobSpec:
+    """The specification with other collectives in the place of those that it has.
+
+    Args:
+        spec: As it is.
+        before: Its collectives, as they were when others were found for them.
+        after: What takes their place.
+
+    Raises:
+        InvalidRequest: it has others by now.
+    """
+    if list(spec.collectives) != list(before):
+        raise _refused("collectives", "the job has others by now: measure it again")
+    found = _copy(spec)
+    del found.collectives[:]
+    found.collectives.extend(after)
+    return found
+
+
 def suspended(spec: pb.JobSpec, *, rests: bool) -> pb.JobSpec:
     """The same, at rest or not."""
     found = _copy(spec)

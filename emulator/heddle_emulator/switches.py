@@ -5,12 +5,13 @@ The world is the truth about which links are up. Tables are the agents' own
 only hashing shall be measured, so that both are walked in just the same way.
 
 BGP is told apart from carrier: ``converge`` is when all switches have heard of the
-world as it is. What a switch knows of its own ports it knows from its agent.
+world as it is, or of some of its links. What a switch knows of its own ports it knows
+from its agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,9 +71,10 @@ class Switches:
         """See ``Hosts``."""
         return self.hosts.leave(nic, destination, source_port)
 
-    def converge(self) -> None:
-        """Let every switch's underlay know the world as it is."""
-        self._underlay = Underlay(self.world)
+    def converge(self, links: Mapping[int, State] | None = None) -> None:
+        """Let every switch's underlay know the world as it is, or some links, by row, alone."""
+        known = self.world if links is None else self._underlay.fabric.with_links(links)
+        self._underlay = Underlay(known)
         for routes in self.routes.values():
             routes.learn(self._underlay)
 

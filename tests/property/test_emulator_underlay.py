@@ -123,6 +123,21 @@ def test_routes_change_only_when_bgp_has_converged() -> None:
     assert {hop.node for hop in routes.next_hops("l2-h0-n0")} == {"s0", "s1", "s2"}
 
 
+def test_routes_know_no_more_than_bgp_has_told() -> None:
+    """Where BGP has told of one lost link, another that was lost since is still routed over."""
+    fabric = SHAPES["clos"]
+    switches = Switches(fabric)
+    routes = switches.routes[int(fabric.structure.index["l0"])]
+    first, second = (
+        dict.fromkeys(fabric.find_links(spine, "l3"), State.DOWN) for spine in ("s0", "s1")
+    )
+    switches.change(first | second)
+    switches.converge(first)
+    assert {hop.node for hop in routes.next_hops("l3-h0-n0")} == {"s1", "s2"}
+    switches.converge(second)
+    assert {hop.node for hop in routes.next_hops("l3-h0-n0")} == {"s2"}
+
+
 def test_switches_hash_apart() -> None:
     """Seeds differ between switches and between runs, and are the same in each run of one seed."""
     assert seed_of(1, 5) == seed_of(1, 5)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -97,13 +97,15 @@ class Fleet:
         """Peers of one switch: the switches next to it, each reached by its name."""
         if self.network is None:
             return None
-        nodes = self.world.structure.nodes
-        peers = {
-            hop.node: hop.node
-            for hop in self.switches.fibs[row].next_hops
-            if nodes.kind[self.world.structure.index[hop.node]] != NodeKind.NIC
-        }
-        return PeerConfiguration(self.network.attach(nodes.ids[row]), keys=[self._key], peers=peers)
+        peers = {name: name for name in self._neighbours(row)}
+        name = self.world.structure.nodes.ids[row]
+        return PeerConfiguration(self.network.attach(name), keys=[self._key], peers=peers)
+
+    def _neighbours(self, row: int) -> set[str]:
+        """Switches next to one, by name."""
+        nodes, index = self.world.structure.nodes, self.world.structure.index
+        hops = self.switches.fibs[row].next_hops
+        return {hop.node for hop in hops if nodes.kind[index[hop.node]] != NodeKind.NIC}
 
     @property
     def world(self) -> Fabric:
@@ -199,9 +201,9 @@ class Fleet:
         if self.network is not None:
             await self.network.quiet()
 
-    def converge(self) -> None:
-        """BGP has told every switch of the links as they are now."""
-        self.switches.converge()
+    def converge(self, links: Mapping[int, State] | None = None) -> None:
+        """BGP has told every switch of all links as they are now, or of some, by row."""
+        self.switches.converge(links)
 
     def _tell(self, rows: Iterable[int]) -> None:
         """Let the agents at the ends of links see how these are."""

@@ -261,9 +261,8 @@ class StagedFleet(Fleet):
         try:
             self._run(row)
             async with asyncio.timeout(seconds):
-                notices = self.agents[row].peer_notices
-                near = self._awake_names() - {self.agents[row].switch}
-                while notices and notices.introduced < len(near & notices.peers.keys()):  # noqa: ASYNC110
+                notices, near = self.agents[row].peer_notices, self._within_reach(row)
+                while notices and notices.introduced < len(near):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
             await self.notices.quiet()
         finally:
@@ -305,8 +304,11 @@ class StagedFleet(Fleet):
         """Switches, by row, whose agent runs and does not hang."""
         return self._running.keys() - self.hung
 
-    def _awake_names(self) -> set[str]:
-        return {self.agents[row].switch for row in self.awake}
+    def _within_reach(self, row: int) -> set[str]:
+        """Neighbours of a switch whose agents run, and take what its agent sends."""
+        name = self.agents[row].switch
+        near = self._neighbours(row) & {self.agents[other].switch for other in self.awake}
+        return {other for other in near if frozenset((name, other)) not in self.notices.cut}
 
     def _look(self, end: int, rows: Iterable[int]) -> None:
         """What becomes of a switch when it looks at some of its links."""

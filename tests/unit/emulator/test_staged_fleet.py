@@ -93,6 +93,26 @@ async def test_notices_go_around_who_cannot_be_reached(fleet: StagedFleet) -> No
     assert [count for _, count in heard[:2]] == [0, 1]
 
 
+async def test_who_starts_anew_hears_from_its_peers_what_was_lost(fleet: StagedFleet) -> None:
+    """A link far away that was lost meanwhile is known once it has started."""
+    await fleet.crash(L0)
+    (row,) = FABRIC.find_links("l2", "s0")
+    fleet.change([row], up=False)
+    await fleet.see([row])
+    await fleet.start(L0, PATIENCE)
+    assert _down(fleet, "l0") == 1
+
+
+async def test_who_cannot_reach_a_peer_starts_without_it(fleet: StagedFleet) -> None:
+    """It is not waited for."""
+    await fleet.crash(L0)
+    fleet.notices.cut.add(frozenset(("l0", "s0")))
+    await fleet.start(L0, PATIENCE)
+    notices = fleet.agents[L0].peer_notices
+    assert notices is not None
+    assert notices.introduced == 1
+
+
 async def test_an_agent_that_comes_back_knows_what_its_links_are(fleet: StagedFleet) -> None:
     """Crashed, it sees nothing; started again, it finds the world as it is."""
     (row,) = FABRIC.find_links("l0", "s0")

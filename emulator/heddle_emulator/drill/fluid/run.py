@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.fluid.harness import (
@@ -62,6 +62,8 @@ class VirtualFabric(FabricUnderTest):
         """Seconds that a slow agent, by row, needs more."""
         self.changed = False
         """Whether links, tables or wants have changed at this moment."""
+        self._routed: dict[int, float] = {}
+        """When each link last changed that BGP has told of: silence is found later than a mend."""
         self._simulation: TrafficSimulation | None = None
         """None until the run begins."""
         self.provoked: set[str] = set()
@@ -232,11 +234,10 @@ class VirtualFabric(FabricUnderTest):
         self.changed = True
         rows = [row for row in links if self.cables.carries(row) != bool(world.carries[2 * row])]
         told = delay + self.control.bgp
-        if rows:
-            self.agenda.put(self.now + told, self._converge)
         for up, seen in ((False, delay), (True, told)):
             own = [row for row in rows if self.cables.carries(row) == up]
             if own:
+                self.agenda.put(self.now + told, partial(self._converge, own, self.now, up=up))
                 self.fleet.change(own, up=up)
                 self._seen(own, seen, but)
 
@@ -260,9 +261,11 @@ class VirtualFabric(FabricUnderTest):
         self.changed = True
         self.provoke(reports=True)
 
-    async def _converge(self) -> None:
-        """BGP has told every switch of the links as they are now."""
-        self.fleet.converge()
+    async def _converge(self, rows: Sequence[int], changed: float, *, up: bool) -> None:
+        """BGP has told every switch of links that changed at a moment, and of no later change."""
+        news = [row for row in rows if self._routed.get(row, changed) <= changed]
+        self._routed.update(dict.fromkeys(news, changed))
+        self.fleet.converge(dict.fromkeys(news, State.UP if up else State.DOWN))
         self.changed = True
         self.log.tell(self.now, Mark.OTHER, "BGP has converged")
 

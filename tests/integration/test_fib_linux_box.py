@@ -41,7 +41,7 @@ def packet(number: int = 0, port: int = 100) -> Packet:
 def bench() -> Iterator[LinuxBench]:
     """A switch with the backend."""
     with fib_linux.world() as world:
-        bench = LinuxBench(world, 0, ADDRESSES)
+        bench = LinuxBench(world)
         yield bench
         bench.fib.close()
 
@@ -105,7 +105,7 @@ def test_a_restarted_agent_takes_over_and_sweeps_what_nobody_names(bench: LinuxB
     assert not take(first, push(wanted.items(), addresses=ADDRESSES)).failures
     bench.fib.close()
     assert bench.where(packet(2)) == SPINES[2]
-    stranger = "add element ip heddle pairs { 10.0.0.9 . 10.9.0.9 : 1 }"
+    stranger = "add element inet heddle pairs { 10.0.0.9 . 10.9.0.9 : 1 }"
     bench.world.switch.run("nft", stranger)
     bench.fib = LinuxFib(SWITCH, CABLES, opener=bench.world.switch.netlink)
     second = Forwarding(SWITCH, bench.fib, links)
@@ -125,7 +125,7 @@ def test_a_restarted_agent_takes_over_and_sweeps_what_nobody_names(bench: LinuxB
 def test_an_entry_takes_the_place_of_an_unknown_one(bench: LinuxBench) -> None:
     """Nobody knew whose addresses these were; now a NIC has them."""
     program(bench, {pair(): Group(SPINES[1])})
-    bench.world.switch.run("nft", "add element ip heddle pairs { 10.0.0.2 . 10.9.0.2 : 1 }")
+    bench.world.switch.run("nft", "add element inet heddle pairs { 10.0.0.2 . 10.9.0.2 : 1 }")
     assert bench.fib.read_back().keys() == {pair(), ("10.0.0.2", "10.9.0.2", 0, 0)}
     known = ("nic1", "far1", 0, 0)
     program(bench, {known: Group(SPINES[2])})
@@ -152,10 +152,10 @@ def test_a_restarted_agent_does_not_wake_a_dead_path(bench: LinuxBench) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("nft", "delete table ip heddle"),
-        ("nft", "flush map ip heddle pairs"),
-        ("nft", "flush map ip heddle ways"),
-        ("nft", "flush chain ip heddle steer"),
+        ("nft", "delete table inet heddle"),
+        ("nft", "flush map inet heddle pairs"),
+        ("nft", "flush map inet heddle ways"),
+        ("nft", "flush chain inet heddle steer"),
         ("ip", "rule", "del", "pref", "17201"),
         ("ip", "rule", "del", "pref", "17200"),
         ("ip", "route", "flush", "table", str(0x48000001)),
@@ -178,10 +178,10 @@ def test_what_others_remove_comes_back(bench: LinuxBench, words: tuple[str, ...]
 def test_a_batch_goes_in_though_the_table_was_removed(bench: LinuxBench) -> None:
     """Nobody has looked yet: what was there comes back with what is new."""
     program(bench, {pair(0): Group(SPINES[0])})
-    bench.world.switch.run("nft", "delete table ip heddle")
+    bench.world.switch.run("nft", "delete table inet heddle")
     program(bench, {pair(1): Group(SPINES[1])})
     assert (bench.where(packet(0)), bench.where(packet(1))) == (SPINES[0], SPINES[1])
-    bench.world.switch.run("nft", "flush map ip heddle pairs")
+    bench.world.switch.run("nft", "flush map inet heddle pairs")
     program(bench, {}, pair(0))
     assert bench.fib.read_back().keys() == {pair(1)}
 

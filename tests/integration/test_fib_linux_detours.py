@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 
-from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Group, Link, NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib, clean, detours, marks
 from heddle_agent.table import Forwarding
@@ -20,10 +19,10 @@ TABLE = marks.TABLES + marks.DETOUR
 KEY = (SPINES[0], SPINES[1], (far(0),), (far(1),))
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
+@pytest.fixture(params=["ipv4", "ipv6"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A switch whose underlay spreads over four spines."""
-    with fib_linux.world() as world:
+    with fib_linux.world(ipv6=request.param == "ipv6") as world:
         yield world
 
 
@@ -32,21 +31,24 @@ def forwarding(world: World) -> Iterator[Forwarding]:
     """Two entries by the same two spines, of which both ways end at the same leaf."""
     with closing(LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)) as backend:
         forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
-        take(forwarding, push([(PAIR, KEY), (OTHER, KEY)], addresses=ADDRESSES))
+        take(forwarding, push([(PAIR, KEY), (OTHER, KEY)], addresses=world.addresses))
         yield forwarding
 
 
 def ways(world: World, destination: str = "far0") -> set[NextHop]:
     """The uplinks of packets of 64 ports."""
     packets = [Packet("nic0", destination, port) for port in range(64)]
-    wire = [(ADDRESSES[p.source], ADDRESSES[p.destination], *p[2:]) for p in packets]
+    ends = world.addresses
+    wire = [(ends[p.source], ends[p.destination], *p[2:]) for p in packets]
     tokens = [world.send(one) for one in wire]
     return {SPINES[int(str(world.arrives(token)).removeprefix("up"))] for token in tokens}
 
 
 def laid(world: World) -> list[str]:
     """Detours, as the kernel has them; a table without a route is none."""
-    return world.switch.run("sh", "-c", f"ip route show table {TABLE} 2>&1; true").splitlines()
+    return world.switch.run(
+        "sh", "-c", f"ip {world.family} route show table {TABLE} 2>&1; true"
+    ).splitlines()
 
 
 def lose(forwarding: Forwarding, *links: Link, up: bool = False) -> None:

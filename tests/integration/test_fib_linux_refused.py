@@ -33,7 +33,7 @@ def world() -> Iterator[World]:
 @pytest.fixture
 def bench(world: World) -> Iterator[LinuxBench]:
     """A switch with the backend."""
-    bench = LinuxBench(world, 0, ADDRESSES)
+    bench = LinuxBench(world)
     yield bench
     bench.fib.close()
 
@@ -81,7 +81,7 @@ def test_a_kernel_without_nftables_is_named(world: World) -> None:
 
 def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
     """It is refused with the cure, which then helps."""
-    theirs = "table ip heddle {\n map pairs {\n type ipv4_addr : mark\n }\n }\n"
+    theirs = "table inet heddle {\n map pairs {\n type ipv4_addr : mark\n }\n }\n"
     world.switch.run("nft", "-f", "-", text=theirs)
     before = world.switch.run("nft", "list", "ruleset")
     with pytest.raises(UnavailableError, match="heddle-agent clean"):
@@ -96,8 +96,8 @@ def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
     [
         (NextHop("spine8"), None, "no link to spine8 key 0"),
         (NextHop("spine8"), Cable("up8"), "interface up8, which this switch does not have"),
-        (NextHop("spine8"), Cable("nics"), "no address for spine8 key 0"),
-        (NextHop("spine8", "0", "fe80::1"), Cable("nics"), "only IPv4 can be forwarded"),
+        (NextHop("spine8"), Cable("nics"), "no IPv4 address for spine8 key 0"),
+        (NextHop("spine8", "0", "fe80::1"), Cable("nics"), "no IPv4 address for spine8 key 0"),
         (NextHop("spine8"), Cable("up1", "10.1.1.0"), "the kernel refuses its route: "),
     ],
 )
@@ -120,9 +120,9 @@ def test_a_next_hop_that_does_not_resolve_fails_alone(
     ("addresses", "said"),
     [
         ({}, "far1 has no address: give it one in the fabric"),
-        ({"far1": "2001:db8::1"}, "far1 has address 2001:db8::1: only IPv4 can be forwarded"),
+        ({"far1": "2001:db8::1"}, "nic0 and far1 have addresses of two families"),
         ({"far1": "10.0.0.1"}, "far1 has address 10.0.0.1, which is nic0's already"),
-        ({"far1": "garbage"}, "only IPv4"),
+        ({"far1": "garbage"}, "far1 has address 'garbage': give it one of IPv4 or of IPv6"),
     ],
 )
 def test_a_nic_without_an_address_of_its_own_fails_alone(

@@ -17,18 +17,18 @@ from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.table import Forwarding
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
-from tests.support.fib_linux import CABLES, LinuxBench, World
+from tests.support.fib_linux import CABLES, LinuxBench, OverIpv6, World
 
 PAIR = ("nic0", "far0", 0, 0)
 PACKET = Packet("nic0", "far0", 100)
 MANY = 10_000
 
 
-@pytest.fixture
-def bench() -> Iterator[LinuxBench]:
+@pytest.fixture(params=["ipv4", "ipv6"])
+def bench(request: pytest.FixtureRequest) -> Iterator[LinuxBench]:
     """A switch with the backend."""
-    with fib_linux.world() as world:
-        bench = LinuxBench(world, 0, ADDRESSES)
+    with fib_linux.world(ipv6=request.param == "ipv6") as world:
+        bench = LinuxBench(world)
         yield bench
         bench.fib.close()
 
@@ -63,7 +63,7 @@ def counted(world: World) -> LinuxFib:
         plain = world.switch.netlink(protocol)
         return Counting(fileno=plain.detach())
 
-    return LinuxFib(SWITCH, CABLES, opener=opener)
+    return (OverIpv6 if world.ipv6 else LinuxFib)(SWITCH, CABLES, opener=opener)
 
 
 @pytest.mark.parametrize("link", [uplink(0), far(0)], ids=["local", "remote"])
@@ -143,7 +143,9 @@ def test_silent_loss_takes_one_route_away_for_primaries_and_backups(bench: Linux
     forwarding.links_changed({far(2): False})
     assert bench.where(Packet("nic0", "far1", 1)) == SPINES[0]
     forwarding.links_changed({uplink(0): False})
-    routes = bench.world.switch.run("ip", "route", "show", "table", "all", "proto", "72")
+    routes = bench.world.switch.run(
+        "ip", bench.world.family, "route", "show", "table", "all", "proto", "72"
+    )
     assert "up0" not in routes
     assert bench.where(PACKET) == SPINES[1]
 
@@ -171,9 +173,7 @@ def test_an_interface_switched_off_and_on_forwards_again(bench: LinuxBench) -> N
         if told:
             forwarding.links_changed({uplink(0): False})
         assert bench.where(PACKET) == SPINES[1]
-        bench.world.switch.ip(
-            "link set up0 up", "neigh replace 10.1.0.1 lladdr 02:00:00:00:01:00 dev up0"
-        )
+        bench.world.switch.ip("link set up0 up", bench.world.neighbour(0, "up0"))
         if told:
             forwarding.links_changed({uplink(0): True})
         else:
@@ -220,7 +220,8 @@ def test_a_change_of_ten_thousand_entries_under_traffic_loses_nothing(bench: Lin
     """Every packet leaves, by the old way or the new and by no other, and after it by the new."""
     (old, addresses), (new, _) = many(MANY), many(MANY, 1)
     assert not bench.fib.apply(Batch(old, addresses=addresses))
-    wires = [(addresses[m[0]], addresses[m[1]], *m[2:]) for m in list(old)[::97]]
+    ends = {name: bench.world.address(address) for name, address in addresses.items()}
+    wires = [(ends[m[0]], ends[m[1]], *m[2:]) for m in list(old)[::97]]
     ways = {
         w: {old[m].primary, new[m].primary} for w, m in zip(wires, list(old)[::97], strict=True)
     }
@@ -234,5 +235,5 @@ def test_a_change_of_ten_thousand_entries_under_traffic_loses_nothing(bench: Lin
     for cable, wire in arrived:
         assert SPINES[int(cable[2:])] in ways[wire], (cable, wire)
     for match in list(new)[::997]:
-        token = bench.world.send((addresses[match[0]], addresses[match[1]], *match[2:]))
+        token = bench.world.send((ends[match[0]], ends[match[1]], *match[2:]))
         assert bench.world.arrives(token) == f"up{SPINES.index(new[match].primary)}"

@@ -173,7 +173,7 @@ def _metrics(port: int) -> str:
 def kernel() -> Iterator[LinuxBench]:
     """A switch of the kernel's with the linux backend."""
     with fib_linux.world() as world:
-        bench = LinuxBench(world, 0, ADDRESSES)
+        bench = LinuxBench(world)
         try:
             yield bench
         finally:

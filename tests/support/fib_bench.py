@@ -8,11 +8,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from heddle_agent.conformance import ADDRESSES, Bench, Opener
+from heddle_agent.conformance import Bench, Opener
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
@@ -58,10 +59,10 @@ def memory(table_size: int) -> Iterator[Bench]:
 
 
 @contextmanager
-def linux(table_size: int) -> Iterator[Bench]:
+def linux(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
     """Open the linux bench: a switch of network namespaces."""
-    with fib_linux.world() as world:
-        bench = fib_linux.LinuxBench(world, table_size, ADDRESSES)
+    with fib_linux.world(ipv6=ipv6) as world:
+        bench = fib_linux.LinuxBench(world, table_size)
         try:
             yield bench
         finally:
@@ -79,4 +80,9 @@ def sonic(table_size: int) -> Iterator[Bench]:
             switch.close()
 
 
-BACKENDS: dict[str, Opener] = {"memory": memory, "linux": linux, "sonic": sonic}
+BACKENDS: dict[str, Opener] = {
+    "memory": memory,
+    "linux": linux,
+    "linux-ipv6": partial(linux, ipv6=True),
+    "sonic": sonic,
+}

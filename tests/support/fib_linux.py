@@ -3,6 +3,8 @@
 Three namespaces: the switch with uplinks ``up0`` … ``up3`` and a route that spreads over all of
 them; beyond it, where every packet is read off the cable it came by; and a host whose raw socket
 sends packets of any source and port. Neighbours are fixed, so that no packet waits for ARP.
+
+All of it has addresses of IPv4 and of IPv6; a world sends and expects packets of one of them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,27 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
+from heddle_agent.conformance import ADDRESSES
+from heddle_agent.fib import (
+    Batch,
+    Choice,
+    Count,
+    Failure,
+    Fib,
+    Group,
+    Link,
+    NextHop,
+    Nic,
+    Packet,
+    Steering,
+)
 from heddle_agent.fib.linux import Cable, LinuxFib
 from tests.support.agent_worlds import SPINES, SWITCH
 from tests.support.needs import missing
@@ -35,7 +52,8 @@ _MARK = "hdfib."
 _RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_ALL_FRAMES, _IPV4 = 3, 0x0800
+_LABELS = 1 << 20  # labels of flows: by these packets of IPv6 are known, small ones too
+_ALL_FRAMES, _IPV4, _IPV6 = 3, 0x0800, 0x86DD
 _WAIT = 20.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
 CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
 SETTINGS = {
@@ -47,6 +65,19 @@ SETTINGS = {
     "fib_multipath_hash_fields": "55",
     "fib_multipath_hash_seed": "7",
 }
+SETTINGS_IPV6 = {
+    "conf/all/forwarding": "1",
+    "conf/all/keep_addr_on_down": "1",
+    "conf/default/ignore_routes_with_linkdown": "1",
+    "fib_multipath_hash_policy": "3",
+    "fib_multipath_hash_fields": "55",
+}
+
+
+def as_ipv6(address: str) -> str:
+    """The address of IPv6 that stands for one of IPv4: 10.9.7.1 is fd09::7:1."""
+    _, net, *rest = address.split(".")
+    return str(ip_address(f"fd0{net}::{rest[0]}:{rest[1]}"))
 
 
 def needed() -> None:
@@ -145,15 +176,22 @@ class Watch:
                     return
                 continue
             if origin[1] == _IPV4 and data[9] == socket.IPPROTO_UDP:
-                source, destination = (socket.inet_ntoa(data[at : at + 4]) for at in (12, 16))
-                ports = struct.unpack_from(">HH", data, 20)
-                self._arrived.append((str(origin[0]), (source, destination, *ports)))
+                ends, ports = (data[12:16], data[16:20]), struct.unpack_from(">HH", data, 20)
+            elif origin[1] == _IPV6 and data[6] == socket.IPPROTO_UDP:
+                ends, ports = (data[8:24], data[24:40]), struct.unpack_from(">HH", data, 40)
+            else:
+                continue
+            source, destination = (str(ip_address(end)) for end in ends)
+            self._arrived.append((str(origin[0]), (source, destination, *ports)))
 
 
 class World:
     """The switch, what is beyond it, and the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ipv6: bool) -> None:
+        self.ipv6 = ipv6
+        self.addresses = {name: self.address(address) for name, address in ADDRESSES.items()}
+        """By which NICs are known in this world."""
         mark = f"{_MARK}{os.getpid()}.{secrets.token_hex(2)}"
         self.switch, self.beyond, self.host = (Space(f"{mark}.{part}") for part in "sbh")
         self._build()
@@ -162,9 +200,12 @@ class World:
             lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, protocol)
         )
         self._out = self.host.inside(
-            lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+            lambda: socket.socket(
+                socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW
+            )
         )
         self._seen.settimeout(_WAIT)
+        self._sent = 0
         self._came: dict[bytes, str] = {}  # cables of packets that nobody has asked for yet
 
     def close(self) -> None:
@@ -176,8 +217,9 @@ class World:
 
     def _build(self) -> None:
         for space in (self.switch, self.beyond, self.host):
-            space.settings("ipv6", {"conf/default/disable_ipv6": "1"})
+            space.settings("ipv6", {"conf/default/accept_dad": "0"})
         self.switch.settings("ipv4", SETTINGS)
+        self.switch.settings("ipv6", SETTINGS_IPV6)
         far, near = self.beyond.name, self.host.name
         # Ends of unlike index: between like ones the kernel reports a lost carrier up to 1 s late.
         cables = [
@@ -185,11 +227,12 @@ class World:
             for n in range(4)
         ]
         ways = " ".join(f"nexthop via 10.1.{n}.1 dev up{n}" for n in range(4))
+        ways6 = " ".join(f"nexthop via fd01::{n}:1 dev up{n}" for n in range(4))
         self.switch.ip(
             *cables,
             f"link add nics type veth peer name nics netns {near}",
             *(self._end(f"up{n}", f"10.1.{n}.0/31", f"02:00:00:00:02:0{n}") for n in range(4)),
-            *(f"neigh add 10.1.{n}.1 lladdr 02:00:00:00:01:0{n} dev up{n}" for n in range(4)),
+            *(self.neighbour(n, f"up{n}") for n in range(4)),
             self._end("nics", "10.0.0.254/24", "02:00:00:00:03:00"),
         )
         self.beyond.ip(
@@ -198,9 +241,26 @@ class World:
         self.host.ip(
             self._end("nics", "10.0.0.1/24", "02:00:00:00:04:00"),
             "neigh add 10.0.0.254 lladdr 02:00:00:00:03:00 dev nics",
+            "neigh add fd00::254 lladdr 02:00:00:00:03:00 dev nics",
             "route add default via 10.0.0.254",
+            "route add default via fd00::254",
         )
-        self.switch.ip(f"route add 10.9.0.0/16 {ways}")
+        self.switch.ip(f"route add 10.9.0.0/16 {ways}", f"route add fd09::/16 {ways6}")
+
+    def address(self, address: str) -> str:
+        """An address of IPv4, or what stands for it in this world."""
+        return as_ipv6(address) if self.ipv6 else address
+
+    @property
+    def family(self) -> str:
+        """What a program is told: -4 or -6."""
+        return "-6" if self.ipv6 else "-4"
+
+    @staticmethod
+    def neighbour(number: int, name: str) -> str:
+        """Lines that fix the neighbour of an uplink."""
+        end = f"lladdr 02:00:00:00:01:0{number} dev {name}"
+        return f"neigh replace 10.1.{number}.1 {end}\nneigh replace fd01::{number}:1 {end}"
 
     def replug(self, number: int, name: str) -> None:
         """Take an uplink away, and make it anew under this name at the switch."""
@@ -210,24 +270,32 @@ class World:
             f"link delete up{number}",
             f"link add {name} index {30 + number} type veth peer name up{number} netns {far}",
             self._end(name, f"{address}.0/31", own),
-            f"neigh add {address}.1 lladdr {other} dev {name}",
+            self.neighbour(number, name),
         )
         self.beyond.ip(self._end(f"up{number}", f"{address}.1/31", other))
         self._until_carried(name, up=True)
 
     @staticmethod
     def _end(name: str, address: str, mac: str) -> str:
-        return f"link set {name} address {mac} up\naddr add {address} dev {name}"
+        inner, bits = as_ipv6(address.partition("/")[0]), 127 if address.endswith("/31") else 64
+        return (
+            f"link set {name} address {mac} up\naddr add {address} dev {name}\n"
+            f"addr add {inner}/{bits} dev {name} nodad"
+        )
 
     def send(self, packet: Wire, size: int = 64, protocol: int = 17) -> bytes:
         """Send one packet of addresses and ports; returns what it can be known by."""
         source, destination, *ports = packet
-        token = secrets.token_bytes(8)
-        inner = struct.pack(">HHHH", *ports, size - 20, 0) + token
-        head = struct.pack(
-            ">BBHHHBBH4s4s", 0x45, 0, size, 0, 0, 64, protocol, 0,
-            socket.inet_aton(source), socket.inet_aton(destination),
-        )  # fmt: skip
+        self._sent += 1
+        token = struct.pack(">Q", self._sent)
+        ends = [ip_address(end).packed for end in (source, destination)]
+        if self.ipv6:
+            inner = struct.pack(">HHHH", *ports, size - 40, 0) + token
+            token = struct.pack(">I", 6 << 28 | self._sent % _LABELS)
+            head = struct.pack(">4sHBB16s16s", token, size - 40, protocol, 64, *ends)
+        else:
+            inner = struct.pack(">HHHH", *ports, size - 20, 0) + token
+            head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, size, 0, 0, 64, protocol, 0, *ends)
         self._out.sendto((head + inner).ljust(size, b"\0"), (destination, 0))
         return token
 
@@ -242,8 +310,8 @@ class World:
                 data, origin = self._seen.recvfrom(2048)
             except TimeoutError:
                 break
-            if origin[1] == _IPV4:
-                self._came[data[28:36]] = str(origin[0])
+            if origin[1] == (_IPV6 if self.ipv6 else _IPV4):
+                self._came[data[:4] if self.ipv6 else data[28:36]] = str(origin[0])
         return self._came.pop(token, None)
 
     def watching(self) -> Watch:
@@ -257,18 +325,39 @@ class World:
 
     def _until_carried(self, name: str, *, up: bool) -> None:
         """Wait until the kernel's routes over an uplink have its carrier, or know it gone."""
-        shown = ("ip", "route", "show", "dev", name)
+        shown = ("ip", self.family, "route", "show", "dev", name)
         wait_until(lambda: ("linkdown" in self.switch.run(*shown)) != up, f"the carrier of {name}")
+
+
+class OverIpv6(LinuxFib):
+    """The linux backend, given addresses of IPv6 for those of IPv4 in batches."""
+
+    def apply(self, batch: Batch) -> Sequence[Failure]:
+        """Program it so."""
+        told = {n: a if ":" in a else as_ipv6(a) for n, a in batch.addresses.items()}
+        return super().apply(replace(batch, addresses=told))
+
+    def meter(self, sources: Collection[Nic]) -> None:
+        """The same NICs."""
+        super().meter([nic._replace(address=as_ipv6(nic.address)) for nic in sources])
+
+    def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
+        """By the addresses that cases know."""
+        known = {as_ipv6(address): address for address in ADDRESSES.values()}
+        return {
+            (Nic(address=known[source.address]), Nic(address=known[to.address])): count
+            for (source, to), count in super().unmatched().items()
+        }
 
 
 class LinuxBench:
     """The linux backend in a world of its own."""
 
-    def __init__(self, world: World, table_size: int, addresses: dict[str, str]) -> None:
+    def __init__(self, world: World, table_size: int = 0) -> None:
         self.world = world
-        self._addresses = addresses
         self._down: frozenset[Link] = frozenset()
-        self.fib: Fib = LinuxFib(SWITCH, CABLES, table_size=table_size, opener=world.switch.netlink)
+        kind = OverIpv6 if world.ipv6 else LinuxFib
+        self.fib: Fib = kind(SWITCH, CABLES, table_size=table_size, opener=world.switch.netlink)
 
     def where(self, packet: Packet) -> NextHop | None:
         """Send it, and see by which cable it comes."""
@@ -291,7 +380,8 @@ class LinuxBench:
 
     def _wire(self, packet: Packet) -> Wire:
         source, destination, *ports = packet
-        return (self._addresses[source], self._addresses[destination], ports[0], ports[1])
+        ends = self.world.addresses
+        return (ends[source], ends[destination], ports[0], ports[1])
 
 
 def sweep() -> None:
@@ -304,11 +394,11 @@ def sweep() -> None:
 
 
 @contextmanager
-def world() -> Iterator[World]:
+def world(*, ipv6: bool = False) -> Iterator[World]:
     """A world, gone afterwards."""
     needed()
     sweep()
-    made = World()
+    made = World(ipv6=ipv6)
     try:
         yield made
     finally:

@@ -40,6 +40,7 @@ import numpy as np
 import structlog
 
 from heddle_agent.fib.linux import nft, schema
+from heddle_agent.fib.linux.addresses import Family, family_of, of_kernel, packed, widened, written
 from heddle_agent.fib.linux.detours import Detours
 from heddle_agent.fib.linux.elements import parse_map_elements, parse_plain_elements, plain
 from heddle_agent.fib.linux.entries import (
@@ -56,7 +57,7 @@ from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failu
 from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
-from heddle_agent.fib.linux.nics import Nics, packed_address, text_address
+from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import NoteKind, Notes
 from heddle_agent.fib.linux.schema import Shape
 from heddle_agent.fib.values import (
@@ -72,8 +73,6 @@ from heddle_agent.fib.values import (
     Reason,
     Steering,
 )
-
-_CROSSING = {(True, False), (False, True)}
 
 _log = structlog.get_logger()
 
@@ -120,10 +119,13 @@ class LinuxFib:
             self._kernel.close()
             raise
         self._hops.adopt(
-            hop
-            for group in self._ways.groups.values()
-            for hop in (group.primary, group.backup)
-            if hop is not None
+            (
+                hop
+                for group in self._ways.groups.values()
+                for hop in (group.primary, group.backup)
+                if hop is not None
+            ),
+            self._nics.families,
         )
 
     @property
@@ -218,7 +220,7 @@ class LinuxFib:
     def _write_rules(self, transaction: Transaction, rules: Collection[schema.Shape]) -> None:
         """The rules for these shapes, none while the overlay is withdrawn, and for the rest."""
         shapes = () if self.withdrawn else rules
-        schema.write_rules(transaction, shapes, metered=bool(self._metered))
+        schema.write_rules(transaction, shapes, metered=sorted(set(map(family_of, self._metered))))
 
     def read_back(self) -> Mapping[Match, Group]:
         """What the kernel holds; entries that nobody knows have addresses for names."""
@@ -231,13 +233,15 @@ class LinuxFib:
 
     def meter(self, sources: Collection[Nic]) -> None:
         """By their addresses; NICs without one are not metered. The kernel keeps them."""
-        wanted = frozenset(filter(None, (packed_address(nic.address) for nic in sources)))
+        wanted = frozenset(filter(None, (packed(nic.address) for nic in sources)))
         if wanted == self._metered:
             return
         transaction = Transaction()
         gone, new = self._metered - wanted, wanted - self._metered
-        transaction.various(schema.METERED, list(map(plain, sorted(gone))), delete=True)
-        transaction.various(schema.METERED, list(map(plain, sorted(new))))
+        for family, meter in schema.METERS.items():
+            for delete, changed in ((True, gone), (False, new)):
+                keys = [of_kernel(nic) for nic in sorted(changed) if family_of(nic) is family]
+                transaction.various(meter.metered, list(map(plain, keys)), delete=delete)
         before, self._metered = self._metered, wanted
         self._write_rules(transaction, self._rules)
         with logged_failure("what no entry matches is not counted as it should be"):
@@ -249,15 +253,14 @@ class LinuxFib:
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
         """By address."""
-        told = parse_map_elements(
-            schema.PAIRS, nft.ask_elements(self._kernel.reader, schema.UNMATCHED)
-        )
-        counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
-        nics = [
-            (Nic(address=text_address(key[:4])), Nic(address=text_address(key[4:8])))
-            for key in map(bytes, told.keys)
-        ]
-        return {pair: Count(*count) for pair, count in zip(nics, counts, strict=True)}
+        found: dict[tuple[Nic, Nic], Count] = {}
+        for _, pairs in schema.METERS.values():
+            told = parse_map_elements(pairs, nft.ask_elements(self._kernel.reader, pairs.name))
+            counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
+            for key, count in zip(map(bytes, told.keys), counts, strict=True):
+                source, destination = (Nic(address=written(key[at : at + 16])) for at in (0, 16))
+                found[source, destination] = Count(*count)
+        return found
 
     def close(self) -> None:
         """Let go of the sockets; nobody may be in here."""
@@ -361,17 +364,25 @@ class LinuxFib:
         self, sets: Mapping[Match, Group], batch: Batch
     ) -> tuple[dict[str, bytes], list[Failure]]:
         """New addresses, and what this switch cannot hold: hops, addresses, room."""
-        new = [group for group in set(sets.values()) if group not in self._ways.numbers]
-        hops = self._hops.strange(new)
         nics = dict.fromkeys(nic for match in sets for nic in match[:2])
         fresh, strange = self._nics.learn(nics, batch.addresses, self._entries.in_use)
+        families = set(map(family_of, fresh.values()))
+        new = [group for group in set(sets.values()) if group not in self._ways.numbers]
+        hops = self._hops.strange(list(set(sets.values())) if families else new, families)
         failures: list[Failure] = []
-        if hops or strange:
+        if hops or strange or families:
             for match, group in sets.items():
                 lost = strange.get(match[0]) or strange.get(match[1])
-                if group in hops:
-                    failures.append(Failure(match, Reason.UNKNOWN_NEXT_HOP, hops[group]))
-                elif lost:
+                if not lost:
+                    source, destination = (
+                        family_of(fresh.get(nic) or self._nics.addresses[nic]) for nic in match[:2]
+                    )
+                    if source is not destination:
+                        lost = f"{match[0]} and {match[1]} have addresses of two families"
+                    elif (group, source) in hops:
+                        why = hops[group, source]
+                        failures.append(Failure(match, Reason.UNKNOWN_NEXT_HOP, why))
+                if lost:
                     failures.append(Failure(match, Reason.UNSUPPORTED_MATCH, lost))
         if self.table_size:
             held, out = self._entries.groups, {f.match for f in failures}
@@ -443,8 +454,13 @@ class LinuxFib:
         )
         self._ways.count(self._entries.load(read, self._nics, self._ways.groups))
         self._rules = self._entries.shapes
-        metered = parse_plain_elements(schema.METERED, nft.ask_elements(kernel, schema.METERED))
-        self._metered = frozenset(key for key, _ in metered)
+        self._metered = frozenset(
+            widened(key)
+            for meter in schema.METERS.values()
+            for key, _ in parse_plain_elements(
+                meter.metered, nft.ask_elements(kernel, meter.metered)
+            )
+        )
         self._write_rules(transaction, self._rules)
         self._commit(transaction)
 
@@ -457,7 +473,8 @@ def groups_before(
     None where there is no such mark: packets of one entry may be told apart by others if some
     entries fix one port alone and some the other.
     """
-    if set(shapes) >= _CROSSING:
+    crossing = ((True, False), (False, True))
+    if any(all(Shape(family, *fixed) in shapes for fixed in crossing) for family in Family):
         return None
     marks = (ways.leads(entries.answering(match)) for match in change.sets)
     return list(zip(change.sets.values(), marks, strict=True))

@@ -40,7 +40,7 @@ def clean(opener: Opener = open_socket) -> Removed:
         present = rtnetlink.interfaces(kernel.routes)
         back = [number for number, name in changed.items() if _same(present.get(name), number)]
         _all(kernel.routes, [rtnetlink.change_rule(rule, add=False) for rule in rules])
-        _all(kernel.routes, [rtnetlink.delete_route(slot) for slot in routes])
+        _all(kernel.routes, [rtnetlink.delete_route(place) for place in routes])
         around = detours.clean(kernel.routes)
         _all(kernel.routes, [rtnetlink.ignore_linkdown(number, on=False) for number in back])
     finally:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from heddle_agent.fib.linux import marks
+from heddle_agent.fib.linux.addresses import Family, family_of, of_kernel, widened
 from heddle_agent.fib.linux.entries import Entries
 from heddle_agent.fib.linux.hops import Hops, Port
 from heddle_agent.fib.linux.netlink import (
@@ -37,6 +38,7 @@ from heddle_agent.fib.linux.rtnetlink import (
     DELETE_ROUTE,
     GET_ROUTE,
     NEW_ROUTE,
+    Place,
     Request,
     ask,
     change_rule,
@@ -50,7 +52,7 @@ MOST = 512  # destinations: what is left to the underlay as it is has at most a 
 _TABLE = marks.TABLES + marks.DETOUR
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _HOP = struct.Struct("=HBBi")  # length, flags, weight less 1, interface
-_IPV4, _WHOLE, _UNICAST = 2, 32, 1
+_UNICAST = 1
 _DESTINATION, _OIF, _GATEWAY, _PRIORITY, _MULTIPATH, _TABLE_ATTRIBUTE = 1, 4, 5, 6, 9, 15
 _MATCH_ONLY = 0x2000  # the route itself, not what becomes of one packet
 _UNUSABLE = 0x1 | 0x10  # dead, or without carrier
@@ -75,7 +77,7 @@ class Detours:
         self._clock = clock
         self._since: float | None = None
         self._clean = False  # whether nothing is there that another agent has left
-        self._ruled = False
+        self._ruled: set[Family] = set()
 
     @property
     def over(self) -> bool:
@@ -99,7 +101,7 @@ class Detours:
         self._install(wanted)
 
     def _install(self, wanted: Mapping[bytes, Collection[int]]) -> None:
-        self._rule()
+        self._rule({family_of(destination) for destination in wanted})
         stale = set() if self._clean and self._since is None else set(_installed(self._kernel))
         self._since, self._clean = self._clock(), True
         requests: list[Request] = []
@@ -116,17 +118,19 @@ class Detours:
             ask(self._kernel, list(map(_delete, _installed(self._kernel))))
             self._since, self._clean = None, True
 
-    def _rule(self) -> None:
-        """Have the rules by which packets come to our table. They are there for good."""
-        if not self._ruled:
-            ask(self._kernel, list(map(change_rule, slot_rules(marks.DETOUR))))
-            self._ruled = True
+    def _rule(self, families: Collection[Family]) -> None:
+        """Have the rules by which packets come to our tables. They are there for good."""
+        for family in set(families) - self._ruled:
+            ask(self._kernel, list(map(change_rule, slot_rules(Place(marks.DETOUR, family)))))
+            self._ruled.add(family)
 
     def _ways(self, destination: bytes) -> list[RouteHop]:
         """What the main table would do with a destination, as far as it does it by gateways."""
-        head = _ROUTE.pack(_IPV4, _WHOLE, 0, 0, 0, 0, 0, 0, _MATCH_ONLY)
+        family = family_of(destination)
+        head = _ROUTE.pack(family, family.bits, 0, 0, 0, 0, 0, 0, _MATCH_ONLY)
+        asked = head + attribute(_DESTINATION, of_kernel(destination))
         try:
-            answers = self._kernel.get(GET_ROUTE, head + attribute(_DESTINATION, destination))
+            answers = self._kernel.get(GET_ROUTE, asked)
         except KernelError:  # the underlay does not reach it at all
             return []
         return [way for answer in answers for way in _hops(answer.body)]
@@ -160,14 +164,19 @@ def _delete(destination: bytes) -> Request:
 
 
 def _head(destination: bytes) -> bytes:
-    head = _ROUTE.pack(_IPV4, _WHOLE, 0, 0, 0, marks.PROTOCOL, 0, _UNICAST, 0)
+    family = family_of(destination)
+    head = _ROUTE.pack(family, family.bits, 0, 0, 0, marks.PROTOCOL, 0, _UNICAST, 0)
     table = native(_TABLE_ATTRIBUTE, _TABLE) + native(_PRIORITY, marks.METRIC)
-    return head + table + attribute(_DESTINATION, destination)
+    return head + table + attribute(_DESTINATION, of_kernel(destination))
 
 
 def _installed(kernel: Netlink) -> list[bytes]:
-    """Destinations of the routes that are in our table, whoever made them."""
-    head = _ROUTE.pack(_IPV4, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0) + native(
+    """Destinations of the routes that are in our tables, whoever made them."""
+    return [destination for family in Family for destination in _of_family(kernel, family)]
+
+
+def _of_family(kernel: Netlink, family: Family) -> list[bytes]:
+    head = _ROUTE.pack(family, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0) + native(
         _TABLE_ATTRIBUTE, _TABLE
     )
     found = []
@@ -176,7 +185,7 @@ def _installed(kernel: Netlink) -> list[bytes]:
             for message in messages(data):
                 told = attributes(message.body[_ROUTE.size :])
                 if message.kind == NEW_ROUTE and number(told[_TABLE_ATTRIBUTE]) == _TABLE:
-                    found.append(told[_DESTINATION])
+                    found.append(widened(told[_DESTINATION]))
     except KernelError:  # there is no such table yet
         return []
     return found

@@ -1,9 +1,10 @@
 """Elements of our maps as arrays of bytes: tens of thousands at a time, no object for any of them.
 
 Elements of one map all have the same size, when we write them and when the kernel tells them, so
-they are the rows of a matrix whose first row is the form of all. A key has four words in every
-map of ours (source and destination address, then the ports, each in a word of its own with its
-bytes first), of which a map's layout says which it holds; the others are zero.
+they are the rows of a matrix whose first row is the form of all. A key has ten words in every
+map of ours (source and destination address in four words each, as ``addresses`` has them, then the
+ports, each in a word of its own with its bytes first), of which a map's layout says which it holds;
+the others follow from its shape.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle_agent.fib.linux.addresses import MAPPED, Family
 from heddle_agent.fib.linux.netlink import attribute, attributes, each_attribute, nest
-from heddle_agent.fib.linux.schema import Layout
+from heddle_agent.fib.linux.schema import DESTINATION_PORT, SOURCE_PORT, Layout
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint32]
 
-KEY_BYTES = 16
+KEY_BYTES = 40
 _NAME, _ELEMENTS, _ELEMENT = 2, 3, 1
 _KEY, _DATA, _EXPRESSION = 1, 2, 7
+_MAPPED_WORDS = np.frombuffer(MAPPED, np.uint32)
 _HEADER_BYTES = 16 + 4  # of netlink and of nfnetlink
 _LENGTH = struct.Struct("=I")
 _LIST = struct.Struct("=HH")
@@ -33,7 +36,7 @@ class MapElements(NamedTuple):
     """Elements of one map, as the kernel tells them; one row each."""
 
     keys: Bytes
-    """Full keys: n × 16."""
+    """Full keys: n × 40."""
     values: Words
     packets: NDArray[np.int64]
     bytes: NDArray[np.int64]
@@ -45,23 +48,27 @@ def full_keys(
     source_ports: Sequence[int],
     destination_ports: Sequence[int],
 ) -> Bytes:
-    """Keys of n entries, n × 16."""
+    """Keys of n entries, n × 40."""
     keys = np.zeros(
         len(sources),
-        dtype=[("s", "V4"), ("d", "V4"), ("sp", ">u2"), ("x", "V2"), ("dp", ">u2"), ("y", "V2")],
+        dtype=[("s", "V16"), ("d", "V16"), ("sp", ">u2"), ("x", "V2"), ("dp", ">u2"), ("y", "V2")],
     )
-    keys["s"] = np.frombuffer(b"".join(sources), dtype="V4")
-    keys["d"] = np.frombuffer(b"".join(destinations), dtype="V4")
+    keys["s"] = np.frombuffer(b"".join(sources), dtype="V16")
+    keys["d"] = np.frombuffer(b"".join(destinations), dtype="V16")
     keys["sp"] = source_ports
     keys["dp"] = destination_ports
     return keys.view(np.uint8).reshape(len(sources), KEY_BYTES)
 
 
-def shapes(keys: Bytes) -> NDArray[np.bool_]:
-    """Whether each key fixes its source port and its destination port: n × 2."""
+def of_layout(layout: Layout, keys: Bytes) -> NDArray[np.bool_]:
+    """Whether each key belongs into the map of a layout."""
     words: Words = keys.view(np.uint32)
-    fixed: NDArray[np.bool_] = words[:, 2:] != 0
-    return fixed
+    shape = layout.shape
+    mapped = (words[:, :3] == _MAPPED_WORDS).all(1)
+    found: NDArray[np.bool_] = mapped == (shape.family is Family.IPV4)
+    found &= (words[:, SOURCE_PORT] != 0) == shape.source_port
+    found &= (words[:, DESTINATION_PORT] != 0) == shape.destination_port
+    return found
 
 
 def packed(layout: Layout, keys: Bytes, values: Words | None = None) -> tuple[bytes, int]:
@@ -221,6 +228,9 @@ def _column(rows: Bytes, place: slice, kind: str) -> NDArray[Any]:
 def _widened(layout: Layout, keys: Bytes) -> Bytes:
     """Full keys from the words that a map's keys hold."""
     wide = np.zeros((len(keys), KEY_BYTES), dtype=np.uint8)
+    if layout.shape.family is Family.IPV4:
+        for address in (0, 16):
+            wide[:, address : address + len(MAPPED)] = np.frombuffer(MAPPED, np.uint8)
     for row, word in enumerate(layout.words):
         wide[:, 4 * word : 4 * word + 4] = keys[:, 4 * row : 4 * row + 4]
     return wide

@@ -210,10 +210,10 @@ class Entries:
     @staticmethod
     def _match(key: bytes, nics: Nics) -> Match:
         return (
-            nics.name(key[:4]),
-            nics.name(key[4:8]),
-            int.from_bytes(key[8:10], "big"),
-            int.from_bytes(key[12:14], "big"),
+            nics.name(key[:16]),
+            nics.name(key[16:32]),
+            int.from_bytes(key[32:34], "big"),
+            int.from_bytes(key[36:38], "big"),
         )
 
 
@@ -224,9 +224,8 @@ def shapes_of(keys: list[bytes]) -> set[Shape]:
 
 def _by_layout(keys: Bytes) -> Iterator[tuple[Layout, NDArray[np.intp]]]:
     """Which keys go into which map; maps for which there are none are left out."""
-    fixed = elements.shapes(keys)
     for layout in LAYOUTS:
-        rows = np.flatnonzero((fixed == layout.shape).all(1))
+        rows = np.flatnonzero(elements.of_layout(layout, keys))
         if len(rows):
             yield layout, rows
 

@@ -1,5 +1,8 @@
 """Next hops in the kernel: for each a slot, a table with one route, and two rules.
 
+A slot has these once for each family of addresses that entries are of, IPv4 and IPv6: its tables
+have the same number, and the kernel keeps them apart.
+
 The route is there while the link is held to be up, so losing a link, whoever noticed, is one route
 deleted, for all groups and entries that leave by it. Slots are remembered by the caller (a slot is
 part of marks that outlive this process); tables and rules are made when a next hop is first used.
@@ -16,14 +19,14 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address
 from typing import TypeAlias
 
 import structlog
 
 from heddle_agent.fib.linux import marks, rtnetlink
+from heddle_agent.fib.linux.addresses import Family, family_of, packed
 from heddle_agent.fib.linux.netlink import KernelError, Netlink
-from heddle_agent.fib.linux.rtnetlink import Interface, Request
+from heddle_agent.fib.linux.rtnetlink import Interface, Place, Request
 from heddle_agent.fib.values import Group, NextHop
 
 _log = structlog.get_logger()
@@ -39,7 +42,10 @@ class Cable:
     interface: str
     """Name of the network interface."""
     gateway: str = ""
-    """The neighbour's IPv4 address on it; empty: by the interface's network or the fabric."""
+    """The neighbour's address on it; empty: by the interface's network or the fabric."""
+
+
+_NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
 class UnresolvedError(Exception):
@@ -58,15 +64,18 @@ class Hops:
         self._moved: set[Port] = set()  # links on another interface than their routes
         self._known: dict[Port, NextHop] = {}
         self.slots: dict[Port, int] = {}
+        self._families: frozenset[Family] = frozenset()
+        """Of entries: only these have routes and rules."""
+        self._warned: set[tuple[str, Family]] = set()
         self.changed_interfaces: dict[int, str] = {}
         """Interfaces whose ignore_routes_with_linkdown we have set."""
         self._down: frozenset[Port] = frozenset()
         self._avoided: frozenset[Port] = frozenset()
         self.avoidances = 0
         """How often there was something to avoid: tells whether there has been since."""
-        self._routes: dict[int, tuple[int, str]] = {}  # interface and gateway by slot
-        self._routed: set[int] = set()
-        self._ruled: set[int] = set()
+        self._routes: dict[Place, tuple[int, bytes]] = {}  # interface and gateway
+        self._routed: set[Place] = set()
+        self._ruled: set[Place] = set()
 
     def indexes(self) -> dict[Port, int]:
         """Indexes of the interfaces of all links, as far as they are there."""
@@ -87,40 +96,44 @@ class Hops:
         self.slots = {(node, key): slot for slot, (node, key) in noted}
         self.changed_interfaces = dict(interfaces)
 
-    def adopt(self, hops: Iterable[NextHop]) -> None:
+    def adopt(self, hops: Iterable[NextHop], families: Collection[Family]) -> None:
         """Know the next hops of entries found in the kernel; nothing changes before ``restore``."""
+        self._families = frozenset(families)
         present = rtnetlink.interfaces(self._kernel)
         for hop in dict.fromkeys(hops):
-            try:
-                self._learn(hop, present)
-            except UnresolvedError as error:
-                _log.warning("entries found that lead nowhere", why=str(error))
+            for why in self._learn(hop, present).values():
+                _log.warning("entries found that lead nowhere", why=why)
 
-    def resolve(self, hops: Iterable[NextHop]) -> dict[NextHop, str]:
+    def resolve(self, hops: Collection[NextHop]) -> dict[tuple[NextHop, Family], str]:
         """Have tables and rules for next hops; those that cannot be had, and why."""
-        strange: dict[NextHop, str] = {}
-        present: dict[str, Interface] | None = None
+        if not hops:
+            return {}
+        present = rtnetlink.interfaces(self._kernel)
+        strange = {
+            (hop, family): why for hop in hops for family, why in self._learn(hop, present).items()
+        }
+        refused = self._establish()
         for hop in hops:
-            if present is None:
-                present = rtnetlink.interfaces(self._kernel)
-            try:
-                self._learn(hop, present)
-            except UnresolvedError as error:
-                strange[hop] = str(error)
-        if present is not None:
-            refused = self._establish()
-            strange.update((hop, refused[s]) for hop in hops if (s := self._slot(hop)) in refused)
+            for family in self._families:
+                if (place := Place(self._slot(hop), family)) in refused:
+                    strange[hop, family] = refused[place]
         return strange
 
-    def strange(self, groups: Collection[Group]) -> dict[Group, str]:
-        """Groups with a next hop to which packets cannot be sent, and why."""
+    def strange(
+        self, groups: Collection[Group], families: Collection[Family]
+    ) -> dict[tuple[Group, Family], str]:
+        """Groups with a next hop to which packets of a family cannot be sent, and why."""
         hops = {hop for g in groups for hop in (g.primary, g.backup) if hop is not None}
+        if not self._families.issuperset(families):
+            self._families |= frozenset(families)
+            hops.update(self._known.values())
         lost = self.resolve(hops)
         return {
-            group: lost[hop]
+            (group, family): lost[hop, family]
             for group in groups
+            for family in self._families
             for hop in (group.backup, group.primary)
-            if hop in lost
+            if hop is not None and (hop, family) in lost
         }
 
     def steer(self, down: Collection[Port]) -> None:
@@ -161,20 +174,53 @@ class Hops:
         if self._routes:
             before = frozenset(self._routed)
             gone = before.difference(rtnetlink.our_routes(self._kernel))
+            slots = {place.slot for place in gone}
             with self._lock:
                 self._routed -= gone
-                self._moved |= {port for port, slot in self.slots.items() if slot in gone}
+                self._moved |= {port for port, slot in self.slots.items() if slot in slots}
             rules = set(rtnetlink.our_rules(self._kernel))
-            self._ruled = {s for s in self._ruled if rules.issuperset(rtnetlink.slot_rules(s))}
-            if not rules.issuperset(rtnetlink.SHARED_RULES):
-                self._ruled = set()
+            self._ruled = {
+                place
+                for place in self._ruled
+                if rules.issuperset(rtnetlink.slot_rules(place))
+                and rules.issuperset(rtnetlink.shared_rules(place.family))
+            }
             self._establish()
 
     def _slot(self, hop: NextHop) -> int:
         return self.slots.get(hop.port, 0)
 
-    def _learn(self, hop: NextHop, present: Mapping[str, Interface]) -> None:
-        """Interface, gateway and slot of a next hop."""
+    def _learn(self, hop: NextHop, present: Mapping[str, Interface]) -> dict[Family, str]:
+        """Interface, gateways and slot of a next hop; families in which it has none, and why."""
+        strange: dict[Family, str] = {}
+        routes: dict[Family, tuple[int, bytes]] = {}
+        slot = self._slot(hop)
+        try:
+            cable, interface = self._plugged(hop, present)
+            slot = slot or self._free()
+        except UnresolvedError as error:
+            return dict.fromkeys(self._families, str(error))
+        for family in self._families:
+            try:
+                routes[family] = interface.number, _gateway(hop, cable, interface, family)
+            except UnresolvedError as error:
+                strange[family] = str(error)
+        if not routes:
+            return strange
+        self.slots = {**self.slots, hop.port: slot}
+        self._known[hop.port] = hop
+        for family, route in routes.items():
+            place = Place(slot, family)
+            if self._routes.get(place) != route:
+                with self._lock:
+                    self._routes[place] = route
+                    self._routed.discard(place)
+            if family not in interface.ignores_linkdown:
+                self._ignore_linkdown(interface, family)
+        return strange
+
+    def _plugged(self, hop: NextHop, present: Mapping[str, Interface]) -> tuple[Cable, Interface]:
+        """Where a next hop is."""
         cable = self._cables.get(hop.port)
         if cable is None:
             raise UnresolvedError(f"no link to {hop.node} key {hop.key}")
@@ -184,16 +230,7 @@ class Hops:
                 f"the link to {hop.node} key {hop.key} is interface {cable.interface},"
                 " which this switch does not have"
             )
-        route = interface.number, _gateway(hop, cable, interface)
-        slot = self._slot(hop) or self._free()
-        self.slots = {**self.slots, hop.port: slot}
-        self._known[hop.port] = hop
-        if self._routes.get(slot) != route:
-            with self._lock:
-                self._routes[slot] = route
-                self._routed.discard(slot)
-        if not interface.ignores_linkdown:
-            self._ignore_linkdown(interface)
+        return cable, interface
 
     def _follow(self) -> None:
         """Have routes of links that moved lead over the interfaces that these are on now."""
@@ -204,11 +241,9 @@ class Hops:
             return
         present = rtnetlink.interfaces(self._kernel)
         for hop in hops:
-            try:
-                self._learn(hop, present)
-            except UnresolvedError as error:
+            for why in self._learn(hop, present).values():
                 self._moved.add(hop.port)
-                _log.warning("a link that moved leads nowhere yet", why=str(error))
+                _log.warning("a link that moved leads nowhere yet", why=why)
 
     def _free(self) -> int:
         used = set(self.slots.values())
@@ -217,31 +252,44 @@ class Hops:
                 return slot
         raise UnresolvedError(f"all {len(marks.SLOTS)} next hops that marks can tell are in use")
 
-    def _ignore_linkdown(self, interface: Interface) -> None:
-        """Let the kernel pass over routes by itself when the carrier goes."""
-        (error,) = rtnetlink.ask(
-            self._kernel, [rtnetlink.ignore_linkdown(interface.number, on=True)]
-        )
-        if error is None:
-            self.changed_interfaces[interface.number] = interface.name
-        else:
+    def _ignore_linkdown(self, interface: Interface, family: Family) -> None:
+        """Let the kernel pass over routes by itself when the carrier goes.
+
+        Only an administrator can have it do so for IPv6.
+        """
+        why = "sysctl net.ipv6.conf.all.ignore_routes_with_linkdown=1 has the kernel do it"
+        if family is Family.IPV4:
+            (error,) = rtnetlink.ask(
+                self._kernel, [rtnetlink.ignore_linkdown(interface.number, on=True)]
+            )
+            if error is None:
+                self.changed_interfaces[interface.number] = interface.name
+                return
+            why = str(error.strerror)
+        if (interface.name, family) not in self._warned:
+            self._warned.add((interface.name, family))
             _log.warning(
                 "ignore_routes_with_linkdown not set: a lost carrier waits for the agent",
                 interface=interface.name,
-                why=error.strerror,
+                family=family.name,
+                why=why,
             )
 
-    def _establish(self) -> dict[int, str]:
-        """Rules and routes that should be there and are not; slots that failed, and why."""
+    def _establish(self) -> dict[Place, str]:
+        """Rules and routes that should be there and are not; those that failed, and why."""
         self._follow()
         rules: list[Request] = []
-        for slot in self._routes.keys() - self._ruled:
-            shared = () if self._ruled or rules else rtnetlink.SHARED_RULES
-            rules += map(rtnetlink.change_rule, (*shared, *rtnetlink.slot_rules(slot)))
+        shared = {place.family for place in self._ruled}
+        for place in self._routes.keys() - self._ruled:
+            wanted_rules = rtnetlink.slot_rules(place)
+            if place.family not in shared:
+                shared.add(place.family)
+                wanted_rules = rtnetlink.shared_rules(place.family) + wanted_rules
+            rules += map(rtnetlink.change_rule, wanted_rules)
         with self._lock:
             barred = self.slots_of(self._down | self._avoided)
-            wanted = self._routes.keys() - self._routed - barred
-            routes = {slot: rtnetlink.add_route(slot, *self._routes[slot]) for slot in wanted}
+            wanted = {place for place in self._routes if place.slot not in barred} - self._routed
+            routes = {place: rtnetlink.add_route(place, *self._routes[place]) for place in wanted}
             failed = self._ask(self._kernel, routes)
             self._routed |= wanted - failed.keys()
         for error in rtnetlink.ask(self._kernel, rules):
@@ -251,43 +299,38 @@ class Hops:
         self._ruled |= self._routes.keys()
         # An interface that is switched off has no routes; its groups are on their backups.
         return {
-            slot: f"the kernel refuses its route: {error.strerror}"
-            for slot, error in failed.items()
+            place: f"the kernel refuses its route: {error.strerror}"
+            for place, error in failed.items()
             if error.errno != errno.ENETDOWN
         }
 
     def _empty(self, kernel: Netlink, slots: Collection[int]) -> None:
-        self._ask(kernel, {slot: rtnetlink.delete_route(slot) for slot in slots})
-        self._routed.difference_update(slots)
+        places = [place for place in self._routes if place.slot in slots]
+        self._ask(kernel, {place: rtnetlink.delete_route(place) for place in places})
+        self._routed.difference_update(places)
 
     @staticmethod
-    def _ask(kernel: Netlink, requests: Mapping[int, Request]) -> dict[int, KernelError]:
-        """Send requests about slots; those that failed. What is gone already was deleted."""
+    def _ask(kernel: Netlink, requests: Mapping[Place, Request]) -> dict[Place, KernelError]:
+        """Send requests about places; those that failed. What is gone already was deleted."""
         answers = zip(requests, rtnetlink.ask(kernel, list(requests.values())), strict=True)
-        return {slot: e for slot, e in answers if e is not None and e.errno != errno.ESRCH}
+        return {place: e for place, e in answers if e is not None and e.errno != errno.ESRCH}
 
 
-def _gateway(hop: NextHop, cable: Cable, interface: Interface) -> str:
-    """The address that packets are sent to on the link."""
+def _gateway(hop: NextHop, cable: Cable, interface: Interface, family: Family) -> bytes:
+    """The address that packets of a family are sent to on the link."""
     if cable.gateway:
-        return cable.gateway
-    told = hop.address
-    if told and not _is_ipv4(told):
-        raise UnresolvedError(f"{hop.node} has address {told}: only IPv4 can be forwarded")
-    if told and interface.reaches(told):
+        given = packed(cable.gateway)
+        if given is not None and family_of(given) is family:
+            return given
+    told = packed(hop.address)
+    if told is not None and family_of(told) is not family:
+        told = None
+    if told is not None and interface.reaches(told):
         return told
-    found = interface.peer() or told
-    if not found:
+    found = interface.peer(family) or told
+    if found is None:
         raise UnresolvedError(
-            f"no address for {hop.node} key {hop.key}: give the node an address in the fabric, or"
-            f" interface {interface.name} one in a network of two"
+            f"no {_NAMES[family]} address for {hop.node} key {hop.key}: give the node an address in"
+            f" the fabric, or interface {interface.name} one in a network of two"
         )
     return found
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        IPv4Address(text)
-    except AddressValueError:
-        return False
-    return True

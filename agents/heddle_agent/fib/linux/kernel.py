@@ -24,7 +24,7 @@ _NO_NFTABLES = (
     " load the module nf_tables, or use another backend"
 )
 _FOREIGN = (
-    "an nftables table 'ip heddle' is there that this version has not written:"
+    "an nftables table 'inet heddle' is there that this version has not written:"
     " run 'heddle-agent clean' in this network namespace, or remove it with nft"
 )
 

@@ -42,15 +42,16 @@ NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = _SUBSYSTEM | 12, _SUBSYSTEM | 13, 
 GET_GENERATION = _SUBSYSTEM | 16
 _BEGIN, _END = 16, 17
 
-_IPV4 = 2
-_FAMILY = struct.pack("=BBH", _IPV4, 0, 0)
+_INET = 1  # packets of IPv4 and of IPv6
+_FAMILY = struct.pack("=BBH", _INET, 0, 0)
 _BATCH = struct.pack(">BBH", 0, 0, 10)
 _ELEMENTS_BYTES = 60_000  # of a list's 65,535; whole elements only
 _LIST = struct.Struct("=HH")
-_MARK = 3  # key of meta expressions
+_MARK, _NETWORK_FAMILY, _TRANSPORT_PROTOCOL = 3, 15, 16  # keys of meta expressions
 _RANDOM, _UPDATE = 1, 1
 _ACCEPT, _GOTO = 1, 0xFFFFFFFC
-FIRST, SECOND = 1, 9  # a 16-byte register, and the 4-byte register that follows it
+FIRST = 1  # a register of 16 bytes, the first four of those of 4 bytes
+_FIRST_WORD = 8
 NETWORK, TRANSPORT = 1, 2
 
 
@@ -175,9 +176,20 @@ def expression(name: str, *values: bytes) -> bytes:
     return nest(1, text(1, name), nest(2, *values))
 
 
-def load(base: int, offset: int, length: int, register: int) -> bytes:
-    """Bytes of the packet into a register."""
-    return expression("payload", big(1, register), big(2, base), big(3, offset), big(4, length))
+def load(base: int, offset: int, length: int, word: int) -> bytes:
+    """Bytes of the packet into the registers of 4 bytes, from this one on."""
+    register = big(1, _FIRST_WORD + word)
+    return expression("payload", register, big(2, base), big(3, offset), big(4, length))
+
+
+def load_family() -> bytes:
+    """The packet's family into the first register, in one byte."""
+    return expression("meta", big(2, _NETWORK_FAMILY), big(1, FIRST))
+
+
+def load_protocol() -> bytes:
+    """The packet's transport protocol into the first register, in one byte."""
+    return expression("meta", big(2, _TRANSPORT_PROTOCOL), big(1, FIRST))
 
 
 def compare(value: bytes, *, equal: bool = True) -> bytes:

@@ -9,7 +9,7 @@ lacking.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heddle_emulator.drill.lab.world import LabWorld
@@ -43,6 +43,10 @@ REPAIRS = (
     Repair("remote-link", "spine loses a leaf, controller dead", 0.010),
     Repair("silent", "cable loses all in silence, probes every 20 ms, BFD 3 x 100 ms", 0.070),
 )
+IN_IPV6 = "-ipv6"
+"""The end of the name of a drill that is another one by IPv6."""
+SLOWER = 1.2
+"""IPv6 may take so many times as long as IPv4."""
 OTHERS = (
     "table-size",
     "failures-1",
@@ -65,7 +69,12 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         return [Row("packets in a lab", "Heddle", "not measured", note=lacking)]
     rows: list[Row] = []
     for repair in REPAIRS:
-        rows += _repair_rows(repair, _played(_scenario(repair.drill), scale.lab_runs, screen))
+        played = _played(_scenario(repair.drill), scale.lab_runs, screen)
+        rows += _repair_rows(repair, played)
+        if (LIBRARY / f"{repair.drill}{IN_IPV6}.yaml").exists():
+            by_ipv6 = _played(_scenario(f"{repair.drill}{IN_IPV6}"), scale.lab_runs, screen)
+            rows += _repair_rows(replace(repair, title=f"{repair.title}, IPv6"), by_ipv6)
+            rows.append(_beside(repair, played, by_ipv6))
     for drill, protocol in COLLISIONS:
         rows += _collision_rows(protocol, _played(_scenario(drill), scale.lab_runs, screen))
     for drill in OTHERS:
@@ -138,6 +147,21 @@ def _repair_rows(repair: Repair, values: Values) -> Iterator[Row]:
             " at 2,000/s",
             {"seconds": seconds, "lost": lost},
         )
+
+
+def _beside(repair: Repair, by_ipv4: Values, by_ipv6: Values) -> Row:
+    """How long a repair of IPv6 takes for one of IPv4, by medians of the same run."""
+    key = ("", "recovered", "pinned")
+    medians = [spread(_series(values, key))["median"] for values in (by_ipv6, by_ipv4)]
+    ratio = medians[0] / medians[1]
+    return Row(
+        f"{repair.title}: IPv6 for IPv4",
+        "Heddle",
+        f"median {ratio:.2f} times as long",
+        f"<= {SLOWER}",
+        ratio <= SLOWER,
+        data={"medians": medians},
+    )
 
 
 def _collision_rows(protocol: str, values: Values) -> Iterator[Row]:

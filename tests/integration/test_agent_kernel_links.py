@@ -27,7 +27,8 @@ DROP_ALL, DROP_SOME = "drop", "meta random < 800000000 drop"
 class Pair:
     """The two namespaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ipv6: bool) -> None:
+        self.ipv6 = ipv6
         mark = f"hw{os.getpid() % 100_000}"
         self.near, self.far = f"{mark}n", f"{mark}f"
 
@@ -35,6 +36,8 @@ class Pair:
         """Two cables with the addresses and aliases that agents go by."""
         for space in (self.near, self.far):
             run("ip", "netns", "add", space)
+            kept = ("net.ipv6.conf.all.keep_addr_on_down=1", "net.ipv6.conf.default.accept_dad=0")
+            run("ip", "netns", "exec", space, "sysctl", "-qw", *kept)
         for number in range(2):
             self.plug(number, f"up{number}")
 
@@ -46,10 +49,14 @@ class Pair:
             *("peer", "name", names[1], "netns", self.far),
         )
         for space, end, last in ((self.near, names[0], 0), (self.far, names[1], 1)):
-            address = f"198.18.0.{2 * number + last}/31"
+            address = f"{self.address(2 * number + last)}/{127 if self.ipv6 else 31}"
             run("ip", "-n", space, "address", "add", address, "dev", end)
             alias = f"spine{number},0" if space == self.near else f"leaf0,{number}"
             run("ip", "-n", space, "link", "set", end, "alias", alias, "up")
+
+    def address(self, number: int) -> str:
+        """One of those of the cables' ends."""
+        return f"fd00:c::{number}" if self.ipv6 else f"198.18.0.{number}"
 
     def remove(self) -> None:
         """Remove both, and all that is in them."""
@@ -73,9 +80,10 @@ class Pair:
 
     def route(self, number: int, *, there: bool = True) -> None:
         """Have the near end send what is for networks beyond over a cable, or no longer."""
-        gateway = ("via", f"198.18.0.{2 * number + 1}", "dev", f"up{number}")
+        gateway = ("via", self.address(2 * number + 1), "dev", f"up{number}")
         what = "add" if there else "delete"
-        run("ip", "-n", self.near, "route", what, "10.9.0.0/16", *gateway)
+        beyond = "fd00:a::/64" if self.ipv6 else "10.9.0.0/16"
+        run("ip", "-n", self.near, "route", what, beyond, *gateway)
 
     def lose(self, number: int, what: str) -> None:
         """Drop packets that arrive at the far end; carrier stays."""
@@ -97,20 +105,23 @@ def run(*words: str) -> str:
 
 def answers(pair: Pair) -> int:
     """Echo replies that the near switch's kernel has counted."""
+    if pair.ipv6:
+        told = run("ip", "netns", "exec", pair.near, "cat", "/proc/net/snmp6")
+        return int(dict(map(str.split, told.splitlines()))["Icmp6InEchoReplies"])
     told = run("ip", "netns", "exec", pair.near, "cat", "/proc/net/snmp")
     names, counts = (line.split() for line in told.splitlines() if line.startswith("Icmp:"))
     return int(counts[names.index("InEchoReps")])
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
+@pytest.fixture(params=["ipv4", "ipv6"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Both switches, removed in the end."""
     if os.geteuid() != 0:
         missing("network namespaces need root")
     for program in ("ip", "nft"):
         if shutil.which(program) is None:
             missing(f"{program}: apt-get install iproute2 nftables")
-    one = Pair()
+    one = Pair(ipv6=request.param == "ipv6")
     try:
         one.build()
         yield one
@@ -188,9 +199,9 @@ def flood(pair: Pair, number: int) -> Iterator[None]:
     """Send more over a cable than any of these carries, 40 Mbit/s, without regard to answers."""
     script = (
         "import socket, time\n"
-        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        f"s = socket.socket(socket.AF_INET{'6' * pair.ipv6}, socket.SOCK_DGRAM)\n"
         "while True:\n"
-        f"    [s.sendto(bytes(1400), ('198.18.0.{2 * number + 1}', 9)) for _ in range(18)]\n"
+        f"    [s.sendto(bytes(1400), ({pair.address(2 * number + 1)!r}, 9)) for _ in range(18)]\n"
         "    time.sleep(0.005)\n"
     )
     command = ["ip", "netns", "exec", pair.near, sys.executable, "-c", script]

@@ -16,17 +16,19 @@ from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from heddle_emulator.netns.probe.spec import ProbeFlow
-from tests.integration.labbing import small_lab
+from heddle_emulator.topology import with_ipv6
+from tests.integration.labbing import small_fabric, small_lab
 from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 UDP = 4791
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """One for all tests here, without agents."""
-    with small_lab(programs=False) as (lab, _):
+@pytest.fixture(scope="module", params=["ipv4", "ipv6"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """One of each family for all tests here, without agents."""
+    fabric = with_ipv6(small_fabric()) if request.param == "ipv6" else small_fabric()
+    with small_lab(programs=False, fabric=fabric) as (lab, _):
         yield lab
 
 

@@ -234,7 +234,7 @@ def test_the_page_is_typed_and_true() -> None:
         for host in ("h1", "h2", "h3"):
             wait_until((m.folder / host / "run/heddle/ports/ring.env").exists, f"ports of {host}")
         for switch in ("leaf0", "leaf1"):
-            m.must(switch, f"nft -f - <<'END'\n{witness.SCRIPT}\nEND")
+            m.must(switch, f"nft -f - <<'END'\n{witness.script()}\nEND")
         for block in blocks[send:cut]:
             typed(m, block)
         wanted, seen = planned(m), m.seen()

@@ -34,7 +34,7 @@ from heddle_agent.watch.errors import LOOK_SECONDS
 from heddle_agent.watch.monitored_link import FLAPPING, GREY, SLOW, LinkVerdict, MonitoredLink
 from heddle_agent.watch.observation_queue import ObservationQueue
 from heddle_agent.watch.ports import Port, alias_of
-from heddle_agent.watch.probe import Prober, Target, open_socket
+from heddle_agent.watch.probe import Prober, Target, open_sockets
 from heddle_agent.watch.routing import LONGEST_SECONDS, Routing
 from heddle_agent.watch.routing import LOOK_SECONDS as ROUTING_SECONDS
 
@@ -88,7 +88,7 @@ class KernelLinks:
             if port.probe and probe_seconds > 0
         }
         self._interval = probe_seconds
-        self._raw = open_socket() if self._probed else None
+        self._raw = open_sockets(self._probed.values())
         self._prober: Prober | None = None
         self._carriers: Carriers | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -107,8 +107,8 @@ class KernelLinks:
             self._look()  # what changed before the socket was open
             self._ask()
             self._count()
-            if self._raw is not None:
-                raw, self._raw = self._raw, None
+            if self._raw:
+                raw, self._raw = self._raw, {}
                 self._prober = Prober(self._probed, self._interval, self._judged, raw)
                 self._prober.start()
             async for step in self._board.changes():

@@ -6,8 +6,8 @@ spine0,0,400``), or by a file where aliases have other uses::
     {"eth1": {"neighbour": "spine0", "key": "0", "gbps": 400, "address": "198.18.0.1"}}
 
 ``key`` is "0" by default; ``gbps`` is the speed that the link is meant for, without which nobody
-minds how slow it is; ``address`` is the neighbour's on the link, which an interface with a /31 or
-/30 tells by itself; ``"probe": false`` leaves a link to its carrier alone.
+minds how slow it is; ``address`` is the neighbour's on the link, which an interface with a /31, a
+/30 or a /127 tells by itself; ``"probe": false`` leaves a link to its carrier alone.
 
 Interfaces may go and be made anew while the agent runs: what bears the name or the alias of one
 that is gone takes its place.
@@ -138,8 +138,6 @@ def _check(path: Path, name: str, fields: object) -> None:
             raise ValueError(f"{at}: {field} is {value!r}, not a {kinds[0].__name__}")
     if "address" in fields:
         try:
-            ipaddress.IPv4Address(fields["address"])
+            ipaddress.ip_address(fields["address"])
         except ValueError:
-            raise ValueError(
-                f"{at}: address {fields['address']!r} is not an IPv4 address"
-            ) from None
+            raise ValueError(f"{at}: address {fields['address']!r} is no IP address") from None

@@ -15,20 +15,23 @@ import asyncio
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from heddle_agent.watch.liveness import Liveness
 
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
+_ECHO_REPLY_6, _ECHO_REQUEST_6 = 129, 128
 _ICMP = struct.Struct("!BBHHH")
 _PAYLOAD = struct.Struct("!8sIQ")
-_PKTINFO = struct.Struct("=i4s4s")
+_PKTINFO = struct.Struct("=i8x")
+_PKTINFO_6 = struct.Struct("=16xi")
 _CONTROL_TOS = 0xC0  # CS6
 _PRIORITY = 6
 _SOL_RAW, _ICMP_FILTER = 255, 1
 _IP_PKTINFO = 8
+_ICMP6_FILTER, _IPV6_RECVPKTINFO, _IPV6_PKTINFO, _IPV6_TCLASS = 1, 49, 50, 67
 _BUFFER_BYTES = 1 << 20
 _MOST_WAIT = 0.005
 
@@ -40,31 +43,63 @@ class Target:
     interface: int
     """Index of the link's interface."""
     address: str
-    """IPv4 address of the neighbour on it."""
+    """Of the neighbour on it."""
+
+    @property
+    def ipv6(self) -> bool:
+        """Whether it is probed by ICMPv6."""
+        return ":" in self.address
 
 
-def open_socket() -> socket.socket:
-    """A socket for echo requests; ValueError if this process may not have one."""
+def open_sockets(targets: Iterable[Target]) -> dict[bool, socket.socket]:
+    """Sockets for echo requests, by whether they are of IPv6, as far as targets need them.
+
+    ValueError if this process may not have one.
+    """
+    opened: dict[bool, socket.socket] = {}
     try:
-        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        for ipv6 in {target.ipv6 for target in targets}:
+            opened[ipv6] = _open_6() if ipv6 else _open_4()
     except PermissionError:
+        for raw in opened.values():
+            raw.close()
         raise ValueError(
             "probing links needs CAP_NET_RAW: run the agent with it, or give"
             " --probe-milliseconds 0 and do without"
         ) from None
-    raw.setblocking(False)
+    for raw in opened.values():
+        raw.setblocking(False)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    return opened
+
+
+def _open_4() -> socket.socket:
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     only_replies = ~(1 << _ECHO_REPLY) & 0xFFFFFFFF
     raw.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only_replies))
     raw.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _CONTROL_TOS)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     raw.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     return raw
 
 
-def request(identity: int, token: bytes, number: int, sequence: int) -> bytes:
-    """An echo request, checksum and all."""
+def _open_6() -> socket.socket:
+    raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    blocked = [0xFFFFFFFF] * 8
+    blocked[_ECHO_REPLY_6 >> 5] &= ~(1 << (_ECHO_REPLY_6 & 31))
+    raw.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, struct.pack("=8I", *blocked))
+    raw.setsockopt(socket.IPPROTO_IPV6, _IPV6_TCLASS, _CONTROL_TOS)
+    raw.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+    return raw
+
+
+def request(
+    identity: int, token: bytes, number: int, sequence: int, *, ipv6: bool = False
+) -> bytes:
+    """An echo request, checksum and all; of one of IPv6 the kernel makes the checksum."""
     payload = _PAYLOAD.pack(token, number, sequence)
+    if ipv6:
+        return _ICMP.pack(_ECHO_REQUEST_6, 0, 0, identity, sequence & 0xFFFF) + payload
     head = _ICMP.pack(_ECHO_REQUEST, 0, 0, identity, sequence & 0xFFFF)
     total = sum(struct.unpack(f"!{(len(head) + len(payload)) // 2}H", head + payload))
     total = (total & 0xFFFF) + (total >> 16)
@@ -72,12 +107,15 @@ def request(identity: int, token: bytes, number: int, sequence: int) -> bytes:
     return _ICMP.pack(_ECHO_REQUEST, 0, checksum, identity, sequence & 0xFFFF) + payload
 
 
-def reply(packet: bytes, token: bytes) -> tuple[int, int] | None:
-    """Number of the link and sequence of an echo reply to us; None if it is none."""
+def reply(packet: bytes, token: bytes, *, ipv6: bool = False) -> tuple[int, int] | None:
+    """Number of the link and sequence of an echo reply to us; None if it is none.
+
+    Packets of IPv4 have their header, those of IPv6 have none.
+    """
     if not packet:
         return None
-    start = (packet[0] & 0xF) * 4
-    if len(packet) != start + _ICMP.size + _PAYLOAD.size or packet[start] != _ECHO_REPLY:
+    start, kind = (0, _ECHO_REPLY_6) if ipv6 else ((packet[0] & 0xF) * 4, _ECHO_REPLY)
+    if len(packet) != start + _ICMP.size + _PAYLOAD.size or packet[start] != kind:
         return None
     seen, number, sequence = _PAYLOAD.unpack_from(packet, start + _ICMP.size)
     return (number, sequence) if seen == token else None
@@ -91,9 +129,9 @@ class Prober:
         targets: Mapping[int, Target],
         interval: float,
         judged: Callable[[], None],
-        raw: socket.socket,
+        sockets: Mapping[bool, socket.socket],
     ) -> None:
-        """``targets`` by any number of the caller's; ``interval`` in seconds.
+        """``targets`` by any number of the caller's; ``interval`` in seconds; ``sockets`` for them.
 
         ``judged`` is called after each judgement.
         """
@@ -102,7 +140,7 @@ class Prober:
         self._interval = interval
         self._wait = min(interval / 2, _MOST_WAIT)
         self._judged = judged
-        self._socket = raw
+        self._sockets = dict(sockets)
         self._token = secrets.token_bytes(8)
         self._identity = secrets.randbits(16)
         self._due = 0.0
@@ -111,7 +149,8 @@ class Prober:
 
     def start(self) -> None:
         """Probe from now on."""
-        self._loop.add_reader(self._socket, self._drain)
+        for raw in self._sockets.values():
+            self._loop.add_reader(raw, self._drain)
         self._due = self._loop.time()
         self._send()
 
@@ -123,16 +162,23 @@ class Prober:
         """Stop."""
         if self._timer is not None:
             self._timer.cancel()
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
+        for raw in self._sockets.values():
+            self._loop.remove_reader(raw)
+            raw.close()
 
     def _send(self) -> None:
         for number, target in self._targets.items():
-            packet = request(self._identity, self._token, number, self.links[number].send())
-            about = _PKTINFO.pack(target.interface, b"\0\0\0\0", b"\0\0\0\0")
-            control = [(socket.IPPROTO_IP, _IP_PKTINFO, about)]
+            sequence, ipv6 = self.links[number].send(), target.ipv6
+            packet = request(self._identity, self._token, number, sequence, ipv6=ipv6)
+            if ipv6:
+                about = (socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO_6.pack(target.interface))
+                to: tuple[str, int] | tuple[str, int, int, int]
+                to = (target.address, 0, 0, target.interface)
+            else:
+                about = (socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO.pack(target.interface))
+                to = (target.address, 0)
             with suppress(OSError):  # no carrier, no neighbour: then there is no answer either
-                self._socket.sendmsg([packet], control, 0, (target.address, 0))
+                self._sockets[ipv6].sendmsg([packet], [about], 0, to)
         self._timer = self._loop.call_later(self._wait, self._judge)
 
     def _judge(self) -> None:
@@ -147,14 +193,18 @@ class Prober:
         self._timer = self._loop.call_at(self._due, self._send)
 
     def _drain(self) -> None:
+        for ipv6, raw in self._sockets.items():
+            self._read(raw, ipv6=ipv6)
+
+    def _read(self, raw: socket.socket, *, ipv6: bool) -> None:
         while True:
             try:
-                packet, control, _, _ = self._socket.recvmsg(2048, 64)
+                packet, control, _, _ = raw.recvmsg(2048, 64)
             except BlockingIOError:
                 return
             except OSError:
                 continue
-            found = reply(packet, self._token)
+            found = reply(packet, self._token, ipv6=ipv6)
             if found is None:
                 continue
             number, sequence = found
@@ -168,4 +218,6 @@ def _interface(control: Sequence[tuple[int, int, bytes]]) -> int:
     for level, kind, data in control:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
             return int(_PKTINFO.unpack_from(data)[0])
+        if level == socket.IPPROTO_IPV6 and kind == _IPV6_PKTINFO:
+            return int(_PKTINFO_6.unpack_from(data)[0])
     return 0

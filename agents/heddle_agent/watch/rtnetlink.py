@@ -27,6 +27,7 @@ _ADDRESS, _LOCAL = 1, 2
 _OUT, _TABLE = 4, 15
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _MAIN = 254
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _BY_KERNEL, _UNIVERSE, _UNICAST = 2, 0, 1  # a route's protocol, scope and type
 _DEAD, _LINK_DOWN = 0x1, 0x10
 _HEADER = struct.Struct("=IHHII")
@@ -139,13 +140,21 @@ def is_routed(index: int) -> bool:
     Routes that the kernel makes by itself for addresses do not count, nor those that lead no
     further than the link. OSError if the kernel cannot be asked about one interface alone.
     """
-    body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    return any(_is_routed(index, family) for family in _FAMILIES)
+
+
+def _is_routed(index: int, family: socket.AddressFamily) -> bool:
+    body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
     body += _ATTRIBUTE.pack(8, _OUT) + struct.pack("=i", index)
     body += _ATTRIBUTE.pack(8, _TABLE) + struct.pack("=I", _MAIN)
     try:
         return any(_leads_on(*message) for message in _dump(_GET_ROUTE, body, strict=True))
     except FileNotFoundError:  # no main table: there never was a route
         return False
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP and family == socket.AF_INET6:  # a kernel without IPv6
+            return False
+        raise
 
 
 def _leads_on(kind: int, body: bytes) -> bool:
@@ -157,24 +166,35 @@ def _leads_on(kind: int, body: bytes) -> bool:
 
 
 def neighbours() -> dict[int, str]:
-    """IPv4 address of the one other end, by interface index, where there can be only one."""
+    """Address of the one other end, by interface index, where there can be only one.
+
+    By IPv4 where an interface has both.
+    """
     found: dict[int, str] = {}
-    for kind, body in _dump(_GET_ADDRESS, _ADDRESS_HEAD.pack(socket.AF_INET, 0, 0, 0, 0)):
-        if kind != _NEW_ADDRESS:
-            continue
-        _, bits, _, _, index = _ADDRESS_HEAD.unpack_from(body)
-        told = dict(_attributes(body[_ADDRESS_HEAD.size :]))
-        local, peer = told.get(_LOCAL), told.get(_ADDRESS)
-        if local is None or peer is None:
-            continue
-        others = [ipaddress.IPv4Address(peer)]
-        if peer == local:
-            network = ipaddress.IPv4Interface((local, bits)).network
-            narrow = network.num_addresses <= _NARROW
-            others = [host for host in network.hosts() if host.packed != local] if narrow else []
-        if len(others) == 1:
-            found.setdefault(index, str(others[0]))
+    for family in _FAMILIES:
+        for kind, body in _dump(_GET_ADDRESS, _ADDRESS_HEAD.pack(family, 0, 0, 0, 0)):
+            if kind == _NEW_ADDRESS and _ADDRESS_HEAD.unpack_from(body)[0] == family:
+                other = _only_other(body)
+                if other is not None:
+                    found.setdefault(_ADDRESS_HEAD.unpack_from(body)[4], str(other))
     return found
+
+
+def _only_other(body: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The other end of the network of an address, where there is one only."""
+    bits = _ADDRESS_HEAD.unpack_from(body)[1]
+    told = dict(_attributes(body[_ADDRESS_HEAD.size :]))
+    peer = told.get(_ADDRESS)
+    local = told.get(_LOCAL, peer)  # of IPv6 only told where it is not the peer's
+    if local is None or peer is None:
+        return None
+    if peer != local:
+        return ipaddress.ip_address(peer)
+    network = ipaddress.ip_interface((local, bits)).network
+    if network.num_addresses > _NARROW:
+        return None
+    others = [host for host in network.hosts() if host.packed != local]
+    return others[0] if len(others) == 1 else None
 
 
 def _dump(kind: int, body: bytes, *, strict: bool = False) -> Iterator[tuple[int, bytes]]:

@@ -21,7 +21,7 @@ from heddle_emulator.netns.lab import FASTEST_MBIT, Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.programs import METRICS_PORT, Programs
 from heddle_emulator.netns.up import bring_up, introduce
-from heddle_emulator.topology import clos
+from heddle_emulator.topology import clos, with_ipv6
 
 DEFAULT = "lab"
 FAILED = 1
@@ -66,6 +66,7 @@ def lab() -> None:
     help="Mbit/s of the fastest cable, the others in proportion; 0 is unlimited.",
 )
 @click.option("--bfd-ms", type=click.IntRange(0, 10_000), default=0, help="Run BFD this often.")
+@click.option("--ipv6", is_flag=True, help="Addresses of IPv6, whatever the fabric file has.")
 @click.option("--underlay-only", is_flag=True, help="FRR alone: no controller, no agents.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Draws the switches' hashes.")
 def up(
@@ -78,6 +79,7 @@ def up(
     nics: int,
     rate_mbit: float,
     bfd_ms: int,
+    ipv6: bool,
     underlay_only: bool,
     seed: int,
 ) -> int:
@@ -88,6 +90,7 @@ def up(
         if fabric
         else clos(leaves=leaves, spines=spines, nics_per_leaf=hosts * nics, nics_per_host=nics)
     )
+    chosen = with_ipv6(chosen) if ipv6 else chosen
     options = LabOptions(rate_mbit, Bfd(bfd_ms) if bfd_ms else None, seed)
     return _up(name, chosen, options, agents=not underlay_only)
 

@@ -39,6 +39,7 @@ def _common(command: Command) -> Command:
             show_default=True,
             help="What decides in switches; ecmp: they only hash, and nobody programs them.",
         ),
+        click.option("--ipv6", is_flag=True, help="Addresses of IPv6 instead of IPv4."),
         _out,
     ):
         command = option(command)
@@ -76,10 +77,11 @@ def _save(fabric: Fabric, out: Path) -> None:
 
 
 def _build(
-    builder: Callable[..., Fabric], out: Path, *, forwarding: str, **options: object
+    builder: Callable[..., Fabric], out: Path, *, forwarding: str, ipv6: bool, **options: object
 ) -> None:
     """Build and save; options left open keep the builder's defaults."""
     fabric = builder(**{name: value for name, value in options.items() if value is not None})
+    fabric = builders.with_ipv6(fabric) if ipv6 else fabric
     _save(builders.hashing(fabric) if forwarding == "ecmp" else fabric, out)
 
 

@@ -91,7 +91,9 @@ def expected(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
 
 def kernel_ways(lab: Lab, switch: str) -> Ways:
     """Interfaces that the kernel of a switch has towards each address, from BGP."""
-    command = ["ip", "-json", "-netns", lab.spaces[switch], "route", "show", "proto", "bgp"]
+    family = "-6" if lab.layout.ipv6 else "-4"
+    space = lab.spaces[switch]
+    command = ["ip", family, "-json", "-netns", space, "route", "show", "proto", "bgp"]
     routes = json.loads(tools.run(command) or "[]")
     return {
         route["dst"]: frozenset(hop["dev"] for hop in route.get("nexthops", [route]))

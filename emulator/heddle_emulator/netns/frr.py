@@ -53,7 +53,7 @@ def bgpd_config(layout: Layout, switch: str, bfd: Bfd | None = None) -> str:
         f"hostname {switch}",
         "frr defaults datacenter",
         f"router bgp {own}",
-        f" bgp router-id {layout.address(switch)}",
+        f" bgp router-id {layout.router_id(switch)}",
         " no bgp ebgp-requires-policy",
         " no bgp network import-check",
         " no bgp default ipv4-unicast",
@@ -61,9 +61,10 @@ def bgpd_config(layout: Layout, switch: str, bfd: Bfd | None = None) -> str:
         " timers bgp 3 9",
     ]
     lines += [line for port in peers for line in _neighbour(layout, port, bfd)]
-    lines += [" address-family ipv4 unicast", "  maximum-paths 64"]
-    lines += [f"  network {address}/32" for address in dict.fromkeys(nics)]
-    lines.append(f"  network {layout.address(switch)}/32")
+    family = "ipv6" if layout.ipv6 else "ipv4"
+    lines += [f" address-family {family} unicast", "  maximum-paths 64"]
+    lines += [f"  network {address}/{layout.bits}" for address in dict.fromkeys(nics)]
+    lines.append(f"  network {layout.address(switch)}/{layout.bits}")
     lines += [f"  neighbor {port.peer_address} activate" for port in peers]
     return "\n".join([*lines, " exit-address-family", ""])
 

@@ -109,7 +109,8 @@ class Lab:
             script = plumbing.switch_script(layout, node, self.mbit_per_gbps)
         else:
             script = plumbing.host_script(layout, node)
-        tools.run_inside(self.spaces[node], ["ip", "-batch", "-"], script)
+        options = ["-6"] if layout.ipv6 and node in layout.hosts else []
+        tools.run_inside(self.spaces[node], ["ip", *options, "-batch", "-"], script)
 
     def _shape(self, node: str) -> None:
         script = plumbing.shaping_script(self.layout, node, self.mbit_per_gbps)

@@ -6,7 +6,9 @@ Every switch is a network namespace, and so is every host with all its NICs. One
 Addresses are fixed by the fabric's order, so that two labs of one fabric are alike:
 cables between switches are numbered from 198.18.0.0/15, management from
 169.254.0.0/16; NICs and switches have the fabric's addresses, or, in a fabric
-without, NICs get them from 10.0.0.0/8 and switches from 100.64.0.0/10.
+without, NICs get them from 10.0.0.0/8 and switches from 100.64.0.0/10. Where the fabric's
+addresses are of IPv6, so are those of cables (fd00:198::/64) and those that are handed out
+(fd00:10::/64, fd00:100::/64); management stays.
 
 An interface is named after the neighbour where the kernel allows it, and carries
 "NEIGHBOUR,KEY" as its alias either way: agents find their links by it.
@@ -17,17 +19,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
 import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
 
-CABLES = IPv4Network("198.18.0.0/15")
 MANAGEMENT = IPv4Network("169.254.0.0/16")
-NICS = IPv4Network("10.0.0.0/8")
-SWITCHES = IPv4Network("100.64.0.0/10")
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Where addresses of one family are from."""
+
+    cables: IPv4Network | IPv6Network
+    nics: IPv4Network | IPv6Network
+    switches: IPv4Network | IPv6Network
+
+
+IPV4 = Networks(
+    IPv4Network("198.18.0.0/15"), IPv4Network("10.0.0.0/8"), IPv4Network("100.64.0.0/10")
+)
+IPV6 = Networks(
+    IPv6Network("fd00:198::/64"), IPv6Network("fd00:10::/64"), IPv6Network("fd00:100::/64")
+)
 MGMT = "mgmt"
 """Node name of the management network."""
 MGMT_PORT = "mgmt0"
@@ -115,6 +131,20 @@ class Layout:
                     found.setdefault(port.node, port)
         return found
 
+    @property
+    def ipv6(self) -> bool:
+        """Whether the fabric speaks IPv6, and not IPv4."""
+        return is_ipv6(self.fabric)
+
+    @property
+    def bits(self) -> int:
+        """Of an address of the fabric."""
+        return 128 if self.ipv6 else 32
+
+    def router_id(self, switch: str) -> str:
+        """What BGP names a switch by: in the form of an address of IPv4, whatever it has."""
+        return str(IPV4.switches.network_address + 1 + self._place[switch])
+
     def address(self, node: str) -> str:
         """Of a NIC or a switch's loopback."""
         structure = self.fabric.structure
@@ -157,15 +187,16 @@ def with_addresses(fabric: Fabric) -> Fabric:
         InputError: an address that is none, is there twice, or that the lab needs.
     """
     nodes = fabric.structure.nodes
-    given = _checked(fabric)
-    numbers = {True: int(NICS.network_address), False: int(SWITCHES.network_address)}
+    given, networks = _checked(fabric), _networks(fabric)
+    numbers = {True: int(networks.nics.network_address)}
+    numbers[False] = int(networks.switches.network_address)
     addresses = []
     for kind, address in zip(nodes.kind.tolist(), nodes.address, strict=True):
         nic = kind == NodeKind.NIC
-        new = address
+        new = str(ip_address(address)) if address else ""
         while not new:
             numbers[nic] += 1
-            candidate = str(IPv4Address(numbers[nic]))
+            candidate = str(type(networks.nics.network_address)(numbers[nic]))
             new = "" if candidate in given else candidate
         addresses.append(new)
     filled = replace(nodes, address=tuple(addresses))
@@ -180,23 +211,36 @@ def with_addresses(fabric: Fabric) -> Fabric:
     return replace(fabric, structure=replace(fabric.structure, links=links))
 
 
+def is_ipv6(fabric: Fabric) -> bool:
+    """Whether a fabric's addresses are of IPv6, as far as it has any."""
+    return any(":" in address for address in fabric.structure.nodes.address)
+
+
+def _networks(fabric: Fabric) -> Networks:
+    return IPV6 if is_ipv6(fabric) else IPV4
+
+
 def _checked(fabric: Fabric) -> set[str]:
     nodes, seen = fabric.structure.nodes, set[str]()
+    cables, version = _networks(fabric).cables, 6 if is_ipv6(fabric) else 4
     for node, text in zip(nodes.ids, nodes.address, strict=True):
         if not text:
             continue
         try:
-            address = IPv4Address(text)
+            address = ip_address(text)
         except ValueError:
-            reason = f"address {text!r} is not an IPv4 address, and the lab speaks no other"
+            reason = f"address {text!r} is no IP address"
             raise refuse(fabric.name, f"node {node}", reason) from None
-        for net in (CABLES, MANAGEMENT):
+        if address.version != version:
+            reason = f"address {text} is of IPv4 and others are of IPv6: a lab speaks one of them"
+            raise refuse(fabric.name, f"node {node}", reason)
+        for net in (cables, MANAGEMENT):
             if address in net:
                 reason = f"address {text} is in {net}, which the lab uses itself; take another"
                 raise refuse(fabric.name, f"node {node}", reason)
-        if text in seen:
+        if str(address) in seen:
             raise refuse(fabric.name, f"node {node}", f"address {text} belongs to another node too")
-        seen.add(text)
+        seen.add(str(address))
     return seen
 
 
@@ -247,7 +291,7 @@ def _end_addresses(fabric: Fabric, row: int) -> tuple[str, str]:
     a, b = int(links.a[row]), int(links.b[row])
     if NodeKind.NIC in nodes.kind[[a, b]]:
         return nodes.address[a], nodes.address[b]
-    base = CABLES.network_address + 2 * row
+    base = _networks(fabric).cables.network_address + 2 * row
     return str(base), str(base + 1)
 
 

@@ -29,8 +29,6 @@ FIRST_INDEX = 1000
 FIRST_NIC_TABLE = 100
 """Routing table of a host's first NIC."""
 EVERYWHERE = {
-    "net/ipv6/conf/all/disable_ipv6": "1",
-    "net/ipv6/conf/default/disable_ipv6": "1",
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
 }
@@ -48,11 +46,31 @@ ON_SWITCHES = {
 the packets that a socket of this machine sends are hashed by the socket instead."""
 
 
+WITHOUT_IPV6 = {
+    "net/ipv6/conf/all/disable_ipv6": "1",
+    "net/ipv6/conf/default/disable_ipv6": "1",
+}
+WITH_IPV6 = {
+    "net/ipv6/conf/default/accept_dad": "0",
+    "net/ipv6/conf/all/keep_addr_on_down": "1",
+    "net/ipv6/conf/default/keep_addr_on_down": "1",
+}
+"""No address waits for its duplicate, and none goes with its interface: as addresses of IPv4."""
+ON_SWITCHES_WITH_IPV6 = {
+    "net/ipv6/conf/all/forwarding": "1",
+    "net/ipv6/conf/all/ignore_routes_with_linkdown": "1",
+    "net/ipv6/conf/default/ignore_routes_with_linkdown": "1",
+    "net/ipv6/fib_multipath_hash_policy": "3",
+    "net/ipv6/fib_multipath_hash_fields": "55",
+    "net/ipv6/icmp/ratelimit": "0",
+}
+
+
 def settings(layout: Layout, node: str, seed: int) -> dict[str, str]:
     """Files under /proc/sys of one namespace, and what to write into them."""
-    told = dict(EVERYWHERE)
+    told = EVERYWHERE | (WITH_IPV6 if layout.ipv6 else WITHOUT_IPV6)
     if node in layout.switches:
-        told |= ON_SWITCHES
+        told |= ON_SWITCHES | (ON_SWITCHES_WITH_IPV6 if layout.ipv6 else {})
         told |= hash_setting(node, seed)
     return told
 
@@ -98,30 +116,41 @@ def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> st
     gbps = speeds(layout, mbit_per_gbps / 1e3)
     lines = [
         "link set lo up",
-        f"addr add {layout.address(switch)}/32 dev lo",
+        _added(layout, layout.address(switch), "lo"),
         f"addr add {layout.management(switch)}/{MANAGEMENT.prefixlen} dev {MGMT_PORT}",
         f"link set {MGMT_PORT} up",
     ]
     for port in layout.ports[switch]:
         nic = port.peer in layout.nic_port
         if not nic:
-            lines.append(f"addr add {port.address}/31 dev {port.name}")
+            lines.append(_added(layout, port.address, port.name, shared=1))
+        elif layout.ipv6:  # the NIC asks for its neighbour there, and no other interface answers
+            lines.append(_added(layout, layout.address(switch), port.name))
         alias = f"{port.alias},{gbps[port]:g}" if mbit_per_gbps else port.alias
         lines.append(f"link set {port.name} alias {alias} up")
         if nic:
-            lines.append(f"route add {port.peer_address}/32 dev {port.name}")
+            lines.append(f"route add {port.peer_address}/{layout.bits} dev {port.name}")
     return "\n".join(lines) + "\n"
 
 
+def _added(layout: Layout, address: str, interface: str, *, shared: int = 0) -> str:
+    """An address on an interface, alone or with one other; one of IPv6 is of use at once."""
+    at_once = " nodad" if layout.ipv6 else ""
+    return f"addr add {address}/{layout.bits - shared} dev {interface}{at_once}"
+
+
 def host_script(layout: Layout, host: str) -> str:
-    """For ``ip -batch`` inside a host: every NIC sends what bears its address by its own cable."""
+    """For ``ip -batch`` inside a host, with ``-6`` where the fabric speaks IPv6.
+
+    Every NIC sends what bears its address by its own cable.
+    """
     lines = ["link set lo up"]
     ports = layout.ports[host]
     for number, port in enumerate(ports):
         table = FIRST_NIC_TABLE + number
         way = f"default via {port.peer_address} dev {port.name} onlink src {port.address}"
         lines += [
-            f"addr add {port.address}/32 dev {port.name}",
+            _added(layout, port.address, port.name),
             f"link set {port.name} alias {port.alias} up",
             f"route add {way} table {table}",
             f"rule add from {port.address} table {table} pref {table}",
@@ -174,4 +203,8 @@ def _shaped(port: Port, mbit: float) -> Iterator[str]:
     yield (
         f"filter add {on} parent 1: protocol ip prio 1 u32"
         f" match ip dsfield {CONTROL_TOS:#x} 0xff flowid 1:10"
+    )
+    yield (
+        f"filter add {on} parent 1: protocol ipv6 prio 2 u32"
+        f" match ip6 priority {CONTROL_TOS:#x} 0xff flowid 1:10"
     )

@@ -21,6 +21,7 @@ from heddle_controller.model.load import phased_loads, utilization
 from heddle_emulator.netns import LabError, witness
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.probe.spec import family_of
 
 PROBES_PER_SECOND = 5000.0
 PATIENCE = 30.0
@@ -116,7 +117,8 @@ def _send(
         for source, (address, _, port, _) in zip(sources, keys, strict=True):
             if (address, port) not in opened:
                 one = inside(
-                    _space(lab, source), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                    _space(lab, source),
+                    lambda at=address: socket.socket(family_of(at), socket.SOCK_DGRAM),  # type: ignore[misc]
                 )
                 opened[address, port] = stack.enter_context(one)
                 one.bind((address, port))

@@ -18,21 +18,27 @@ from heddle_emulator.netns.probe.spec import ProbeFlow
 
 TABLE = "heddle_lab"
 LARGEST = 65535
-KEY = "ip saddr . ip daddr . th sport . th dport . oifname"
-SCRIPT = f"""
-table ip {TABLE} {{
+
+
+def script(*, ipv6: bool = False) -> str:
+    """For ``nft -f``: a witness of packets of one family."""
+    ip, address = ("ip6", "ipv6_addr") if ipv6 else ("ip", "ipv4_addr")
+    key = f"{ip} saddr . {ip} daddr . th sport . th dport . oifname"
+    return f"""
+table {ip} {TABLE} {{
     set seen {{
-        type ipv4_addr . ipv4_addr . inet_service . inet_service . ifname
+        type {address} . {address} . inet_service . inet_service . ifname
         flags dynamic
         size {LARGEST}
         counter
     }}
     chain leaving {{
         type filter hook forward priority 300; policy accept;
-        meta l4proto {{ tcp, udp }} add @seen {{ {KEY} }}
+        meta l4proto {{ tcp, udp }} add @seen {{ {key} }}
     }}
 }}
 """
+
 
 Key = tuple[str, str, int, int]
 """Addresses and ports of a flow, source first."""
@@ -68,8 +74,9 @@ class Testimony:
 
 def place(lab: Lab) -> None:
     """Put a witness into every switch."""
+    told = script(ipv6=lab.layout.ipv6)
     tools.each(
-        lambda s: tools.run_inside(lab.spaces[s], ["nft", "-f", "-"], SCRIPT), lab.layout.switches
+        lambda s: tools.run_inside(lab.spaces[s], ["nft", "-f", "-"], told), lab.layout.switches
     )
 
 
@@ -77,7 +84,8 @@ def hear(lab: Lab) -> Testimony:
     """What all witnesses have counted so far."""
     found: dict[Key, Counter[tuple[str, str]]] = {}
     for switch in lab.layout.switches:
-        command = ["nft", "-j", "list", "set", "ip", TABLE, "seen"]
+        family = "ip6" if lab.layout.ipv6 else "ip"
+        command = ["nft", "-j", "list", "set", family, TABLE, "seen"]
         told = json.loads(tools.run_inside(lab.spaces[switch], command))
         for element in _elements(told):
             *key, interface = element["val"]["concat"]

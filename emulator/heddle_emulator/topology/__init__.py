@@ -1,6 +1,6 @@
 """Fabric builders: Clos, three-tier, rail-optimised, dual-ToR and the published clusters."""
 
-from heddle_emulator.topology.assembly import hashing
+from heddle_emulator.topology.assembly import hashing, with_ipv6
 from heddle_emulator.topology.clos import clos, three_tier
 from heddle_emulator.topology.dual_tor import dual_tor
 from heddle_emulator.topology.flat import dragonfly, random_regular
@@ -17,4 +17,5 @@ __all__ = [
     "rail_optimised",
     "random_regular",
     "three_tier",
+    "with_ipv6",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from heddle_controller.model.fabric import (
 
 NIC_NET = 10 << 24
 SWITCH_NET = (100 << 24) + (64 << 16)
+NIC_NET_IPV6, SWITCH_NET_IPV6 = int(IPv6Address("fd00:10::")), int(IPv6Address("fd00:100::"))
 MOST = 10**10
 """Product of a builder's counts: a hundred times that of the largest published cluster."""
 
@@ -114,6 +116,18 @@ def hashing(fabric: Fabric, zones: Sequence[str] = ()) -> Fabric:
     forwarding = np.where(chosen, Forwarding.ECMP, structure.nodes.forwarding)
     nodes = replace(structure.nodes, forwarding=forwarding.astype(np.int64))
     return replace(fabric, structure=replace(structure, nodes=nodes))
+
+
+def with_ipv6(fabric: Fabric) -> Fabric:
+    """The same fabric with addresses of IPv6: NICs from fd00:10::/64, switches fd00:100::/64."""
+    nic = fabric.structure.nodes.kind == NodeKind.NIC
+    serial = np.where(nic, np.cumsum(nic), np.cumsum(~nic)).tolist()
+    nets = [NIC_NET_IPV6 if one else SWITCH_NET_IPV6 for one in nic.tolist()]
+    addresses = tuple(
+        str(IPv6Address(net + number)) for net, number in zip(nets, serial, strict=True)
+    )
+    nodes = replace(fabric.structure.nodes, address=addresses)
+    return replace(fabric, structure=replace(fabric.structure, nodes=nodes))
 
 
 def _addresses(kind: Ints) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def test_a_file_may_say_how_fast_a_link_should_be(tmp_path: Path) -> None:
         ('{"lo": {"neighbour": "a", "gbps": "4"}}', "gbps is '4', not a float"),
         ('{"lo": {"neighbour": "a", "gbps": true}}', "gbps is True, not a float"),
         ('{"lo": {"neighbour": "a", "gbps": -4}}', "lo has speed -4: give it in Gbit/s"),
-        ('{"lo": {"neighbour": "a", "address": "b"}}', "'b' is not an IPv4 address"),
+        ('{"lo": {"neighbour": "a", "address": "b"}}', "'b' is no IP address"),
         ('{"lo": {"neighbour": "a", "probe": 1}}', "probe is 1, not a bool"),
         ("{}", "no interface is a link of leaf0"),
     ],

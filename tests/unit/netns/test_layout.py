@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.netns import frr, plumbing
-from heddle_emulator.netns.layout import CABLES, LONGEST, MANAGEMENT, MGMT, Layout, lay_out
+from heddle_emulator.netns.layout import IPV4, LONGEST, MANAGEMENT, MGMT, Layout, lay_out
 from heddle_emulator.topology import clos, random_regular, three_tier
 
 
@@ -60,7 +60,7 @@ def test_every_interface_and_address_is_there_once(
         port.address
         for cable in layout.cables
         for port in cable.ends
-        if ip_address(port.address) in CABLES
+        if ip_address(port.address) in IPV4.cables
     ]
     assert len(set(inner)) == len(inner) == 2 * leaves * spines * parallel
     managed = [layout.management(node) for node in (MGMT, *layout.switches)]
@@ -90,8 +90,8 @@ def test_names_that_no_namespace_can_have_are_refused(name: str) -> None:
     [
         ("198.18.0.7", "which the lab uses itself"),
         ("169.254.0.1", "which the lab uses itself"),
-        ("fd00::1", "not an IPv4 address"),
-        ("10.0.0.300", "not an IPv4 address"),
+        ("fd00::1", "a lab speaks one of them"),
+        ("10.0.0.300", "no IP address"),
     ],
 )
 def test_addresses_that_the_lab_cannot_have_are_refused(address: str, said: str) -> None:

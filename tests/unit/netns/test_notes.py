@@ -50,7 +50,7 @@ def test_rates_count_headers_too() -> None:
     flow = ProbeFlow("p", "a", "b", "10.0.0.1", "10.0.0.2", 1, 2, 1000.0, size=FULL)
     notes = _notes(set(), flow=flow)
     rate = notes.mbit(1000 * MS, 1100 * MS)
-    assert rate == pytest.approx(1000 * (FULL + HEADERS) * 8 / 1e6, rel=0.01)
+    assert rate == pytest.approx(1000 * (FULL + HEADERS[FLOW.family]) * 8 / 1e6, rel=0.01)
 
 
 def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:

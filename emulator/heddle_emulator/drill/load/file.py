@@ -21,6 +21,7 @@
 
 A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
 other, or only the first few of each, where ``nics`` says how many.
+With ``ipv6: true`` the fabric's addresses are of IPv6.
 ``variants`` (a list of name and demands) runs the same under different demands.
 ``lab`` says how the lab is to be, such as ``{rate_mbit: 20, bfd_ms: 50}``; with ``controllers: 2``
 there are two on one Redis, and "controller" is the one that leads.
@@ -69,7 +70,10 @@ from heddle_emulator.drill.scenario import (
 
 WORLDS = ("fluid", "netns")
 MOST_CONTROLLERS = 5
-_KEYS = ("drill", "proves", "worlds", "fabric", "lab", "control", "race", "seed", "runs", "settle")
+_KEYS = (
+    *("drill", "proves", "worlds", "fabric", "ipv6", "lab", "control", "race", "seed", "runs"),
+    "settle",
+)
 _LISTS = ("jobs", "demands", "variants", "probes", "setup", "timeline", "expect")
 
 

@@ -52,7 +52,17 @@ _BUILDERS = {
 
 
 def read_fabric(path: Path, fields: Fields) -> Fabric | None:
-    """The fabric of a record: a file beside it, or a shape and its counts; None if at fault."""
+    """The fabric of a record: a file beside it, or a shape and its counts; None if at fault.
+
+    With ``ipv6: true`` its addresses are of IPv6.
+    """
+    fabric = _fabric(path, fields)
+    if fields.flag("ipv6") and fabric is not None:
+        return topology.with_ipv6(fabric)
+    return fabric
+
+
+def _fabric(path: Path, fields: Fields) -> Fabric | None:
     value = fields.record.get("fabric")
     if isinstance(value, str):
         return load_fabric_file(path.parent / value)

@@ -69,7 +69,7 @@ class Notes:
             total = float(self.stream[(times >= begin) & (times < end), 1].sum())
         else:
             count = int(((self.came >= begin) & (self.came < end)).sum())
-            total = count * (self.flow.size + HEADERS)
+            total = count * (self.flow.size + HEADERS[self.flow.family])
         return total * 8 / ((end - begin) / NANO) / 1e6
 
 

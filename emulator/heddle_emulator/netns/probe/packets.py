@@ -19,13 +19,16 @@ BUFFER = 8 << 20
 SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
 IP_RECVTTL = 12
+IPV6_RECVHOPLIMIT = 51
 
 
-def made(space: str, kind: int, adjust: Callable[[socket.socket], None]) -> socket.socket:
+def made(
+    space: str, flow: ProbeFlow, kind: int, adjust: Callable[[socket.socket], None]
+) -> socket.socket:
     """A socket in a namespace, not blocking, adjusted before anything reaches it."""
 
     def make() -> socket.socket:
-        new = socket.socket(socket.AF_INET, kind)
+        new = socket.socket(flow.family, kind)
         new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         adjust(new)
         new.setblocking(False)
@@ -41,7 +44,7 @@ def udp_sender(flow: ProbeFlow) -> socket.socket:
         new.bind((flow.source, flow.source_port))
         new.connect((flow.destination, flow.destination_port))
 
-    return made(flow.source_space, socket.SOCK_DGRAM, adjust)
+    return made(flow.source_space, flow, socket.SOCK_DGRAM, adjust)
 
 
 def udp_receiver(flow: ProbeFlow) -> socket.socket:
@@ -50,10 +53,13 @@ def udp_receiver(flow: ProbeFlow) -> socket.socket:
     def adjust(new: socket.socket) -> None:
         new.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
         new.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        new.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+        if flow.family == socket.AF_INET6:
+            new.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1)
+        else:
+            new.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
         new.bind((flow.destination, flow.destination_port))
 
-    return made(flow.destination_space, socket.SOCK_DGRAM, adjust)
+    return made(flow.destination_space, flow, socket.SOCK_DGRAM, adjust)
 
 
 def tcp_listener(flow: ProbeFlow) -> socket.socket:
@@ -63,7 +69,7 @@ def tcp_listener(flow: ProbeFlow) -> socket.socket:
         new.bind((flow.destination, flow.destination_port))
         new.listen(64)
 
-    return made(flow.destination_space, socket.SOCK_STREAM, adjust)
+    return made(flow.destination_space, flow, socket.SOCK_STREAM, adjust)
 
 
 def tcp_sender(flow: ProbeFlow) -> socket.socket:
@@ -74,7 +80,7 @@ def tcp_sender(flow: ProbeFlow) -> socket.socket:
         new.settimeout(5.0)
         new.connect((flow.destination, flow.destination_port))
 
-    return made(flow.source_space, socket.SOCK_STREAM, adjust)
+    return made(flow.source_space, flow, socket.SOCK_STREAM, adjust)
 
 
 LONGEST_NAP = 0.05
@@ -194,7 +200,7 @@ class Receiver:
         with contextlib.suppress(OSError):
             connection, peer = listener.accept()
             connection.setblocking(False)
-            row = self._row_of[peer]
+            row = self._row_of[peer[0], peer[1]]
             self._watch(connection, lambda: self._bytes(connection, row))
 
     def _bytes(self, connection: socket.socket, row: int) -> None:

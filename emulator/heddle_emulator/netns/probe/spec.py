@@ -12,13 +12,14 @@ sender that was held up catches up, and the notes tell the truth about when.
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from dataclasses import asdict, dataclass
 
 PACKET = struct.Struct("!II")
 UDP, TCP = "udp", "tcp"
-HEADERS = 14 + 20 + 8
-"""Ethernet, IP and UDP: bytes of a packet that a shaper counts beyond the payload."""
+HEADERS = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
+"""Ethernet, IP and UDP: bytes of a packet that a shaper counts beyond the payload, by family."""
 SMALL = 64
 """Payload of a probe that only asks whether there is a way."""
 FULL = 1400
@@ -43,6 +44,16 @@ class ProbeFlow:
     size: int = SMALL
     """Payload, bytes."""
     protocol: str = UDP
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """Of its addresses."""
+        return family_of(self.source)
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """The family of an address, for a socket."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def dump(flows: list[ProbeFlow], folder: str) -> str:

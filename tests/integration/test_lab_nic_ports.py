@@ -27,7 +27,7 @@ from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.ports import learn
 from heddle_emulator.netns.probe.handle import probe_flow
-from heddle_emulator.topology import hashing
+from heddle_emulator.topology import hashing, with_ipv6
 from tests.integration.demanding import demands_of
 from tests.integration.labbing import fresh_name, require_lab, small_fabric, small_lab
 from tests.support.waiting import PATIENCE, wait_until
@@ -36,19 +36,23 @@ SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 PORTS = range(49152, 49168)
 AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 DENY_ERRORS = """
-table ip silent {
+table inet silent {
     chain out {
         type filter hook output priority 0; policy accept;
         icmp type time-exceeded drop
+        icmpv6 type time-exceeded drop
     }
 }
 """
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """One for all tests here, without agents."""
-    with small_lab(programs=False, fabric=hashing(small_fabric())) as (lab, _):
+@pytest.fixture(scope="module", params=["ipv4", "ipv6"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """One of each family for all tests here, without agents."""
+    fabric = hashing(small_fabric())
+    if request.param == "ipv6":
+        fabric = with_ipv6(fabric)
+    with small_lab(programs=False, fabric=fabric) as (lab, _):
         yield lab
 
 
@@ -92,7 +96,7 @@ def test_a_spine_that_answers_nothing_leaves_no_wrong_path(lab: Lab) -> None:
     try:
         found = links_by_port(probed(lab))
     finally:
-        tools.run_inside(lab.spaces["s0"], ["nft", "delete", "table", "ip", "silent"])
+        tools.run_inside(lab.spaces["s0"], ["nft", "delete", "table", "inet", "silent"])
     (silent,) = lab.layout.fabric.find_links("l0", "s0")
     assert found == {port: links for port, links in before.items() if silent not in links}
     assert 0 < len(found) < len(before)
@@ -105,7 +109,7 @@ def test_a_leaf_that_answers_nothing_is_filled_in(lab: Lab) -> None:
     try:
         found = links_by_port(probed(lab))
     finally:
-        tools.run_inside(lab.spaces["l0"], ["nft", "delete", "table", "ip", "silent"])
+        tools.run_inside(lab.spaces["l0"], ["nft", "delete", "table", "inet", "silent"])
     assert found == before
 
 
@@ -126,7 +130,7 @@ def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
     space = lab.spaces[lab.layout.nic_port[SOURCE].namespace]
     known = f"--destination={lab.layout.address(DESTINATION)}"
     for words, reason in (
-        (["--source=192.0.2.1", known], "192.0.2.1 is no IPv4 address of this host"),
+        (["--source=192.0.2.1", known], "192.0.2.1 is no address of this host"),
         ([f"--source={lab.layout.address(SOURCE)}", known, "--ports=9-2"], "the lower one first"),
     ):
         command = ["ip", "netns", "exec", space, AGENT, "probe", *words]

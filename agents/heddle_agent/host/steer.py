@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from heddle_agent.host.files import PortsFolder
-from heddle_agent.host.trace import message, open_sockets, probed
+from heddle_agent.host.trace import message, open_sockets, plain_address, probed
 from heddle_agent.watch.liveness import Liveness
 
 _log = structlog.get_logger()
@@ -120,12 +120,14 @@ def routes_of(fabric: object, plan: object, host: str) -> Routes:
     try:
         nodes = {node["id"]: node for node in fabric["nodes"]}  # type: ignore[index]
         nics = {name for name, node in nodes.items() if host in (node.get("host"), name)}
-        addresses = {name: str(node.get("address") or "") for name, node in nodes.items()}
+        addresses = {
+            name: plain_address(str(node.get("address") or "")) for name, node in nodes.items()
+        }
         node_at = {address: name for name, address in addresses.items() if address}
         for edge in fabric["edges"]:  # type: ignore[index]
             for end in ("source", "target"):
                 if address := edge.get(f"{end}_address"):
-                    node_at[address] = edge[end]
+                    node_at[plain_address(str(address))] = edge[end]
         routes = Routes(addresses, node_at)
         for route in plan["routes"]:  # type: ignore[index]
             if route["paths"][0]["nodes"][0] in nics:
@@ -228,14 +230,14 @@ class PathSteering:
     def _drain(self, source: str, hear: socket.socket) -> None:
         while True:
             try:
-                packet, (address, _) = hear.recvfrom(2048)
+                packet, origin = hear.recvfrom(2048)
             except OSError:
                 return
             about = probed(packet, source)
             if about is None:
                 continue
             (destination, port, hop), number = about
-            self._meet((source, destination, port), hop, address)
+            self._meet((source, destination, port), hop, origin[0])
             place = self._of_probe.get((source, destination, port, hop))
             if place is not None:
                 self._lives[place].answer_to(number)

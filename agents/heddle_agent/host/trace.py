@@ -7,10 +7,13 @@ hash. The switch at which the TTL ends answers, from an address of its own choic
 
 Probes go out at a steady pace, in rounds: whatever was not answered is asked again, for switches
 limit how many errors they send.
+
+Probes of IPv6 bear the flow label 0: where switches hash it, so has each QP to.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import select
 import socket
 import struct
@@ -28,7 +31,9 @@ _ICMP = struct.Struct("!BBHI")
 _TIME_EXCEEDED = 11
 _SOL_RAW, _ICMP_FILTER = 255, 1
 _BUFFER_BYTES = 4 << 20
-_IPV4_HEADER = 20
+_IPV4_HEADER, _IPV6_HEADER = 20, 40
+_TIME_EXCEEDED_6, _ICMP6_FILTER = 3, 1
+_IPV6_HOP_LIMIT, _IPV6_AUTO_FLOW_LABEL = 52, 70
 
 Probe = tuple[str, int, int]
 """Address probed, UDP source port, TTL."""
@@ -75,7 +80,8 @@ class Tracer:
         Hops after the last that answered are left out.
         """
         hops = range(1, self._pace.hops + 1)
-        open_ = [(to, port, hop) for port in ports for to in destinations for hop in hops]
+        plain = {to: plain_address(to) for to in destinations}
+        open_ = [(to, port, hop) for port in ports for to in plain.values() for hop in hops]
         found: dict[Probe, str] = {}
         for _ in range(self._pace.rounds):
             self._round(open_, found)
@@ -89,7 +95,7 @@ class Tracer:
             if not open_:
                 break
         return {
-            (to, port): tuple(_trimmed([found.get((to, port, hop), "") for hop in hops]))
+            (to, port): tuple(_trimmed([found.get((plain[to], port, hop), "") for hop in hops]))
             for to in destinations
             for port in ports
         }
@@ -109,10 +115,10 @@ class Tracer:
             wait = until - time.monotonic()
             if not select.select([self._hear], [], [], max(wait, 0.0))[0]:
                 return
-            packet, (address, _) = self._hear.recvfrom(2048)
+            packet, origin = self._hear.recvfrom(2048)
             about = probed(packet, self.source)
             if about is not None:
-                found[about[0]] = address
+                found[about[0]] = origin[0]
                 self.answered += 1
             if len(found) == enough:
                 return
@@ -123,9 +129,13 @@ def open_sockets(source: str) -> tuple[socket.socket, socket.socket]:
 
     ValueError if this process may not send such packets, or has no such address.
     """
+    ipv6 = ":" in source
+    family, icmp = socket.AF_INET, socket.IPPROTO_ICMP
+    if ipv6:
+        family, icmp = socket.AF_INET6, socket.IPPROTO_ICMPV6
     try:
-        send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-        hear = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        send = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_UDP)
+        hear = socket.socket(family, socket.SOCK_RAW, icmp)
     except PermissionError:
         raise ValueError("probing paths needs CAP_NET_RAW: run it with that, or as root") from None
     try:
@@ -133,13 +143,26 @@ def open_sockets(source: str) -> tuple[socket.socket, socket.socket]:
     except OSError as error:
         send.close()
         hear.close()
-        raise ValueError(f"{source} is no IPv4 address of this host: {error.strerror}") from None
+        raise ValueError(f"{source} is no address of this host: {error.strerror}") from None
     send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # what comes is not for us
     hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-    only = ~(1 << _TIME_EXCEEDED) & 0xFFFFFFFF
-    hear.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only))
+    if ipv6:
+        send.setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTO_FLOW_LABEL, 0)
+        blocked = struct.pack("=8I", ~(1 << _TIME_EXCEEDED_6) & 0xFFFFFFFF, *[0xFFFFFFFF] * 7)
+        hear.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, blocked)
+    else:
+        only = ~(1 << _TIME_EXCEEDED) & 0xFFFFFFFF
+        hear.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only))
     hear.setblocking(False)
     return send, hear
+
+
+def plain_address(address: str) -> str:
+    """An address as the kernel writes it; what is none stays as it is."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
 
 
 def message(
@@ -152,28 +175,48 @@ def message(
     """
     to, port, hop = probe
     head = _UDP.pack(port, ROCE_PORT, _UDP.size + hop, number & 0xFFFF)
-    ttl = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", hop))]
-    return [head + bytes(hop)], ttl, 0, (to, 0)
+    level, kind = socket.IPPROTO_IP, socket.IP_TTL
+    if ":" in to:
+        level, kind = socket.IPPROTO_IPV6, _IPV6_HOP_LIMIT
+    return [head + bytes(hop)], [(level, kind, struct.pack("=i", hop))], 0, (to, 0)
 
 
 def probed(packet: bytes, source: str) -> tuple[Probe, int] | None:
     """The probe that an ICMP error is about, and its number; None if it is no probe of ours."""
+    quoted = _quoted_6(packet) if ":" in source else _quoted_4(packet)
+    if quoted is None:
+        return None
+    own, to, content = quoted
+    if len(content) < _UDP.size or own != ipaddress.ip_address(source).packed:
+        return None
+    port, to_port, length, number = _UDP.unpack_from(content)
+    hop = length - _UDP.size
+    if to_port != ROCE_PORT or not 1 <= hop <= MOST_HOPS:
+        return None
+    return (str(ipaddress.ip_address(to)), port, hop), number
+
+
+def _quoted_4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Addresses and content of the UDP packet that an error is about, which has its header."""
     if len(packet) < _IPV4_HEADER:
         return None
     start = (packet[0] & 0xF) * 4
     if len(packet) < start + _ICMP.size + _IPV4_HEADER or packet[start] != _TIME_EXCEEDED:
         return None
-    inner = start + _ICMP.size
-    head = inner + (packet[inner] & 0xF) * 4
-    if len(packet) < head + _UDP.size or packet[inner + 9] != socket.IPPROTO_UDP:
+    inner = packet[start + _ICMP.size :]
+    if inner[9] != socket.IPPROTO_UDP:
         return None
-    port, to_port, length, number = _UDP.unpack_from(packet, head)
-    hop = length - _UDP.size
-    if socket.inet_ntoa(packet[inner + 12 : inner + 16]) != source or to_port != ROCE_PORT:
+    return inner[12:16], inner[16:20], inner[(inner[0] & 0xF) * 4 :]
+
+
+def _quoted_6(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """The same of an error of IPv6, which comes without a header."""
+    if len(packet) < _ICMP.size + _IPV6_HEADER or packet[0] != _TIME_EXCEEDED_6:
         return None
-    if not 1 <= hop <= MOST_HOPS:
+    inner = packet[_ICMP.size :]
+    if inner[6] != socket.IPPROTO_UDP:
         return None
-    return (socket.inet_ntoa(packet[inner + 16 : inner + 20]), port, hop), number
+    return inner[8:24], inner[24:40], inner[_IPV6_HEADER:]
 
 
 def _trimmed(hops: list[str]) -> list[str]:

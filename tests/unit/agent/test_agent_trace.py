@@ -28,6 +28,24 @@ def error(
     return ip(socket.IPPROTO_ICMP, "10.9.9.9", source, struct.pack("!BBHI", kind, 0, 0, 0) + quoted)
 
 
+def error_6(probe: tuple[str, int, int], kind: int = 3, source: str = "fd00::1") -> bytes:
+    """The same by IPv6, as a raw socket gets it: without the header of the answer."""
+    (sent,), *_ = message(probe, NUMBER)
+    ends = b"".join(socket.inet_pton(socket.AF_INET6, end) for end in (source, probe[0]))
+    quoted = struct.pack("!IHBB", 6 << 28, len(sent), socket.IPPROTO_UDP, 1) + ends + sent
+    return struct.pack("!BBHI", kind, 0, 0, 0) + quoted
+
+
+def test_an_error_of_ipv6_tells_its_probe() -> None:
+    """However its addresses are written; of others, or of another kind, it tells nothing."""
+    probe = ("fd00::2", 50000, 3)
+    assert probed(error_6(probe), "fd00:0::1") == (probe, NUMBER)
+    assert probed(error_6(probe, kind=1), "fd00::1") is None
+    assert probed(error_6(probe, source="fd00::7"), "fd00::1") is None
+    for length in range(len(error_6(probe)) - 4):
+        assert probed(error_6(probe)[: min(length, 55)], "fd00::1") is None
+
+
 @pytest.mark.parametrize("hop", [1, 3, 16])
 def test_an_error_tells_its_probe(hop: int) -> None:
     """From the 28 bytes that every router quotes: destination, port, TTL, number."""

@@ -57,7 +57,9 @@ def test_an_entry_is_a_rule_as_sonic_documents_it(switch: SonicSwitch) -> None:
     assert not switch.fib.apply(Batch({match: Group(SPINES[1])}, addresses=ADDRESSES))
     config = switch.connect(schema.CONFIG_DB)
     assert config.hgetall("ACL_TABLE_TYPE|HEDDLE") == {
-        "MATCHES@": "SRC_IP,DST_IP,IP_PROTOCOL,L4_SRC_PORT,L4_DST_PORT",
+        "MATCHES@": (
+            "SRC_IP,DST_IP,IP_PROTOCOL,SRC_IPV6,DST_IPV6,NEXT_HEADER,L4_SRC_PORT,L4_DST_PORT"
+        ),
         "ACTIONS@": "PACKET_ACTION,REDIRECT_ACTION",
         "BIND_POINTS@": "PORT",
     }
@@ -72,6 +74,26 @@ def test_an_entry_is_a_rule_as_sonic_documents_it(switch: SonicSwitch) -> None:
         "IP_PROTOCOL": "17",
         "L4_SRC_PORT": "49152",
         "L4_DST_PORT": "4791",
+        "REDIRECT_ACTION": "10.1.1.1@Ethernet4",
+    }
+
+
+def test_addresses_of_ipv6_have_fields_of_their_own(switch: SonicSwitch) -> None:
+    """A rule of either family in one table; NICs of two families, or of none, fail alone."""
+    group = Group(SPINES[1])
+    told = {"nic0": "fd00::1", "far0": "fd09::1", "far1": "10.9.0.1", "far2": "x"}
+    sets: dict[Match, Group] = {("nic0", far, 0, 0): group for far in ("far0", "far1", "far2")}
+    failures = {f.match[1]: f.message for f in switch.fib.apply(Batch(sets, addresses=told))}
+    assert failures == {
+        "far1": "nic0 and far1 have addresses of two families",
+        "far2": "NIC far2 has address 'x': give it one of IPv4 or of IPv6",
+    }
+    (key,) = rules(switch) - {"ACL_TABLE_TYPE|HEDDLE", "ACL_TABLE|HEDDLE"}
+    assert switch.connect(schema.CONFIG_DB).hgetall(key) == {
+        "PRIORITY": "8000",
+        "SRC_IPV6": "fd00::1/128",
+        "DST_IPV6": "fd09::1/128",
+        "NEXT_HEADER": "17",
         "REDIRECT_ACTION": "10.1.1.1@Ethernet4",
     }
 

@@ -70,10 +70,10 @@ def linux(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
 
 
 @contextmanager
-def sonic(table_size: int) -> Iterator[Bench]:
+def sonic(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
     """Open the SONiC bench: a Redis, and a played orchagent."""
     with tempfile.TemporaryDirectory(prefix="heddle-sonic-") as folder:
-        switch = SonicSwitch(Path(folder), table_size)
+        switch = SonicSwitch(Path(folder), table_size, ipv6=ipv6)
         try:
             yield switch
         finally:
@@ -85,4 +85,5 @@ BACKENDS: dict[str, Opener] = {
     "linux": linux,
     "linux-ipv6": partial(linux, ipv6=True),
     "sonic": sonic,
+    "sonic-ipv6": partial(sonic, ipv6=True),
 }

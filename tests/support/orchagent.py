@@ -11,15 +11,16 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import redis
 
 from heddle_agent.conformance import ADDRESSES, SPINES, uplink
-from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
+from heddle_agent.fib import Batch, Choice, Failure, Fib, Group, Link, NextHop, Packet, Steering
 from heddle_agent.fib.sonic import Exit, SonicFib, socket_of
+from tests.support.fib_linux import as_ipv6
 from tests.support.redis_server import NEVER, RedisServer
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -47,7 +48,15 @@ class Conduct:
 class Orchagent:
     """One, at a Redis; ``with`` runs it."""
 
-    def __init__(self, connect: Callable[[int], Any], conduct: Conduct | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[int], Any],
+        conduct: Conduct | None = None,
+        *,
+        addresses: Mapping[str, str] = ADDRESSES,
+    ) -> None:
+        """``addresses`` are those of the packets that it forwards."""
+        self._addresses = addresses
         self.conduct = conduct or Conduct()
         self.conduct.awake.set()
         self._config, self._state = connect(4), connect(6)
@@ -166,7 +175,8 @@ class Orchagent:
         found = [
             fields
             for name, fields in self.rules.items()
-            if self.tables[name.partition("|")[0]]["ports@"] and _matches(fields, packet)
+            if self.tables[name.partition("|")[0]]["ports@"]
+            and _matches(fields, packet, self._addresses)
         ]
         best = max(found, key=lambda fields: int(fields["PRIORITY"]), default={})
         if redirect := best.get("REDIRECT_ACTION"):
@@ -187,11 +197,19 @@ def _put(kept: dict[str, dict[str, str]], name: str, fields: dict[str, str]) -> 
         kept.pop(name, None)
 
 
-def _matches(fields: Mapping[str, str], packet: Packet) -> bool:
+def _matches(fields: Mapping[str, str], packet: Packet, addresses: Mapping[str, str]) -> bool:
+    source, destination = addresses[packet.source], addresses[packet.destination]
+    ipv6 = ":" in source
+    family = (
+        ("SRC_IPV6", "DST_IPV6", "NEXT_HEADER") if ipv6 else ("SRC_IP", "DST_IP", "IP_PROTOCOL")
+    )
+    if not fields.keys() & set(family):  # a rule of the other family
+        return False
+    bits = 128 if ipv6 else 32
     wanted = {
-        "SRC_IP": f"{ADDRESSES[packet.source]}/32",
-        "DST_IP": f"{ADDRESSES[packet.destination]}/32",
-        "IP_PROTOCOL": "17",
+        family[0]: f"{source}/{bits}",
+        family[1]: f"{destination}/{bits}",
+        family[2]: "17",
         "L4_SRC_PORT": str(packet.source_port),
         "L4_DST_PORT": str(packet.destination_port),
     }
@@ -206,6 +224,15 @@ def play(socket: str) -> None:
         sys.stdin.read()
 
 
+class OverIpv6(SonicFib):
+    """The backend, given addresses of IPv6 for those of IPv4 in batches."""
+
+    def apply(self, batch: Batch) -> Sequence[Failure]:
+        """Program it so."""
+        told = {nic: as_ipv6(address) for nic, address in batch.addresses.items()}
+        return super().apply(replace(batch, addresses=told))
+
+
 class SonicSwitch:
     """A Redis with a played orchagent, and the backend at it: a bench, as conformance takes it."""
 
@@ -215,10 +242,13 @@ class SonicSwitch:
         table_size: int = 0,
         *,
         options: Sequence[str] = NEVER,
+        ipv6: bool = False,
     ) -> None:
+        self._addresses = {nic: as_ipv6(a) if ipv6 else a for nic, a in ADDRESSES.items()}
+        self._ipv6 = ipv6
         self.server = RedisServer(folder, *options).start()
         self._opened: list[Any] = []
-        self.orchagent = Orchagent(self.connect)
+        self.orchagent = Orchagent(self.connect, addresses=self._addresses)
         self.orchagent.__enter__()
         self.sonic = self.open(table_size)
         self.fib: Fib = self.sonic
@@ -232,12 +262,13 @@ class SonicSwitch:
     def open(self, table_size: int = 0, patience: float = PATIENCE) -> SonicFib:
         """The backend of an agent that starts."""
         ports = [one.interface for one in EXITS.values()]
-        return SonicFib(EXITS, self.connect, ports=ports, table_size=table_size, patience=patience)
+        kind = OverIpv6 if self._ipv6 else SonicFib
+        return kind(EXITS, self.connect, ports=ports, table_size=table_size, patience=patience)
 
     def play(self) -> None:
         """Have a new orchagent begin, as after a restart of the switch's services."""
         self.orchagent.__exit__()
-        self.orchagent = Orchagent(self.connect)
+        self.orchagent = Orchagent(self.connect, addresses=self._addresses)
         self.orchagent.__enter__()
 
     def close(self) -> None:

@@ -251,13 +251,12 @@ class SonicFib:
         for match, group in batch.sets.items():
             hops = [hop for hop in (group.primary, group.backup) if hop is not None]
             strange = next((hop for hop in hops if hop.port not in known), None)
-            nameless = next((nic for nic in match[:2] if not self._addresses.get(nic)), None)
+            fault = schema.address_fault(match, self._addresses)
             if strange is not None:
                 text = f"no link to {strange.node} key {strange.key}, or none with an address"
                 yield Failure(match, Reason.UNKNOWN_NEXT_HOP, text)
-            elif nameless is not None:
-                text = f"NIC {nameless} has no IPv4 address in the fabric file"
-                yield Failure(match, Reason.BACKEND, text)
+            elif fault:
+                yield Failure(match, Reason.UNSUPPORTED_MATCH, fault)
             else:
                 good.append(match)
         new = [match for match in good if match not in self._entries]

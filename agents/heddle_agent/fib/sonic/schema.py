@@ -1,14 +1,15 @@
 """Keys and fields of SONiC's databases, as its configuration guide and its ACL schema name them.
 
-An entry is a rule of the table ``HEDDLE``, whose type is our own: it matches addresses, protocol
-and UDP ports, and redirects to a next hop. An entry that is left to the underlay for now forwards,
-at its own priority, so that no wider entry takes its packets.
+An entry is a rule of the table ``HEDDLE``, whose type is our own: it matches addresses of IPv4 or
+of IPv6, protocol and UDP ports, and redirects to a next hop. An entry that is left to the underlay
+for now forwards, at its own priority, so that no wider entry takes its packets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from heddle_agent.fib.values import Choice, Group, Match
 
@@ -17,7 +18,7 @@ APPL_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 2, 4, 6
 TABLE = "HEDDLE"
 TYPE_KEY = f"ACL_TABLE_TYPE|{TABLE}"
 TYPE = {
-    "MATCHES@": "SRC_IP,DST_IP,IP_PROTOCOL,L4_SRC_PORT,L4_DST_PORT",
+    "MATCHES@": "SRC_IP,DST_IP,IP_PROTOCOL,SRC_IPV6,DST_IPV6,NEXT_HEADER,L4_SRC_PORT,L4_DST_PORT",
     "ACTIONS@": "PACKET_ACTION,REDIRECT_ACTION",
     "BIND_POINTS@": "PORT",
 }
@@ -46,7 +47,7 @@ class Exit:
     interface: str
     """Name of the port, ``Ethernet4``."""
     address: str
-    """The neighbour's IPv4 address on it."""
+    """Of the neighbour on it."""
 
     @property
     def redirect(self) -> str:
@@ -62,14 +63,29 @@ def table_fields(ports: str) -> dict[str, str]:
 def match_fields(match: Match, addresses: Mapping[str, str]) -> dict[str, str]:
     """What a rule matches."""
     source, destination, *ports = match
-    fields = {
-        "PRIORITY": str(EXACT_PRIORITY if any(ports) else PAIR_PRIORITY),
-        "SRC_IP": f"{addresses[source]}/32",
-        "DST_IP": f"{addresses[destination]}/32",
-        "IP_PROTOCOL": str(_UDP),
-    }
+    ends = addresses[source], addresses[destination]
+    fields = {"PRIORITY": str(EXACT_PRIORITY if any(ports) else PAIR_PRIORITY)}
+    if ip_address(ends[0]).version == 4:  # noqa: PLR2004 - of IP
+        fields |= {"SRC_IP": f"{ends[0]}/32", "DST_IP": f"{ends[1]}/32", "IP_PROTOCOL": str(_UDP)}
+    else:
+        fields |= {"SRC_IPV6": f"{ends[0]}/128", "DST_IPV6": f"{ends[1]}/128"}
+        fields["NEXT_HEADER"] = str(_UDP)
     names = ("L4_SRC_PORT", "L4_DST_PORT")
     return fields | {name: str(port) for name, port in zip(names, ports, strict=True) if port}
+
+
+def address_fault(match: Match, addresses: Mapping[str, str]) -> str:
+    """Why no rule can match the addresses of an entry; empty if one can."""
+    versions = set()
+    for nic in match[:2]:
+        told = addresses.get(nic)
+        if not told:
+            return f"NIC {nic} has no address in the fabric file"
+        try:
+            versions.add(ip_address(told).version)
+        except ValueError:
+            return f"NIC {nic} has address {told!r}: give it one of IPv4 or of IPv6"
+    return "" if len(versions) == 1 else f"{match[0]} and {match[1]} have addresses of two families"
 
 
 def action_fields(

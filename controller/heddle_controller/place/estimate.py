@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.place.order import Hosts
 
 
@@ -85,9 +84,7 @@ class Surroundings:
         count = self.fabric.node_count
         is_nic = structure.nodes.kind == NodeKind.NIC
         near = np.flatnonzero(is_nic[structure.tail])
-        ends = structure.tail[near], structure.head[near]
-        graph = coo_matrix((np.ones(len(near)), ends), shape=(count, count))
-        _, label = connected_components(graph, directed=False)
+        label = joined_parts(structure.tail[near], structure.head[near], count)
         _, dense = np.unique(label[is_nic], return_inverse=True)
         part_of_label = np.full(int(label.max(initial=0)) + 1, NONE, dtype=np.int64)
         part_of_label[label[is_nic]] = dense

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from heddle_controller.model import graphs
 from heddle_controller.model.objective import Objective
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.mirror import FabricMirror
@@ -59,6 +60,7 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
     unpacker, mirrors, planned = Unpacker(), dict[str, FabricMirror](), False
     while True:
         if planned and not select.select([end], [], [], QUIET)[0]:
+            graphs.load()
             cp_sat.load()
             planned = False
         if not received(end, unpacker):
@@ -68,9 +70,9 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             question = Question(*found[0])
             mirror = mirrors.setdefault(question.fabric, FabricMirror())
             _send(end, _answer(core, mirror, question))
+            planned = planned or question.kind in {"plan", "prepare"}
             if question.kind == "plan":
                 core.make_ready(question.fabric)  # nobody waits for that
-                planned = True
 
 
 def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed

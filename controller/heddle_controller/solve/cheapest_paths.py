@@ -6,8 +6,6 @@ Dijkstra's algorithm (scipy, compiled), one tree for each terminal that paths le
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
 
 from heddle_controller.model.fabric import NONE, Floats, Ints, NodeKind
 from heddle_controller.solve.network import Network
@@ -89,6 +87,9 @@ class CheapestPaths:
         priced = price[self._arcs]
         least = np.minimum.reduceat(priced, self._first)
         size = self._size
+        from scipy.sparse import csr_matrix  # noqa: PLC0415 - see model.graphs
+        from scipy.sparse.csgraph import dijkstra  # noqa: PLC0415 - see model.graphs
+
         graph = csr_matrix((least, self._pair % size, self._begin), shape=(size, size))
         sources, of_row = np.unique(source, return_inverse=True)
         width = max(1, AT_ONCE // size)

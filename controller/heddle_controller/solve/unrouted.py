@@ -11,11 +11,10 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, State
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
@@ -96,10 +95,8 @@ class Reasons:
         """Number of the part of each switch; ``NONE`` for NICs."""
         network, nodes = self._network, self._fabric.node_count
         arcs = network.inner[network.usable[network.inner]]
-        ends = (network.tail[arcs], network.head[arcs])
-        joined = coo_array((np.ones(len(arcs)), ends), shape=(nodes, nodes))
-        _, label = connected_components(joined.tocsr(), directed=False)
-        return np.where(network.level == NodeKind.NIC, NONE, label).astype(np.int64)
+        part = joined_parts(network.tail[arcs], network.head[arcs], nodes)
+        return np.where(network.level == NodeKind.NIC, NONE, part)
 
     @cached_property
     def _size(self) -> Ints:

@@ -48,15 +48,38 @@ def test_help_names_every_command_without_the_planner() -> None:
 def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
     """It loads no solver, and no client of a store that it does not have.
 
-    Its planning processes load the solver, but not CP-SAT, and pandas with it.
+    Its planning processes load the solver, but not CP-SAT, and pandas with it, nor scipy.
     """
     script = (
         "import sys, heddle_controller.app;"
         "print(*sorted({'networkx', 'ortools', 'pandas', 'redis', 'scipy'} & set(sys.modules)));"
         "import heddle_controller.planner.main;"
-        "print(*sorted({'pandas', 'ortools.sat.python.cp_model'} & set(sys.modules)))"
+        "print(*sorted({'pandas', 'ortools.sat.python.cp_model', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+PLANNED = """
+import sys
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.traffic.jobs import flows_of_jobs
+from heddle_emulator.topology import three_tier
+
+fabric = three_tier(zones=2, leaves=4, spines=2, nics_per_leaf=8, cores=2, taper=2.0)
+collective = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30)
+job = Job("j1", fabric.structure.host_names[:4], 8, Parallelism(tp=8), (collective,))
+plan = planning_engine(30.0).solve(fabric, flows_of_jobs((job,), fabric))
+print(len(plan.paths) > 0, "scipy" in sys.modules)
+"""
+
+
+def test_a_first_plan_needs_no_scipy() -> None:
+    """So that it need not wait for that: neither collectives within a zone nor across them do."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLANNED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["True", "False"], done.stderr

@@ -17,11 +17,10 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.load import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.network import Network
@@ -112,9 +111,7 @@ def _joined(network: Network) -> Ints:
     """Number of the part that each node is in, where only usable links of NICs join nodes."""
     is_nic, count = network.level == NodeKind.NIC, network.fabric.node_count
     up = np.flatnonzero(network.usable & is_nic[network.tail])
-    ends = network.tail[up], network.head[up]
-    graph = coo_matrix((np.ones(len(up), dtype=np.int8), ends), shape=(count, count))
-    group = connected_components(graph, directed=False)[1].astype(np.int64)
+    group = joined_parts(network.tail[up], network.head[up], count)
     joined: Ints = np.where(is_nic & (network.uplinks == 0), NONE, group)
     return joined
 

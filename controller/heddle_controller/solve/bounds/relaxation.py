@@ -23,9 +23,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.graphs import sparse
 from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
@@ -119,7 +119,7 @@ class _Loads:
         )
         self.place, self.weight = place, weight
         shape = (self.count, commodities.path_count)
-        self._matrix = csr_matrix((weight, (place, commodities.use_path)), shape=shape)
+        self._matrix = sparse(weight, place, commodities.use_path, shape)
         self._transposed = self._matrix.T.tocsr()
 
     def _phase(self, commodities: Commodities, row: Ints) -> None:

@@ -18,10 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import Ints
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve import cp_sat
 
 PATIENCE = 60
@@ -205,9 +204,7 @@ def _chains(left: Ints, right: Ints, first: Ints) -> Ints:
     count = len(left)
     links = [_pairs(side, first) for side in (left, right)]
     tails, heads = (np.concatenate(ends) for ends in zip(*links, strict=True))
-    graph = coo_matrix((np.ones(len(tails), dtype=np.int8), (tails, heads)), shape=(count, count))
-    number: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
-    return number
+    return joined_parts(tails, heads, count)
 
 
 def _pairs(vertex: Ints, first: Ints) -> tuple[Ints, Ints]:

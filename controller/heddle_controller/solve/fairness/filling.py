@@ -10,7 +10,6 @@ than one.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from heddle_controller.model.fabric import Bools, Floats, Ints
 
@@ -47,12 +46,9 @@ class Filling:
         self._arc_start = _starts(slots[:1, self._share_start])
         shares = np.diff(np.append(self._share_start, slots.shape[1]))
         self._share_of_slot = np.repeat(np.arange(len(shares)), shares)
-        uses = np.arange(len(used))
-        ones = np.ones(len(used))
-        self._to_slots = csr_array(
-            (ones, (self._slot, self._path)), shape=(slots.shape[1], len(arcs))
-        )
-        self._to_arcs = csr_array((ones, (self._arc, uses)), shape=(len(self.arcs), len(used)))
+        by_slot = np.argsort(self._slot, kind="stable")
+        self._path_in_slots = self._path[by_slot]
+        self._slot_start = _starts(self._slot[None, by_slot])
 
     def loads(self, counts: Floats) -> Floats:
         """Gbit/s on each of the arcs when all QPs send at full rate, shape (placements, arcs).
@@ -76,7 +72,9 @@ class Filling:
             reached = np.minimum(lowest, self._unit)
             binding = leads[:, self._slot] & rising[:, self._path] & np.isfinite(on_use)
             elsewhere = binding & (reached[:, self._path] < on_use * (1 - TOLERANCE))
-            final = (self._to_arcs @ elsewhere.T.astype(np.float64)).T == 0
+            final = np.ones(level.shape, dtype=np.bool_)
+            placement, use = np.nonzero(elsewhere)
+            final[placement, self._arc[use]] = False
             held = binding & final[:, self._arc] & (on_use <= lowest[:, self._path] * (1 + 1e-9))
             stops = rising & (
                 (self._unit <= lowest) | np.logical_or.reduceat(held, self._path_start, axis=1)
@@ -89,7 +87,8 @@ class Filling:
         return rate
 
     def _in_slots(self, by_path: Floats) -> Floats:
-        return np.asarray((self._to_slots @ by_path.T).T)
+        total: Floats = np.add.reduceat(by_path.T[self._path_in_slots], self._slot_start, axis=0).T
+        return total
 
     def _greatest(self, by_slot: Floats) -> Floats:
         """Of each share."""

@@ -1,6 +1,8 @@
 """CP-SAT (OR-Tools), loaded by the first programme that is put to it.
 
 Its Python face imports pandas: most of what a controller would have to load, and few plans need it.
+The compiled libraries below it take long by themselves; who needs a part of them loads it where it
+is used.
 Programmes are solved by one worker within a budget of deterministic time, so that equal input
 gives equal output.
 """

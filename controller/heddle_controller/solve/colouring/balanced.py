@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from ortools.graph.python.max_flow import SimpleMaxFlow
 
 from heddle_controller.model.fabric import Bools, Ints
 
@@ -137,6 +136,8 @@ def unit_flow(left: Ints, right: Ints, count: int) -> Bools:
 
     Vertices of each side are 0 to ``count - 1``.
     """
+    from ortools.graph.python.max_flow import SimpleMaxFlow  # noqa: PLC0415 - see cp_sat
+
     # The stubs that OR-Tools ships name no valid array type.
     flow: Any = SimpleMaxFlow()
     one = np.ones(count, dtype=np.int64)

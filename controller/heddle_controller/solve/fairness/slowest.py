@@ -27,7 +27,6 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from ortools.sat.python.cp_model_helper import LinearExpr
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
@@ -313,4 +312,6 @@ class _Neighbourhood:
 
 
 def _sum_of(column: Column, weights: Ints) -> cp_model.LinearExprT:
+    from ortools.sat.python.cp_model_helper import LinearExpr  # noqa: PLC0415 - see cp_sat
+
     return LinearExpr.weighted_sum(column, weights.tolist())

@@ -1,11 +1,12 @@
 """How far the fluid world is from packets in queues, by how many full links flows meet in a row.
 
 Cases are drawn: a small fabric, a pattern, and three ways of choosing paths for the same flows.
-Each is played in the fluid world and, QP by QP on the same paths, in queues
-(``tests/support/packet_queues.py``): with PFC and no control at all, with a window that shrinks by
-marks, and with a rate that marks cut. The tiers are the most over-full links, those of NICs
-counted, that any QP of the case crosses: none, one, or more in a row. Beside the errors: how often
-packets find another of the three ways faster, by more than a hundredth, than the fluid world does.
+Each is played in the fluid world, with fair rates and with queues that fill, and, QP by QP on the
+same paths, in queues of packets (``tests/support/packet_queues.py``): with PFC and no control at
+all, with a window that shrinks by marks, and with a rate that marks cut. The tiers are the most
+over-full links, those of NICs counted, that any QP of the case crosses: none, one, or more in a
+row. Beside the errors: how often packets find another of the three ways faster, by more than a
+hundredth, than the fluid world does; and how often they find Heddle's slower than another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve import solve
+from heddle_emulator.fluid.queues import ControlName
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy import Outcome, choose, whole
 from heddle_emulator.strategy.makespan import Sending
@@ -38,8 +40,8 @@ NEAR, FAR, SAME = 0.05, 0.15, 0.01
 WAYS = ("te", "greedy", "ecmp")
 TIERS = ("no link over-full", "one over-full link", "two or more in a row")
 FIRST_SEED = 1_000
-CONTROLS: Mapping[str, Callable[[PacketNetwork, list[int]], Control]] = {
-    "PFC alone": lambda _, __: LineRate(),
+CONTROLS: Mapping[ControlName, Callable[[PacketNetwork, list[int]], Control]] = {
+    "pfc": lambda _, __: LineRate(),
     "window": lambda net, path: Windowed(PACKET, net.filling(path)),
     "rate": lambda _, __: Rated(LINE),
 }
@@ -52,6 +54,8 @@ class Case:
     fabric: Fabric
     flows: Flows
     paths: Paths
+    size: float = SIZE
+    """Bytes of each flow."""
 
     @property
     def tier(self) -> int:
@@ -61,14 +65,14 @@ class Case:
         met = np.bincount(self.paths.owner(), weights=full[self.paths.arcs])
         return min(int(met.max(initial=0)), 2)
 
-    def fluid(self) -> float:
-        """Seconds until all is sent."""
+    def fluid(self, queues: ControlName | None = None) -> float:
+        """Seconds until all is sent, at fair rates or with queues."""
         wire = Wire(int(PACKET), hop_seconds=HOP_SECONDS, store_and_forward=True)
-        sending = Sending(np.full(len(self.flows), SIZE), wire)
+        sending = Sending(np.full(len(self.flows), self.size), wire, queues=queues)
         seconds = Outcome(self.fabric, whole(self.flows, self.paths), sending).makespan_seconds
         return float("inf") if seconds is None else seconds
 
-    def packets(self, control: str) -> float:
+    def packets(self, control: ControlName) -> float:
         """The same, of packets."""
         net = PacketNetwork(
             self.fabric.structure.capacity.tolist(),
@@ -81,7 +85,7 @@ class Case:
         for row in range(len(self.paths)):
             path = self.paths.of(row).tolist()
             for _ in range(int(self.paths.qp_count[row])):
-                net.send(path, SIZE / int(qps[row]), CONTROLS[control](net, path))
+                net.send(path, self.size / int(qps[row]), CONTROLS[control](net, path))
         return net.run()
 
 
@@ -101,18 +105,21 @@ def drawn(seed: int) -> dict[str, Case]:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each control and tier, and one of signs for each control."""
+    """For each control: rows of errors by tier and of signs, of fair rates and of queues."""
     draws = [drawn(FIRST_SEED + seed) for seed in range(scale.gap_seeds)]
-    fluid = [{way: case.fluid() for way, case in draw.items()} for draw in draws]
+    fair = [{way: case.fluid() for way, case in draw.items()} for draw in draws]
     rows = []
     with screen.progress(TITLE, len(CONTROLS) * len(draws)) as advance:
         for number, control in enumerate(CONTROLS):
-            packets = []
+            packets, queues = [], []
             for at, draw in enumerate(draws):
                 packets.append({way: case.packets(control) for way, case in draw.items()})
+                queues.append({way: case.fluid(control) for way, case in draw.items()})
                 advance(number * len(draws) + at + 1)
-            rows += _errors(control, draws, fluid, packets)
-            rows.append(_signs(control, fluid, packets))
+            for world, said in (("fair rates", fair), ("queues", queues)):
+                rows += _errors(f"{control}, {world}", draws, said, packets)
+                rows.append(_signs(f"{control}, {world}", said, packets))
+            rows.append(_lost(control, packets))
     return rows
 
 
@@ -161,4 +168,19 @@ def _signs(control: str, fluid: list[dict[str, float]], packets: list[dict[str, 
         wrong == 0,
         f"of {', '.join(WAYS)}; by more than {SAME:.0%} in both worlds",
         {"wrong": wrong, "pairs": pairs},
+    )
+
+
+def _lost(control: str, packets: list[dict[str, float]]) -> Row:
+    """Cases in which packets find another way faster than Heddle's."""
+    ratios = [min(came[way] for way in WAYS[1:]) / came[WAYS[0]] for came in packets]
+    lost = sum(ratio < 1 - SAME for ratio in ratios)
+    return Row(
+        TITLE,
+        f"{control}, te beside the better of {' and '.join(WAYS[1:])}, in packets",
+        f"slower in {lost} of {len(ratios)} cases, at worst {min(ratios):.2f}; mean"
+        f" {float(np.mean(ratios)):.2f}",
+        f"never by more than {SAME:.0%}",
+        lost == 0,
+        data={"ratios": spread(ratios)},
     )

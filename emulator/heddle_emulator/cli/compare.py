@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from rich.table import Table
 
 from heddle.client import HeddleError
 from heddle_controller.model.demand import Transfers, resolve
+from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_transfers
 from heddle_emulator.cli.fabric import wire, wire_of
 from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.fleet import ControllerError
+from heddle_emulator.fluid.queues import CONTROLS, ControlName
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.strategy.compare import Comparison
@@ -51,6 +54,12 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--paced", is_flag=True, help="Flows of so many bytes send no faster than their gbps."
 )
+@click.option(
+    "--queues",
+    type=click.Choice(CONTROLS),
+    help="Play queues that fill, with PFC and nothing else, or also with a window (DCTCP) or a rate"
+    " (DCQCN) of each QP; takes bytes. spray and ideal keep fair rates.  [default: fair rates]",
+)
 @wire
 @click.option(
     "--save",
@@ -67,6 +76,7 @@ def compare(
     seed: int,
     size: str | None,
     paced: bool,
+    queues: ControlName | None,
     save: Path | None,
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
@@ -91,6 +101,7 @@ def compare(
     demands, transfers = load_transfers(flows)
     wanted = resolve(demands, loaded, origin=str(flows))
     sending = _sending(transfers, bytes_of(size) if size else None, cost, paced=paced)
+    sending = _played(sending, queues)
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
@@ -118,6 +129,15 @@ def _sending(transfers: Transfers, size: int | None, cost: Wire, *, paced: bool)
     if not np.isfinite(told).any():
         return Sending(start=start)
     return Sending(told, cost, start, paced)
+
+
+def _played(sending: Sending, queues: ControlName | None) -> Sending:
+    """With queues where they are asked for; a second's worth would be played for hours."""
+    if queues is None:
+        return sending
+    if sending.bytes is None or not np.isfinite(sending.bytes).all():
+        raise refuse("queues", queues, "needs the bytes of each flow: give --size, such as 8MB")
+    return replace(sending, queues=queues)
 
 
 def _show(found: Comparison) -> None:

@@ -19,4 +19,6 @@ knows bytes, headers, windows and queues, and nothing of this), and ``tests/benc
 sends real bytes. In 933 cases from 256 KiB a rank, 8 were further off, 6 of them where links serve
 packets as they come, to -11 %; the others by less than half a percent more. What is left is
 packets' grain, and which of several rings that share links have to wait.
+
+Where links are full one after another and that is too coarse, ``queues`` keeps what waits where.
 """

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
+from heddle_emulator.fluid.queues import ControlName, Messages, QueueSimulation
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
@@ -43,6 +44,8 @@ class Sending:
     """Seconds; None is 0 for all."""
     paced: bool = False
     """Whether flows of so many bytes keep to their demands too."""
+    queues: ControlName | None = None
+    """Who keeps queues from filling, where they are played; None is fair rates at every moment."""
 
     def kept_to_demand(self, flows: Flows) -> Bools:
         """Whether each flow never sends faster than its demand."""
@@ -52,9 +55,21 @@ class Sending:
 
 
 def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
-    """Seconds until each flow is done, shape (flows,); each must have a path."""
+    """Seconds until each flow is done, shape (flows,); each must have a path.
+
+    Packets that are sprayed (``parts``) have fair rates also where queues are asked for.
+
+    Raises:
+        InputError: queues are asked for, and there is too much to send, or no end to it.
+    """
     order, wire = _order(flows), sending.wire
     kept = sending.kept_to_demand(flows)
+    if sending.queues is not None and (parts == 1).all():
+        messages = _messages(flows, paths, sending, kept)
+        found = QueueSimulation(capacity, messages, wire, sending.queues).run()
+        last = np.zeros(len(flows))
+        np.maximum.at(last, paths.flow, found)
+        return last
     streams = _streams(len(capacity), flows, paths, parts, kept)
     payload = _payload(flows, paths, sending)
     lag = np.zeros(len(flows) + order.turns)
@@ -74,6 +89,32 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     ways = np.concatenate([capacity, np.where(kept, flows.gbps, np.inf)])
     run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
     return run.end[: len(flows)]
+
+
+def _messages(flows: Flows, paths: Paths, sending: Sending, kept: Bools) -> Messages:
+    """What queues are given: a row for each path."""
+    qps, start = paths.qp_count.astype(np.float64), np.zeros(len(flows))
+    if sending.start is not None:
+        start += sending.start
+    wire = sending.wire
+    gbit = wire.sent(_payload(flows, paths, sending), qps)
+    limit = np.where(kept, flows.gbps * GIGA / BITS, np.inf)
+    turn, follows = np.full(len(flows), NONE), np.full(len(flows), NONE)
+    order = _order(flows)
+    ends, begins = order.before < len(flows), order.after < len(flows)
+    turn[order.before[ends]] = order.after[ends] - len(flows)
+    follows[order.after[begins]] = order.before[begins] - len(flows)
+    return Messages(
+        paths.first,
+        paths.arcs,
+        gbit * GIGA / BITS,
+        qps,
+        start[paths.flow] + wire.startup_seconds,
+        limit[paths.flow],
+        paths.flow,
+        turn[paths.flow],
+        follows[paths.flow],
+    )
 
 
 def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:

@@ -1,0 +1,138 @@
+"""Queues that fill, in the fluid world: closed forms, and packets on the same paths."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.arrays import starts
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import NONE, Floats
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_emulator.cli import run
+from heddle_emulator.fluid.queues import CONTROLS, ControlName, Messages, QueueSimulation
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between, save_flows
+from tests.bench.queues import drawn
+from tests.support.depth import DEEP, fresh_seeds
+
+SPEED, PACKET, DELAY = 400.0, 4096.0, 6e-7
+WIRE = Wire(int(PACKET), hop_seconds=DELAY, store_and_forward=True)
+STEP = DELAY + PACKET * 8e-9 / SPEED
+SIZE = 8e6
+ALONE = SIZE * 8e-9 / SPEED
+"""Seconds of a message on an idle link."""
+PROMISED: dict[ControlName, float] = {"pfc": 0.15, "window": 0.2, "rate": 0.35}
+"""How far off a makespan may be; see the emulator's README."""
+
+
+def _messages(ways: list[list[int]], turn: list[int] | None = None) -> Messages:
+    rows = np.arange(len(ways), dtype=np.int64)
+    none = np.full(len(ways), NONE)
+    turns = none if turn is None else np.array(turn, dtype=np.int64)
+    follows = none if turn is None else np.where(turns > 0, turns - 1, NONE)
+    first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+    arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
+    ones = np.ones(len(ways))
+    return Messages(first, arcs, ones * SIZE, ones, ones * 0, ones * np.inf, rows, turns, follows)
+
+
+def _ends(
+    ways: list[list[int]], control: ControlName = "pfc", turn: list[int] | None = None
+) -> Floats:
+    capacity = np.full(1 + max(max(way) for way in ways), SPEED)
+    return QueueSimulation(capacity, _messages(ways, turn), WIRE, control).run()
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("hops", [2, 4, 6])
+def test_a_message_alone(hops: int, control: ControlName) -> None:
+    """All of it at line rate, and a step for each hop."""
+    assert _ends([[*range(hops)]], control) == pytest.approx([ALONE + (hops - 1) * STEP], abs=STEP)
+
+
+@pytest.mark.parametrize("senders", [2, 3, 5])
+def test_one_queue_is_never_idle(senders: int) -> None:
+    """All bytes of all, one after another."""
+    found = _ends([[row, senders] for row in range(senders)])
+    assert found.max() == pytest.approx(senders * ALONE + STEP, abs=2 * STEP)
+
+
+def test_a_pause_stops_who_only_passes_by() -> None:
+    """Of a link's two messages one goes on to a link that three others want.
+
+    The other one's link is idle, and yet it comes at the pace of the first while that is there.
+    """
+    ways = [[0, 4, 5], [1, 4, 6], [2, 5], [3, 5]]
+    fair = 3 / 2 * ALONE
+    assert _ends(ways)[1] > 1.2 * fair
+
+
+def test_phases_wait_for_their_turn() -> None:
+    """The second begins when the last byte of the first has come."""
+    found = _ends([[0, 2], [1, 2]], turn=[0, 1])
+    assert found == pytest.approx([ALONE + STEP, 2 * (ALONE + STEP)], abs=2 * STEP)
+
+
+def test_pauses_in_a_circle_are_told() -> None:
+    """Each of three links waits for the next; with lossless queues nothing moves any more."""
+    ways = [[3 + row, row, (row + 1) % 3, (row + 2) % 3, 6 + row] for row in range(3)]
+    ways += [[9 + row, row, (row + 1) % 3, 12 + row] for row in range(3)]
+    with pytest.raises(InputError, match="circle"):
+        _ends(ways)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("control", CONTROLS)
+def test_packets_on_the_same_paths_take_as_long(control: ControlName) -> None:
+    """Drawn fabrics, patterns and hashed paths: makespans of packets, as near as is promised."""
+    for seed in fresh_seeds(1, 100):
+        case = replace(drawn(seed)["ecmp"], size=SIZE if DEEP else SIZE / 4)
+        ratio = case.packets(control) / case.fluid(control)
+        assert abs(ratio - 1) <= PROMISED[control], f"seed {seed}: {ratio:.3f}"
+
+
+def _files(folder: Path) -> list[str]:
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=4)
+    save_fabric_file(fabric, folder / "fabric.json")
+    save_flows(fabric, flows_between(fabric, "permutation", seed=3, qps=4), folder / "flows.csv")
+    return ["--fabric", str(folder / "fabric.json"), "--flows", str(folder / "flows.csv")]
+
+
+def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Hashing takes longer with queues, and each control has a time of its own; spray stays."""
+    words = [*_files(tmp_path), "--strategies", "ecmp,spray", "--size", "4MB", "--json"]
+    found = {}
+    for control in (None, *CONTROLS):
+        asked = [] if control is None else ["--queues", control]
+        assert run(["compare", *words, *asked]) == 0
+        strategies = json.loads(capfd.readouterr().out)["strategies"]
+        found[control] = {name: told["makespan_seconds"] for name, told in strategies.items()}
+    assert all(found[control]["ecmp"] > found[None]["ecmp"] for control in CONTROLS)
+    assert len({times["spray"] for times in found.values()}) == 1
+    assert all(found[a]["ecmp"] != found[b]["ecmp"] for a, b in combinations(CONTROLS, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ([], "give --size"),
+        (["--size", "400GB"], "th of their bytes"),
+        (["--size", "4MB", "--hop-us", "50"], "a hop"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], cure: str
+) -> None:
+    """Exit code 2 and one line that says what to give."""
+    asked = [*_files(tmp_path), "--strategies", "ecmp", "--queues", "pfc", *words]
+    assert run(["compare", *asked]) == 2
+    told = capfd.readouterr().err
+    assert cure in told
+    assert len(told.splitlines()) == 1

@@ -223,6 +223,13 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
         echo_table(AFTER_LOSS, [after_loss_row(one) for one in plan.certificate.after_loss])
     for note in plan.notes:
         echo(f"note: {note}")
+    exposed = outcome.exposed()
+    if exposed:
+        some = ", ".join(exposed[:REASONS_SHOWN]) + (" …" if len(exposed) > REASONS_SHOWN else "")
+        echo(
+            f"note: PFC may hold up {len(exposed)} flows that cross no over-full link, but share"
+            f" links with other jobs' flows to one: {some}"
+        )
     reasons = sorted(plan.unrouted.items())
     for row, reason in reasons[:REASONS_SHOWN]:
         echo(f"no path for {plan.flows.ids[row]}: {reason}")

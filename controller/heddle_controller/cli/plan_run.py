@@ -30,6 +30,7 @@ from heddle_controller.model.objective import Objective
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
+from heddle_controller.plan.exposed import exposed_flows
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -76,6 +77,10 @@ class CheckedPlan:
     rewritten: list[str] | None = None
     """Switches whose text is not what it was; None where no text was asked for."""
 
+    def exposed(self) -> list[str]:
+        """Flows that only pass by what is over-full, and that pauses may hold up."""
+        return [self.plan.flows.ids[row] for row in exposed_flows(self.plan).tolist()]
+
     def record(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         plan = self.plan
@@ -86,6 +91,7 @@ class CheckedPlan:
             "flows": len(plan.flows),
             "unrouted": unrouted_records(plan),
             "notes": list(plan.notes),
+            "exposed": self.exposed(),
             **({} if self.rewritten is None else {"rewritten": self.rewritten}),
         }
 

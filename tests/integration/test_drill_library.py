@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 
+from heddle_emulator.drill.fluid import world
+from heddle_emulator.drill.fluid.harness import OPTIONS
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import DrillRunner
@@ -29,6 +31,23 @@ TURNED = (
     ("controller-hangs", 0),  # a backup was lost a moment before BGP told of its path
     ("agent-crash", 1),  # a spine's hash sends back what the leaf without an agent sends
 )
+
+TWO_LOST = """
+drill: two-lost
+proves: A run lasts until the plan for all that was lost
+worlds: [fluid]
+fabric:
+  clos: {leaves: 4, spines: 4, nics_per_leaf: 4, nics_per_host: 4}
+demands:
+  - {pattern: shift, gbps: 200}
+timeline:
+  - {at: 100ms, cut: l0 to s1}
+  - {at: 100ms, cut: l2 to s2}
+settle: 300ms
+expect:
+  - {slowest: all, when: after, least: 1.0}
+"""
+"""Local repair alone puts three flows on one link."""
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +86,14 @@ def test_drills_hold_whatever_switches_faults_befall(runner: DrillRunner, tmp_pa
     for seed in fresh_seeds(1, 100):
         path = Random(seed).choice(every)
         assert not failed(runner, turned(path, Random(seed), tmp_path)), (path.stem, seed)
+
+
+def test_a_run_waits_for_the_plan_of_a_slow_controller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However long a plan takes, as on a busy machine, it takes effect at its moment of the run."""
+    monkeypatch.setattr(world, "OPTIONS", (*OPTIONS, "--debounce-seconds=2.5"))
+    path = tmp_path / "two-lost.yaml"
+    path.write_text(TWO_LOST)
+    with DrillRunner({"fluid": FluidWorld()}) as slow:
+        assert not failed(slow, load_scenario(path))

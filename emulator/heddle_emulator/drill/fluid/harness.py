@@ -29,12 +29,9 @@ from heddle_emulator.hosts import of_several, told_hosts
 
 DEMANDS = "drill"
 EVERYBODY = 1 << 30
-BELATED_SECONDS = 2.0
-"""After which a plan that was told of before a change of links is believed to know of it: who
-watches anew hears of both as they are, in any order."""
 PATIENCE = 60.0
 """Real seconds for the whole to come up."""
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS = 60.0
 """Real seconds in which a controller that can do something has done it."""
 LULL_SECONDS = 0.08
 """No push for so long: all of this stage have come."""
@@ -45,6 +42,8 @@ CALM_SECONDS = 0.06
 DEAF_SECONDS = 0.3
 """The same where nobody could say that there is nothing more."""
 POLL_SECONDS = 0.005
+ASK_SECONDS = 0.05
+"""Real seconds after which the controller is asked again."""
 ROLLOUT_SECONDS = 0.5
 """Virtual seconds for which the controller waits for an agent that hangs."""
 GIVEN_UP_SECONDS = 5.0
@@ -79,6 +78,11 @@ class ControllerHarness:
         """What the controller has told."""
         self.store_is_down = False
         self._wanted: Flows | None = None
+        self._wanted_at = 0
+        """When other flows were last asked for, by the view's clock."""
+        self._knows = 0
+        """The change of links that the newest plan is known to be made for, by its time."""
+        self._asked = 0.0
         self._unsaid: list[tuple[str, State]] = []
         self._told = 0
         """Generation of the plan that hosts know."""
@@ -160,7 +164,7 @@ class ControllerHarness:
     async def want(self, flows: Flows) -> None:
         """These flows are wanted from now on, as soon as there is a controller to hear it."""
         self._wanted = flows
-        self.view.changed = time.monotonic_ns()
+        self.view.changed = self._wanted_at = time.monotonic_ns()
         if self._can_hear:
             with contextlib.suppress(HeddleError):
                 await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
@@ -179,6 +183,7 @@ class ControllerHarness:
 
     async def start_controller(self) -> None:
         """Start it anew, and tell it what nobody was there to hear."""
+        self.view.down.clear()  # what another believed
         await self.controller.start()
         self.view.changed = time.monotonic_ns()  # it looks at everything anew, and may plan
         self.fleet.aim(self.controller.api)
@@ -212,6 +217,7 @@ class ControllerHarness:
         begin = time.monotonic()
         calm = begin
         while (now := time.monotonic()) - begin < SETTLE_SECONDS:
+            await self._ask_of_links()
             pushes = self.fleet.gate.waiting_for(self.fleet.awake)
             if pushes and now - self.fleet.gate.last > self._lull():
                 break
@@ -244,13 +250,29 @@ class ControllerHarness:
     def settled(self) -> bool:
         """Whether there is a controller, and it has nothing left to do."""
         told = self._can_hear and self._agrees() and not self.fleet.unreached()
+        told = told and not self._newcomers(self._reaching())
         return told and self._lacking == 0 and not self.fleet.gate.waiting
 
     @property
     def _is_fresh(self) -> bool:
-        """Whether the newest plan is newer than the last change of links or wants."""
-        late = time.monotonic_ns() - self.view.changed >= BELATED_SECONDS * 1e9
-        return self.view.is_fresh or late
+        """Whether the newest plan knows of the last change of links and of wants."""
+        if self.view.committed < self._wanted_at:
+            return False
+        return self.view.is_fresh or self._knows == self.view.changed
+
+    async def _ask_of_links(self) -> None:
+        """Ask of a plan that is older than the last change told of whether it was made for that.
+
+        Who watches anew hears of plans and links in any order; a link may be as it was again.
+        """
+        now, changed = time.monotonic(), self.view.changed
+        if self._is_fresh or now - self._asked < ASK_SECONDS:
+            return
+        if self._can_hear and self._agrees() and not self.fleet.unreached():
+            self._asked = now
+            with contextlib.suppress(HeddleError):
+                if (await self.client.plan()).links_current:
+                    self._knows = changed
 
     @property
     def _lacking(self) -> int:
@@ -268,7 +290,13 @@ class ControllerHarness:
         """Whether all that can reach the controller has, and who can hold its plan does."""
         answering = self._reaching() - self._due.keys()
         away = len(self.fleet.agents) - len(answering)
-        return not self.fleet.unreached() and self._agrees() and self._lacking <= away
+        told = not self.fleet.unreached() and self._agrees()
+        return told and self._lacking <= away and not self._newcomers(answering)
+
+    def _newcomers(self, switches: set[int]) -> set[int]:
+        """Those whose agents have started anew: each is pushed, be it no entry."""
+        agents = self.fleet.agents
+        return {row for row in switches if agents[row].held.generation == 0}
 
     def _reaching(self) -> set[int]:
         """Switches, by row, whose agents have a session and answer."""

@@ -29,8 +29,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import Dependencies
-from heddle_controller.solve import prove
-from heddle_controller.solve.repair.repairer import Repairer, anew
+from heddle_controller.solve import anew, prove, repairer_of
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
@@ -41,7 +40,7 @@ from tests.support.waiting import PATIENCE
 ENGINE = Engine(
     flows_of_job=flows_of_job,
     solve=anew,
-    repairer=Repairer,
+    repairer=repairer_of,
     prove=prove,
     verify=verify_plan,
     entries_of=entries_after,

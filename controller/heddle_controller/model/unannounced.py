@@ -6,6 +6,8 @@ NICs. No client can put that set, and no other set can have such ids.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from heddle_controller.model.fabric import Ints
@@ -31,3 +33,15 @@ def unannounced_rows(flows: Flows) -> Ints:
     rows = np.flatnonzero(flows.job == flows.job_names.index(JOB))
     mine = [flows.ids[row].startswith(PREFIX) for row in rows.tolist()]
     return rows[np.array(mine, dtype=np.bool_)]
+
+
+def first_flows(flows: Flows, count: int) -> Flows:
+    """The first of some flows, where all others are such that nobody announced."""
+    told = flows.take(np.arange(count, dtype=np.int64))
+    if JOB not in told.job_names:
+        return told
+    place = told.job_names.index(JOB)
+    if (told.job == place).any():  # somebody's demands are counted with that, too
+        return told
+    names = told.job_names[:place] + told.job_names[place + 1 :]
+    return replace(told, job=told.job - (told.job > place), job_names=names)

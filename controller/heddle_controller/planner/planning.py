@@ -31,7 +31,7 @@ from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined, no_port_paths
 from heddle_controller.model.program import Entries
-from heddle_controller.model.unannounced import unannounced_rows
+from heddle_controller.model.unannounced import first_flows, unannounced_rows
 from heddle_controller.place.ask import EQUAL
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition
@@ -117,7 +117,7 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
 def without_announced(flows: Flows) -> Flows:
     """The flows but for those of pairs that were found and that jobs or demand sets tell of now.
 
-    Those that remain weigh a thousandth of the least that anybody announced.
+    Those that remain come last, and weigh a thousandth of the least that anybody announced.
     """
     found = unannounced_rows(flows)
     if not len(found):
@@ -128,9 +128,9 @@ def without_announced(flows: Flows) -> Flows:
     told[found] = False
     weight = flows.weight.copy()
     weight[found] = YIELDS * min(1.0, float(weight[told].min(initial=1.0)))
-    kept = told.copy()
-    kept[found] = ~np.isin(pair[found], pair[told])
-    return replace(flows, weight=weight).take(np.flatnonzero(kept))
+    rest = found[~np.isin(pair[found], pair[told])]
+    ordered = replace(flows, weight=weight).take(np.append(np.flatnonzero(told), rest))
+    return ordered if len(rest) else first_flows(ordered, len(ordered))
 
 
 def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[str, float]:

@@ -192,21 +192,27 @@ class Unannounced:
             yield from self._said.pop(switch, ())
 
     def _judged(self, pairs: Collection[Pair], structure: Structure, wall: float) -> bool:
-        """Judge pairs anew, those that send most first; whether anything changed."""
+        """Judge pairs anew: known ones, then others, largest first; whether anything changed."""
         newest = {pair: sum(said[1] for said in self._of(pair, structure)) for pair in pairs}
-        for pair in sorted(pairs, key=lambda pair: (-newest[pair], pair)):
+        known = [pair for pair in pairs if pair in self._found]
+        for pair in known:
             self._judge(pair, newest[pair], structure)
+        others = sorted(newest.keys() - set(known), key=lambda pair: (-newest[pair], pair))
+        for pair in others:
+            speed = min(_speed(structure, nic) for nic in pair)
+            if speed <= 0 or newest[pair] < self._terms.share * speed:
+                continue
+            if not self._has_room(newest[pair]):
+                break  # nor is there for those that send less
+            self._found[pair] = min(newest[pair], speed)
         return self._settle(self._found, wall)
 
     def _judge(self, pair: Pair, newest: float, structure: Structure) -> None:
-        """Find, keep or forget one."""
+        """Keep or forget one that is known."""
         recent = sum(max(said) for said in self._of(pair, structure))
         speed = min(_speed(structure, nic) for nic in pair)
-        planned, least = self._found.get(pair), self._terms.share * speed
-        if planned is None:
-            if speed > 0 and newest >= least and self._has_room(newest):
-                self._found[pair] = min(newest, speed)
-        elif recent <= STAYS * least:
+        planned, least = self._found[pair], self._terms.share * speed
+        if recent <= STAYS * least:
             del self._found[pair]
         elif newest > GROWS * planned:
             self._found[pair] = min(newest, speed)

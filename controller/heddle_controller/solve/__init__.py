@@ -4,8 +4,8 @@ Pure: plans come from the fabric, the flows and the options alone. Only this roo
 knows OR-Tools.
 """
 
+from heddle_controller.solve.leftover import anew, repairer_of
 from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
-from heddle_controller.solve.nic_ports import anew, repairer_of
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
 from heddle_controller.solve.repair.repairer import Repairer

@@ -1,0 +1,203 @@
+"""Flows that nobody announced take what is left: all others are planned as if these were not there.
+
+They are there, and what they send they send; but what a job is promised must not hang on them. So
+the plan of what was announced is made, kept and repaired by itself. Then each of the others is
+placed, the largest first, where the fullest link of its path is least full, and stays there for as
+long as no path is clearly better.
+
+Where tables have an end, or switches hash, room for entries and ports is shared out among all
+flows at once, by weight: there, and where nothing was announced, all are planned together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from heddle_controller.model.arrays import starts
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import IDLE, Paths, Plan, join_paths
+from heddle_controller.model.unannounced import first_flows, unannounced_rows
+from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.certificate import certify
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.export import joined, with_nics
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.nic_ports import PortsRepairer
+from heddle_controller.solve.nic_ports import anew as all_anew
+from heddle_controller.solve.nic_ports import repairer_of as repairer_of_all
+from heddle_controller.solve.options import Options
+from heddle_controller.solve.repair.repairer import Repairer
+from heddle_controller.solve.repair.spare_paths import backups_for
+from heddle_controller.solve.tables.needs import limited
+from heddle_controller.solve.unrouted import reason_unrouted
+
+WORTH = 0.02
+"""How much less full the fullest link of another path has to be for a flow to move to it."""
+
+
+def announced(fabric: Fabric, flows: Flows) -> Flows:
+    """The flows that are planned by themselves: those before the first that nobody announced.
+
+    The same object where all flows are planned together.
+    """
+    found = unannounced_rows(flows)
+    apart = len(found) and 0 < found[0] == len(flows) - len(found)
+    if not apart or fabric.structure.hashes.any() or limited(fabric).any():
+        return flows
+    return first_flows(flows, int(found[0]))
+
+
+def anew(
+    fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
+) -> Plan:
+    """A plan from nothing, as ``nic_ports.anew`` makes it of what was announced."""
+    told = announced(fabric, flows)
+    if told is flows:
+        return all_anew(fabric, flows, before, options)
+    base = all_anew(fabric, told, before and announced_part(before), options)
+    return with_leftover(base, flows, before, options or Options())
+
+
+def repairer_of(plan: Plan, options: Options | None = None) -> AnnouncedFirst:
+    """A plan, ready to be repaired."""
+    return AnnouncedFirst(plan, options)
+
+
+class AnnouncedFirst:
+    """Repairs what was announced, and places the rest beside it."""
+
+    def __init__(self, previous: Plan, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.plan = previous
+        """The newest plan: the one given, then the last one that was made."""
+        self._base: Repairer | PortsRepairer = repairer_of_all(
+            announced_part(previous), self.options
+        )
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan for the fabric and flows as they are now, which is held from then on."""
+        told = announced(fabric, flows)
+        base = self._base.repair(fabric, told)
+        self.plan = self._whole(base, flows) if told is not flows else base
+        return self.plan
+
+    def relieved(self) -> Plan | None:
+        """What was announced, brought to its bound by moving few; None where that is not to do."""
+        flows, apart = self.plan.flows, self.plan is not self._base.plan
+        if apart and self._base.plan.certificate.gap <= 0:
+            return None
+        base = self._base.relieved()
+        if base is not None:
+            self.plan = self._whole(base, flows) if apart else base
+        return None if base is None else self.plan
+
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        return self.plan is plan and self._base.is_ready_for(self._base.plan)
+
+    def _whole(self, base: Plan, flows: Flows) -> Plan:
+        return with_leftover(base, flows, self.plan, self.options)
+
+
+def announced_part(plan: Plan) -> Plan:
+    """A plan without the flows that took what was left; itself where there are none."""
+    told = announced(plan.fabric, plan.flows)
+    if told is plan.flows:
+        return plan
+    kept = np.flatnonzero(plan.paths.flow < len(told))
+    return replace(
+        plan,
+        flows=told,
+        paths=plan.paths.take(kept),
+        backups=plan.backups.take(kept),
+        unrouted={row: why for row, why in plan.unrouted.items() if row < len(told)},
+    )
+
+
+def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Options) -> Plan:
+    """A plan with the flows behind its own placed, too; its own keep their paths.
+
+    ``before`` is an earlier plan, on whose paths they stay where they can. The bound is that of the
+    plan's own flows: with more of them, the worst link can only be fuller.
+    """
+    fabric, first = base.fabric, len(base.flows)
+    network = Network(fabric)
+    candidates = Candidates(network, options.candidate_limit)
+    load = np.append(base.loads, 0.0)
+    rows = np.arange(first, len(flows), dtype=np.int64)
+    stays, unrouted = _standing(before, fabric, flows, rows), dict(base.unrouted)
+    chosen: dict[int, Ints] = {}
+    for row in rows[np.argsort(-flows.gbps[rows], kind="stable")].tolist():
+        ends = candidates.ends_of(flows, row)
+        ways = candidates.between(*ends) if NONE not in ends else np.empty((0, 0), dtype=np.int64)
+        if not len(ways):
+            nics = int(flows.source[row]), int(flows.destination[row])
+            unrouted[row] = reason_unrouted(network, *nics)
+            continue
+        way = (
+            ways[0]
+            if ways.shape[1] == 0
+            else ways[_least_full(network, load, ways, float(flows.gbps[row]), stays.get(row))]
+        )
+        chosen[row] = way[way != network.pad]
+        load[chosen[row]] += flows.gbps[row]
+    fresh = _paths(network, flows, chosen)
+    used = load * network.per_gbps
+    spare = backups_for((network, candidates, None), flows, fresh, used)
+    paths = join_paths([base.paths, fresh])
+    own = base.certificate
+    tiers = np.array([tier.lower_bound for tier in own.tiers])
+    bound = Bound(tiers, own.lower_bound, own.proof)
+    return replace(
+        base,
+        flows=flows,
+        paths=paths,
+        backups=join_paths([base.backups, spare]),
+        unrouted=unrouted,
+        certificate=certify(fabric, arc_loads(network.arc_count, flows, paths), bound),
+    )
+
+
+def _least_full(
+    network: Network, load: Floats, ways: Ints, gbps: float, stays: frozenset[int] | None
+) -> int:
+    """Row of the way whose fullest link is least full; that of the way it has, if as good."""
+    full = ((load[ways] + gbps) * network.per_gbps[ways]).max(axis=1)
+    hops = np.count_nonzero(ways != network.pad, axis=1)
+    best = int(np.lexsort((hops, full))[0])
+    if stays is not None:
+        most = max(IDLE, float(full[best]) * (1 + WORTH))
+        for row in np.flatnonzero(full <= most).tolist():
+            if stays.issuperset(ways[row][ways[row] != network.pad].tolist()):
+                return row
+    return best
+
+
+def _standing(
+    before: Plan | None, fabric: Fabric, flows: Flows, rows: Ints
+) -> dict[int, frozenset[int]]:
+    """Arcs of the path that each flow has in an earlier plan, by its row now."""
+    if before is None or before.fabric.structure is not fabric.structure:
+        return {}
+    now = {flows.ids[row]: row for row in rows.tolist()}
+    found = {}
+    for row in unannounced_rows(before.flows).tolist():
+        place = int(np.searchsorted(before.paths.flow, row))
+        known = place < len(before.paths) and before.paths.flow[place] == row
+        if known and before.flows.ids[row] in now:
+            found[now[before.flows.ids[row]]] = frozenset(before.paths.of(place).tolist())
+    return found
+
+
+def _paths(network: Network, flows: Flows, chosen: dict[int, Ints]) -> Paths:
+    """Each flow whole on its way, ascending, with the arcs of its NICs."""
+    rows = sorted(chosen)
+    flow = np.array(rows, dtype=np.int64)
+    ways = [chosen[row] for row in rows]
+    first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+    last_qp = flows.qps[flow] - 1
+    return with_nics(network, flows, Paths(flow, np.zeros_like(flow), last_qp, first, joined(ways)))

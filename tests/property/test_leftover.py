@@ -1,0 +1,124 @@
+"""Flows that nobody announced take what is left, and nothing else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.load import utilization
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.unannounced import JOB, flow_id
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.planner.planning import without_announced
+from heddle_controller.solve import anew, repairer_of
+from heddle_emulator.topology import clos
+from tests.property.test_solve_repairs import other_states
+from tests.support.depth import examples
+from tests.support.solve_checks import check_backups, check_paths
+from tests.support.solve_fabrics import EACH, KINDS, damaged
+from tests.support.solve_flows import crowded_flows, flows_of, nic_ids
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def found_flows(rng: Random, fabric: Fabric, most: int = 6) -> Flows:
+    """What switches may have found: a flow for each of some pairs."""
+    nics = nic_ids(fabric)
+    pairs = dict.fromkeys(tuple(rng.sample(nics, 2)) for _ in range(rng.randint(1, most)))
+    rates = [rng.choice([40.0, 200.0, 390.0]) for _ in pairs]
+    rows = [(a, b, rate, 1, JOB, "") for (a, b), rate in zip(pairs, rates, strict=True)]
+    return flows_of(fabric, *rows, names=tuple(flow_id(a, b) for a, b in pairs))
+
+
+def both(told: Flows, found: Flows, *, odd: bool = False) -> Flows:
+    """As an intent comes to them, in any order: pairs that are announced are not found."""
+    return without_announced(concatenate([found, told] if odd else [told, found]))
+
+
+def paths_of(plan: Plan, count: int) -> list[tuple[int, ...]]:
+    """Flow, QPs, path and backup of the first flows of a plan."""
+    paths, backups = plan.paths, plan.backups
+    return [
+        (
+            int(paths.flow[row]),
+            int(paths.first_qp[row]),
+            int(paths.last_qp[row]),
+            *paths.of(row).tolist(),
+            -1,
+            *backups.of(row).tolist(),
+        )
+        for row in np.flatnonzero(paths.flow < count).tolist()
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
+def test_what_was_announced_is_planned_as_if_nothing_else_were_there(kind: str, seed: int) -> None:
+    """Path by path and backup by backup, anew and after each of some events; and all is sound."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), 0.05)
+    told = crowded_flows(rng, fabric, 10)
+    if not len(told):
+        return
+    flows = both(told, found_flows(rng, fabric), odd=rng.random() < 0.3)
+    alone, beside = anew(fabric, told), anew(fabric, flows)
+    repairers = repairer_of(alone), repairer_of(beside)
+    for step in range(4):
+        verify_plan(beside)
+        check_paths(beside)
+        check_backups(beside)
+        assert paths_of(alone, len(told)) == paths_of(beside, len(told)), (seed, step)
+        assert {row for row in beside.unrouted if row < len(told)} == set(alone.unrouted), seed
+        if rng.random() < 0.6:
+            fabric = other_states(rng, fabric)
+        else:
+            flows = both(told, found_flows(rng, fabric), odd=rng.random() < 0.3)
+        alone, beside = (
+            one.repair(fabric, f) for one, f in zip(repairers, (told, flows), strict=True)
+        )
+
+
+def test_a_job_gives_up_nothing_for_an_elephant() -> None:
+    """Two flows of a job have a spine each, though all three would fit better otherwise.
+
+    The worst link is least full where the job's flows share a spine: then both are slower.
+    """
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=3, nics_per_host=1)
+    nics = nic_ids(fabric)
+    near, far = nics[:3], nics[3:]
+    told = flows_of(fabric, *((near[row], far[row], 300.0, 1, "j", "") for row in range(2)))
+    found = flows_of(
+        fabric, (near[2], far[2], 390.0, 1, JOB, ""), names=(flow_id(near[2], far[2]),)
+    )
+    plan = anew(fabric, both(told, found))
+    spines = [plan.paths.of(row)[1] for row in range(2)]
+    assert spines[0] != spines[1]
+    assert plan.certificate.max_utilization == pytest.approx(690 / 400)
+    assert plan.certificate.lower_bound == pytest.approx(anew(fabric, told).certificate.lower_bound)
+
+
+def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:
+    """Where a job left room; and while no other way is clearly better, it does not move."""
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=1)
+    nics = nic_ids(fabric)
+    near, far = nics[:4], nics[4:]
+    told = flows_of(fabric, *((near[row], far[row], 390.0, 1, "j", "") for row in range(3)))
+    found = flows_of(
+        fabric, (near[3], far[3], 100.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),)
+    )
+    plan = anew(fabric, both(told, found))
+    assert utilization(fabric, plan.loads).max() == pytest.approx(390 / 400)
+    repairer = repairer_of(plan)
+    more = flows_of(fabric, (near[3], far[3], 130.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),))
+    again = repairer.repair(fabric, both(told, more))
+    assert again.paths.of(3).tolist() == plan.paths.of(3).tolist()
+    fewer = flows_of(fabric, *((near[row], far[row], 390.0, 1, "j", "") for row in range(1)))
+    again = repairer.repair(fabric, both(fewer, more))
+    assert again.paths.of(1).tolist() == plan.paths.of(3).tolist()

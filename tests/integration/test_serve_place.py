@@ -115,7 +115,7 @@ async def test_constraints_hold(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match="host_count"):
                 await client.recommend_placement(spec(), 0)
             odd = JobSpec(gpus_per_host=4, parallelism=Parallelism(tp=3))
-            with pytest.raises(InvalidRequest, match="parallelism"):
+            with pytest.raises(InvalidRequest, match="the job that is asked about: parallelism"):
                 await client.recommend_placement(odd, 2)
 
 

@@ -86,6 +86,10 @@ Gpus = tuple[int, ...]
 """GPUs of a host by their numbers; as what a job holds of a host, none stands for all of it."""
 
 
+SUPPOSED = "the job that is asked about"
+"""Name of a job that is only supposed: none that is submitted can have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One placement. Ranks go over the hosts in order, and over the GPUs of each."""
@@ -107,6 +111,11 @@ class Job:
     """Whether it rests: it has its hosts, and no flows."""
     flops_per_iteration: float = 0.0
     """Of all its GPUs in one round of its collectives; 0: not told."""
+
+    @property
+    def label(self) -> str:
+        """As errors name it."""
+        return self.name if self.name == SUPPOSED else f"job {self.name!r}"
 
     @property
     def counts(self) -> list[int]:

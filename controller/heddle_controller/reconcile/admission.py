@@ -14,7 +14,7 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import Gpus, Job
+from heddle_controller.model.job import SUPPOSED, Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
 from heddle_controller.traffic.checks import number_problems
@@ -51,11 +51,11 @@ def admit_job(fabric: Fabric, job: Job, flows_of_job: JobFlows) -> Flows:
         InputError: names each fault: unknown hosts, a host named twice, numbers out
             of range, parallelism that does not multiply to the ranks.
     """
-    source = f"job {job.name!r}"
-    check_name("job", job.name)
+    if job.name != SUPPOSED:
+        check_name("job", job.name)
     problems = [*_number_problems(job), *_host_problems(job.hosts, fabric)]
     if problems:
-        raise InputError(source, *problems[:MAX_PROBLEMS])
+        raise InputError(job.label, *problems[:MAX_PROBLEMS])
     return flows_of_job(job, fabric)
 
 

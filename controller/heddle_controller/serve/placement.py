@@ -14,6 +14,7 @@ from typing_extensions import override
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
 from heddle_controller.model.errors import Problem
+from heddle_controller.model.job import SUPPOSED
 from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import admit_job
@@ -133,7 +134,7 @@ class PlacementService(PlacementServiceServicer):
     ) -> pb.OrderRanksResponse:
         """By the plans that the orders would have; nothing is committed."""
         fabric = names.parse_fabric(request.parent, "parent")
-        name = names.check_id(request.replaces or ORDERED, "replaces")
+        name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._intent(fabric)
         await asyncio.to_thread(admit_job, intent.fabric, job, self._intake.flows_of_job)
@@ -202,10 +203,6 @@ class PlacementService(PlacementServiceServicer):
         fabric, name = names.parse_reservation(request.name, "name")
         await self._store.release(fabric, name, request=request_of(request.request_id))
         return pb.ReleasePlacementResponse()
-
-
-ORDERED = "order-ranks"
-"""Name of a job that is only supposed."""
 
 
 def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:

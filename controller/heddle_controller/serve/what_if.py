@@ -116,7 +116,7 @@ def check_free(job: Job, others: Iterable[JobRecord]) -> None:
         if (found := in_use(gpus, holders.get(host, {}), but=job.name))
     ]
     if taken:
-        raise FailedPrecondition(f"job {job.name!r}", *taken)
+        raise FailedPrecondition(job.label, *taken)
 
 
 def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Iterator[DemandRecord]:

@@ -89,7 +89,7 @@ def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:
     holders: dict[str, dict[str, Gpus]] = {}
     for job in jobs:
         if job.name in names:
-            yield Problem(f"job {job.name!r}", "this name is used twice; give each job its own")
+            yield Problem(job.label, "this name is used twice; give each job its own")
             continue
         names.add(job.name)
         for host, gpus in job.held.items():
@@ -97,6 +97,6 @@ def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:
             if taken := in_use(gpus, known):
                 owner, words = taken
                 reason = f"{words} by job {owner!r}; give each job hosts of its own, or GPUs"
-                yield Problem(f"job {job.name!r}, host {host!r}", reason)
+                yield Problem(f"{job.label}, host {host!r}", reason)
             else:
                 known[job.name] = gpus

@@ -32,23 +32,18 @@ def resolve_parallelism(job: Job) -> Parallelism:
     given = job.parallelism
     problems = _range_problems(job)
     if problems:
-        raise InputError(job_label(job), *problems)
+        raise InputError(job.label, *problems)
     tp, pp, cp, ep = (degree or 1 for degree in (given.tp, given.pp, given.cp, given.ep))
     ranks = job.rank_count
     dp = given.dp or max(1, ranks // (tp * pp * cp))
     if tp * pp * cp * dp != ranks:
-        raise refuse(job_label(job), "parallelism", _no_product(job, tp * pp * cp))
+        raise refuse(job.label, "parallelism", _no_product(job, tp * pp * cp))
     if (dp * cp) % ep:
         fits = [n for n in range(1, dp * cp + 1) if (dp * cp) % n == 0]
         nearest = min(fits, key=lambda n: abs(n - ep))
         reason = f"ep {ep} does not divide dp {dp} × cp {cp} = {dp * cp}; ep {nearest} would"
-        raise refuse(job_label(job), "parallelism", reason)
+        raise refuse(job.label, "parallelism", reason)
     return Parallelism(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep)
-
-
-def job_label(job: Job) -> str:
-    """The job as the source of an error."""
-    return f"job {job.name!r}"
 
 
 def _range_problems(job: Job) -> list[Problem]:

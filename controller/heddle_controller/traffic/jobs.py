@@ -38,7 +38,7 @@ from heddle_controller.model.flows import Flows, concatenate, no_flows
 from heddle_controller.model.job import Collective, Job, Operation, Parallelism
 from heddle_controller.model.rates import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
-from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
+from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
 from heddle_controller.traffic.intensity import priority_of
 from heddle_controller.traffic.patterns import (
@@ -82,7 +82,7 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
     parallelism = resolve_parallelism(job)
     problems = job_problems(job, parallelism) + host_problems(job, fabric)
     if problems:
-        raise InputError(job_label(job), *problems)
+        raise InputError(job.label, *problems)
     if job.suspended:
         return no_flows()
     nics = _nics_of_ranks(job, fabric)

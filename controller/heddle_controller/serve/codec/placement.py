@@ -9,7 +9,7 @@ from dataclasses import replace
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.job import Gpus
+from heddle_controller.model.job import SUPPOSED, Gpus
 from heddle_controller.place.ask import PlacementAsk, Score
 from heddle_controller.place.order import places
 from heddle_controller.planner.advice import Placement, Recommendation
@@ -19,8 +19,6 @@ from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
 from heddle_controller.traffic.groups import gpu_problems
 
-PLACED = "placed-job"
-"""Name of a job that is only supposed."""
 DEFAULT, CEILING = 5, 20
 """Placements told at once."""
 MAX_PROBLEMS = 20
@@ -36,8 +34,8 @@ def ask_from_pb(
         FailedPrecondition: too few hosts are free; says who has the others.
     """
     known = intent.fabric.structure.nics_of_host
-    limits, name = request.constraints, request.replaces or PLACED
-    names.check_id(name, "replaces")
+    limits = request.constraints
+    name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
     if request.reservation and request.reservation not in {one.name for one in reserved}:
         reason = "is over, or never was: reserve hosts again, or ask without it"
         problem = Problem(f"reservation {request.reservation[:80]!r}", reason)

@@ -112,12 +112,12 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
             assert (await controller.does("drain", "s1", "--force")).code == 0
             drained = await controller.does("doctor", "--json")
             assert (drained.code, len(drained.json["findings"])) == (0, 1)
-            assert "l0-s1, l1-s1" in about(drained.json, "links")[0]["text"]
+            assert "l0,s1; l1,s1" in about(drained.json, "links")[0]["text"]
             await fleet.set_link("l0", "s0", None, up=False)
             async with asyncio.timeout(PATIENCE):
                 while True:
                     lost = await controller.does("doctor")
-                    if "jobs are degraded" in lost.out and "l0-s0 is down since" in lost.out:
+                    if "jobs are degraded" in lost.out and "l0,s0 is down since" in lost.out:
                         break
                     await asyncio.sleep(0.05)
             assert lost.code == 1

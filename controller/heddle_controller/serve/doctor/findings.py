@@ -23,10 +23,10 @@ def many(count: int, one: str, several: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {several}"
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], between: str = ", ") -> str:
     """``a, b and 3 more``."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
+    return f"{between.join(names[:NAMED])}{more}"
 
 
 def since(time: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def leaves(hosts: Iterable[str]) -> list[str]:
 
 def expected(score: JobScore) -> float:
     """By which choices are ranked."""
-    return sqrt(score.network_seconds * score.least_network_seconds)
+    return score.least_network_seconds
 
 
 RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
 
 from heddle_controller.model.job import Gpus, Job
 from heddle_controller.place.order import Hosts
 
 EQUAL = 1e-9
+ALIKE = 0.01
+"""Cuts tell no choices apart that differ by less."""
+REACHED = 0.1
+"""By how much longer a job may take than cuts leave any plan, for its plan to be about as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +68,33 @@ class Score:
     """What cuts leave any plan; ``seconds`` where this one was made anew; 0: nobody has looked."""
 
     @property
-    def expected_seconds(self) -> float:
-        """The geometric mean of what this plan gives and what cuts leave any.
+    def settled_seconds(self) -> float:
+        """What is expected once plans were made anew, which they are after some quiet.
 
-        A repaired plan may be far off what planning anew then makes of the same hosts, and cuts
-        know nothing of paths: where choices differ, what comes in the end lies between the two.
+        A repaired plan may be far off that, and says little of it: what cuts leave says more.
         """
-        return sqrt(self.seconds * self.least_seconds) if self.least_seconds else self.seconds
+        return self.least_seconds or self.seconds
 
-    @property
-    def rank(self) -> tuple[float, float, float]:
-        """Less is better: expected time, then the slowest flow, then the worst link."""
-        return self.expected_seconds, -self.slowest_flow, self.max_utilization
+    def rank_beside(self, default: Score) -> tuple[int, float, float, float, float]:
+        """Less is better: what is surely no worse than a default, the default, all else.
+
+        Surely better is what cuts leave clearly less time, and no worse what has a plan already
+        that is about as good as cuts allow. Of what else is alike to cuts, anew made plans decide,
+        as it happens. Within each, what comes in the end counts first, then what is there at once.
+        """
+        sure = self.settled_seconds < default.settled_seconds * (
+            1 - ALIKE
+        ) or self.seconds <= self.settled_seconds * (1 + REACHED)
+        return (
+            0 if sure else 1 if self == default else 2,
+            float(f"{self.settled_seconds:.6g}"),
+            float(f"{self.seconds:.6g}"),
+            -self.slowest_flow,
+            self.max_utilization,
+        )
 
     def no_worse_than(self, other: Score) -> bool:
-        """Whether neither the expected time nor the worst link is worse."""
+        """Whether neither the time that comes in the end nor the worst link is worse."""
         return self.max_utilization <= other.max_utilization * (
             1 + EQUAL
-        ) and self.expected_seconds <= other.expected_seconds * (1 + EQUAL)
+        ) and self.settled_seconds <= other.settled_seconds * (1 + EQUAL)

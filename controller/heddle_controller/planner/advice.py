@@ -24,7 +24,7 @@ class RankOrder:
     hosts: Hosts
     score: Score
     alphabetical: Score
-    """Of the alphabetical order; no better in expected time, nor in the worst link."""
+    """Of the alphabetical order; no better in settled time, nor in the worst link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Placements, best first, none expected to be slower than the first fit."""
+    """Placements, best first; none that cuts hold to be slower than the first fit."""
 
     placements: tuple[Placement, ...] = ()
     first_fit: Placement | None = None
@@ -63,7 +63,8 @@ async def order_ranks(
     best = RankOrder(first, alphabetical, alphabetical)
     for hosts in others:
         found = await scored(hosts)
-        if found.no_worse_than(alphabetical) and found.rank < best.score.rank:
+        better = found.rank_beside(alphabetical) < best.score.rank_beside(alphabetical)
+        if better and found.no_worse_than(alphabetical):
             best = RankOrder(hosts, found, alphabetical)
     return best
 
@@ -87,9 +88,10 @@ async def recommend(
     found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
     if ask.isolated:
         found = [one for one in found if not one.trial.shares_links]
-    limit = first_fit.trial.score.expected_seconds * (1 + EQUAL)
-    best = [one for one in found if one.trial.score.expected_seconds <= limit]
-    best.sort(key=lambda one: _rank(one, intent.fabric))
+    default = first_fit.trial.score
+    limit = default.settled_seconds * (1 + EQUAL)
+    best = [one for one in found if one.trial.score.settled_seconds <= limit]
+    best.sort(key=lambda one: _rank(one, default, intent.fabric))
     if not best:
         return Recommendation(
             refused="every choice that was tried shares a link with another job: ask again with "
@@ -98,7 +100,9 @@ async def recommend(
     return Recommendation(tuple(best[: ask.most]), first_fit)
 
 
-def _rank(placement: Placement, fabric: Fabric) -> tuple[float, float, int, float, float, int]:
+def _rank(
+    placement: Placement, default: Score, fabric: Fabric
+) -> tuple[int, float, float, float, int, float, float, int]:
     """Less is better: the job's time, what others lose, what it sends between zones, its flows.
 
     Of equal ones that below the fewest leaves: it leaves most links to jobs that come.
@@ -110,12 +114,14 @@ def _rank(placement: Placement, fabric: Fabric) -> tuple[float, float, int, floa
     lost = sum(
         cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
     )
-    seconds = float(f"{trial.score.expected_seconds:.6g}")
+    group, settled, at_once, slowest, _ = trial.score.rank_beside(default)
     return (
-        seconds,
+        group,
+        settled,
+        at_once,
         round(lost, 6),
         trial.slowed_jobs,
         trial.cross_zone_gbps,
-        -trial.score.slowest_flow,
+        slowest,
         len(leaves),
     )

@@ -688,8 +688,8 @@ class JobScore(_message.Message):
     """
     least_network_seconds: _builtins.float
     """What the links that leave its leaves and zones leave any plan, in seconds; where all was
-    planned anew, network_seconds; 0 for jobs that run already. Choices are ranked by the geometric mean of this and network_seconds:
-    a plan made anew lies between them.
+    planned anew, network_seconds; 0 for jobs that run already. Choices are ranked by this, then by
+    network_seconds: plans are made anew after some quiet, and come close to it.
     """
     def __init__(
         self,
@@ -725,7 +725,7 @@ class OrderRanksResponse(_message.Message):
 
     @_builtins.property
     def alphabetical(self) -> Global___JobScore:
-        """In alphabetical order, which is no better by that mean, nor by max_utilization."""
+        """In alphabetical order, which is no better by least_network_seconds, nor by max_utilization."""
 
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:

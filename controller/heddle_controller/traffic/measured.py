@@ -20,7 +20,7 @@ import numpy as np
 
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
+from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
 from heddle_controller.traffic.inspector import Call, Measured, Sum, bus_factor
 from heddle_controller.traffic.jobs import host_of_ranks
@@ -91,7 +91,7 @@ def compare(
     if not measured or (not placed and not problems):
         problems.append(Problem("", "no call of a collective of the job was measured"))
     if problems:
-        raise InputError(job_label(job), *problems[:MAX_PROBLEMS])
+        raise InputError(job.label, *problems[:MAX_PROBLEMS])
     return tuple(one for _, one in sorted(found, key=lambda pair: _row(told, pair[0])))
 
 

@@ -14,9 +14,12 @@ import pytest
 import yaml
 
 from heddle_controller.cli.main import main
+from heddle_controller.model.job import Collective, Group, Operation
+from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.fleet import Fleet
 from tests.integration.test_cli_controller import FABRIC, begun, programmed
 from tests.support.controlling import Controller, controlling
+from tests.support.inspecting import run_of, write_run
 from tests.support.waiting import PATIENCE
 
 OF_OTHERS = {
@@ -62,6 +65,7 @@ job list
 job show red
 job watch --seconds 0.2
 job ports red
+job measure red {folder}/run --communicator 0xdp0=dp
 job suspend blue
 job resume blue
 job delete red --wait
@@ -162,6 +166,13 @@ def of_json(text: str) -> Iterator[Any]:
 FORMS = {"--json": of_json, "--yaml": yaml.safe_load_all}
 
 
+def measured(folder: Path) -> None:
+    """A run of the first job, as NCCL Inspector records it."""
+    job, *_ = load_jobs(folder / "jobs.yaml")
+    moved = (Collective(Operation.ALL_REDUCE, Group.DP, 1 << 20),)
+    write_run(folder / "run", run_of(job, moved, iterations=1), "v4.3")
+
+
 async def a_flow(controller: Controller) -> str:
     """One of the newest plan."""
     async with asyncio.timeout(PATIENCE):
@@ -182,6 +193,7 @@ async def test_every_command_prints_documents_alone(
         await begun(tmp_path, controller)
         await asyncio.to_thread((tmp_path / "green.yaml").write_text, GREEN)
         await asyncio.to_thread((tmp_path / "flows.csv").write_text, FLOWS)
+        await asyncio.to_thread(measured, tmp_path)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
             generation = await programmed(controller)

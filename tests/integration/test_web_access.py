@@ -20,6 +20,7 @@ from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.web.feed import BEAT_SECONDS
 from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms
 from heddle_emulator.report.folder import write
@@ -374,3 +375,30 @@ async def test_who_changed_what_is_told_to_operators_alone(tmp_path: Path) -> No
         changes = told["operator"].json["changes"]
         assert [one["action"] for one in changes] == ["put_fabric"], changes
         assert [one["name"] for one in changes] == ["fabrics/f1"]
+
+
+async def test_a_store_lost_before_the_newest_plan_was_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The overview of before comes again, and says that it is of the past."""
+    async with web(tmp_path) as page:
+        stream = await asyncio.to_thread(connect, page.url + STREAM)
+        told = await asyncio.to_thread(event, stream)
+        while told.get("event") != "overview":
+            told = await asyncio.to_thread(event, stream)
+
+        async def away(*_: object) -> None:
+            raise Unavailable("the store is away", retry_after=1.0)
+
+        monkeypatch.setattr(page.s.store, "committed", away)
+        monkeypatch.setattr(page.s.store, "stale_for", lambda: 7.0)
+        overview = json.loads(told["data"])
+        for undone, stale in ((False, 7.0), (True, 0.0)):
+            if undone:
+                monkeypatch.undo()
+            while overview["stale_seconds"] != stale:
+                told = await asyncio.to_thread(event, stream)
+                overview = json.loads(told["data"]) if told.get("event") == "overview" else overview
+            past = any("of the past" in one for one in overview["verdict"]["sentences"])
+            assert (past, overview["fabric"]) == (not undone, "f1")
+        stream.close()

@@ -40,7 +40,7 @@ JOB = Job(
 )  # fmt: skip
 VIEWS = {
     "": "#verdict", "/map": "[data-painted]", "/jobs": "table", "/job?id=slow": "table",
-    "/flows": "table", "/plans": "main div + div table", "/drills": "main p",
+    "/flows": "table", "/plans": "main div + div table", "/drills": "h1 + div p",
     "/events": "table", "/what-if": "form",
     "/health": "#findings", "/switch?id=l0": "table", "/link?source=l0&target=s0&key=0": "table",
     "/nothing": "main a",

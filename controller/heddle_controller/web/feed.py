@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 import structlog
@@ -69,6 +69,8 @@ class FabricView:
         self.connected: AgentsHere | None = None
         """None where that changed since it was asked."""
         self.before: Sight | None = None
+        self.standing: Standing | None = None
+        """What viewers were told last."""
         self.made = -LONGEST_KEPT
         """When the overview was made, by the loop's clock."""
         self._links: tuple[FabricRecord, SwitchLinks] | None = None
@@ -222,7 +224,7 @@ class ViewFeed:
         except NotFound:
             self.view(fabric).audience.end("the fabric is gone")
         except (Unavailable, Refusal):
-            pass  # told by the next look
+            await self._look_back(self.view(fabric))
         except Exception:
             log.exception("the page was not told of a change", fabric=fabric)
 
@@ -274,21 +276,33 @@ class ViewFeed:
         view.log.compare(view.before, after, time.time())
         view.before = after
         if tell:
-            view.tell(self.start, await self._told(view, committed, jobs, seen, agents.missing))
+            view.standing = self._standing(view, committed, jobs, seen, agents.missing)
+            view.tell(self.start, await self._told(view, view.standing))
 
-    async def _told(
+    async def _look_back(self, view: FabricView) -> None:
+        """Tell again what was seen last, and how long ago: the store cannot tell all of now."""
+        async with view.looking:
+            if view.before is None or view.standing is None:
+                return
+            stale = self._stale()
+            after = replace(view.before, stale=stale > 0)
+            view.log.compare(view.before, after, time.time())
+            view.before, view.standing = after, replace(view.standing, stale_seconds=stale)
+            if view.audience:
+                view.tell(self.start, await self._told(view, view.standing))
+
+    def _standing(
         self,
         view: FabricView,
         committed: Committed | None,
         jobs: tuple[JobRecord, ...],
         seen: SeenLinks,
         missing: tuple[str, ...],
-    ) -> bytes:
+    ) -> Standing:
         assert view.before is not None
         record = view.before.record
         fabric = record.name
-        links = await view.links(record)
-        standing = Standing(
+        return Standing(
             record=record,
             seen=seen,
             unwell=dict(self.reads.unwell(fabric)),
@@ -301,5 +315,8 @@ class ViewFeed:
             leads=bool(self.reads.gateway.guard.leading),
             stale_seconds=self._stale(),
         )
+
+    async def _told(self, view: FabricView, standing: Standing) -> bytes:
+        links = await view.links(standing.record)
         told = {**overview(standing, links), "events": list(view.log.events)[-SHOWN_EVENTS:]}
         return orjson.dumps(told)

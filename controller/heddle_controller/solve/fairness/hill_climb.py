@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -320,7 +321,7 @@ class _HillClimb:
         best = self._sorted(self._values).tolist()
         for low in range(0, math.prod(shape), WHOLE):
             high = min(low + WHOLE, math.prod(shape))
-            chosen = np.unravel_index(np.arange(low, high), shape)
+            chosen = _places(np.arange(low, high), shape)
             counts = np.hstack([spread[at] for spread, at in zip(spreads, chosen, strict=True)])
             ranked, fits = self._ranked(counts)
             ranked[~fits] = -np.inf
@@ -426,6 +427,18 @@ def _divided(qps: int, paths: int) -> Ints:
     bars = itertools.combinations(range(qps + paths - 1), paths - 1)
     places = np.array([*bars], dtype=np.int64).reshape(math.comb(qps + paths - 1, qps), paths - 1)
     return np.diff(places, axis=1, prepend=-1, append=qps + paths - 1) - 1
+
+
+def _places(numbers: Ints, sizes: Sequence[int]) -> list[Ints]:
+    """One of so many ways for each of some flows, by the number of the choice.
+
+    As ``np.unravel_index`` gives it, which knows no more than 64 dimensions.
+    """
+    found = []
+    for size in reversed(sizes):
+        numbers, row = np.divmod(numbers, size)
+        found.append(row)
+    return found[::-1]
 
 
 def _padded(assignment: Assignment, paths: list[Ints]) -> Ints:

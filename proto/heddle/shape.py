@@ -24,10 +24,13 @@ MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)")
 NOMINAL_BYTES = 1 << 30
 LARGEST = 1 << 32
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
-KEYS = ("gpus", *DEGREES, "qps", "priority", "flops", "class", "order")
-
-
-NUMBERS = {"priority": "priority", "flops": "flops_per_iteration"}
+NUMBERS = {
+    "priority": "priority",
+    "flops": "flops_per_iteration",
+    "compute_seconds": "compute_seconds",
+    "network_seconds": "network_seconds",
+}
+KEYS = ("gpus", *DEGREES, "qps", *NUMBERS, "class", "order")
 
 
 def _words(enum: object, prefix: str) -> dict[str, int]:

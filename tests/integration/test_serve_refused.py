@@ -155,6 +155,19 @@ OTHER += [
             "INVALID_ARGUMENT",
             "spec.flops_per_iteration",
         ),
+        *(
+            (
+                f"job_id: 'j2' spec {{ hosts: 'h0.1' gpus_per_host: 1 {told} }}",
+                "INVALID_ARGUMENT",
+                field,
+            )
+            for told, field in [
+                ("compute_seconds: -1", "spec.compute_seconds"),
+                ("compute_seconds: 1 network_seconds: inf", "spec.network_seconds"),
+                ("network_seconds: 1", "network_seconds"),
+                ("compute_seconds: 1", "network_seconds"),
+            ]
+        ),
         (
             "job_id: 'j2' spec { hosts: 'h0.1' gpus: { gpus: 0 } gpus: { gpus: 1 } }",
             "INVALID_ARGUMENT",

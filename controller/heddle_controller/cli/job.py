@@ -11,6 +11,7 @@ import click
 from heddle.ports import ports_document
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
+from heddle.v1.common_pb2 import Turn
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
@@ -27,6 +28,7 @@ from heddle_controller.cli.place import (
     reservations,
     reserve,
 )
+from heddle_controller.cli.routes import turn_text
 from heddle_controller.cli.watching import of_jobs, of_plans, watchable
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.serve.codec import common
@@ -148,6 +150,8 @@ def show(client: Terms, name: str) -> None:
             if fare.weight or one.spec.priority
             else "",
             "FLOPs of a round": f"{flops:g}" if (flops := one.spec.flops_per_iteration) else "",
+            "iteration": _iteration(one.spec),
+            "turn": turn_text(turn) if (turn := _turn_of(client, one)) else "",
             "flows": one.flow_count,
             "unrouted": one.unrouted_count,
             "slowest flow": f"{fare.slowest.flow}, {fare.slowest.share:.1%} of what it asks for"
@@ -159,6 +163,23 @@ def show(client: Terms, name: str) -> None:
             "since": common.time_text(one.state_time),
         }
     )
+
+
+def _iteration(spec: pb.JobSpec) -> str:
+    """What it repeats, if that is told."""
+    if not spec.compute_seconds:
+        return ""
+    told = f"{spec.network_seconds:g} s of network" if spec.network_seconds else "its collectives"
+    return f"{spec.compute_seconds:g} s of computing, {told}"
+
+
+def _turn_of(client: Terms, one: pb.Job) -> Turn | None:
+    """When it had best begin its iterations, if that was found worth telling."""
+    if not (one.spec.compute_seconds and one.generation):
+        return None
+    plan = client.api.plans.GetPlan(plan_pb2.GetPlanRequest(name=client.plan))
+    named = {turn.job: turn for turn in plan.certificate.turns.jobs}
+    return named.get(last_part(one.name))
 
 
 def _some(hosts: list[str]) -> str:

@@ -19,7 +19,7 @@ from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table, format_options
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
-from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row, path_text
+from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row, echo_turns, path_text
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -221,6 +221,7 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
         echo_table(["tier", "worst link", "lower bound"], rows)
     if plan.certificate.after_loss:
         echo_table(AFTER_LOSS, [after_loss_row(one) for one in plan.certificate.after_loss])
+    echo_turns(plan.certificate.turns or ())
     for note in plan.notes:
         echo(f"note: {note}")
     exposed = outcome.exposed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +26,13 @@ from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.model.files.plan_records import certificate_record, unrouted_records
 from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Job
 from heddle_controller.model.objective import Objective
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
 from heddle_controller.plan.exposed import exposed_flows
+from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -129,7 +131,8 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     start = time.perf_counter()
     fabric = load_fabric_file(request.fabric)
     losses = losses_of(fabric, request.down, str(request.fabric))
-    flows = _flows(request, fabric)
+    jobs = load_jobs(request.jobs) if request.jobs else ()
+    flows = _flows(request, fabric, jobs)
     known = load_port_paths(request.port_paths, fabric) if request.port_paths else None
     if fabric.structure.hashes.any():
         if request.previous:
@@ -147,6 +150,12 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     plan = _planned(fabric, losses, flows, repairer or options, timing)
     tell("protecting the plan")
     plan = _protected(plan, request, timing)
+    if request.jobs:
+        start = time.perf_counter()
+        iterations = [one for job in jobs if (one := job.iteration) is not None]
+        turns = turns_in(plan, iterations)
+        plan = replace(plan, certificate=replace(plan.certificate, turns=turns))
+        timing["turns_seconds"] = time.perf_counter() - start
     tell("checking the plan")
     start = time.perf_counter()
     verify_plan(plan)
@@ -173,13 +182,12 @@ def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Pl
     return plan
 
 
-def _flows(request: PlanRequest, fabric: Fabric) -> Flows:
+def _flows(request: PlanRequest, fabric: Fabric, jobs: Sequence[Job]) -> Flows:
     """Flows of the flow file, then those of the jobs."""
     parts = []
     if request.flows:
         parts.append(resolve(load_demands(request.flows), fabric, origin=str(request.flows)))
     if request.jobs:
-        jobs = load_jobs(request.jobs)
         parts.append(flows_of_jobs(jobs, fabric, origin=str(request.jobs)))
     flows = concatenate(parts)
     if request.flows and len(set(flows.ids)) < len(flows):

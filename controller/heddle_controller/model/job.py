@@ -91,6 +91,16 @@ SUPPOSED = "the job that is asked about"
 
 
 @dataclass(frozen=True, slots=True)
+class Iteration:
+    """How long a job computes, and then communicates, over and over."""
+
+    job: str
+    compute_seconds: float
+    network_seconds: float
+    """Where nobody else communicates; 0: as long as its bytes take."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One placement. Ranks go over the hosts in order, and over the GPUs of each."""
 
@@ -111,6 +121,17 @@ class Job:
     """Whether it rests: it has its hosts, and no flows."""
     flops_per_iteration: float = 0.0
     """Of all its GPUs in one round of its collectives; 0: not told."""
+    compute_seconds: float = 0.0
+    """Between two rounds of its collectives; 0: not told."""
+    network_seconds: float = 0.0
+    """Of such a round, where nobody else communicates; 0: not told."""
+
+    @property
+    def iteration(self) -> Iteration | None:
+        """What it repeats; None where that is not told, and while it rests."""
+        if self.suspended or not self.compute_seconds:
+            return None
+        return Iteration(self.name, self.compute_seconds, self.network_seconds)
 
     @property
     def label(self) -> str:

@@ -131,6 +131,19 @@ class AfterLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """When a job had best begin its iterations."""
+
+    job: str
+    shift_seconds: float
+    """Of the first, after the time that all jobs count from; less than the pace."""
+    pace_seconds: float
+    """From one to the next."""
+    saved: float
+    """Part of its mean iteration that it is expected to save, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """How good a plan is: the worst link, what no plan can beat, and why.
 
@@ -144,6 +157,8 @@ class Certificate:
     tiers: tuple[TierCertificate, ...] = ()
     after_loss: tuple[AfterLoss, ...] = ()
     """Of single links, and of single switches; empty where nobody has worked it out."""
+    turns: tuple[Turn, ...] | None = None
+    """Of the jobs that gain by turns in time; None where nobody has worked it out."""
 
     @property
     def gap(self) -> float:

@@ -1,19 +1,20 @@
 """What the planning process does: plans of several fabrics, each kept ready for its next repair.
 
 Not for several threads at once, but for one that plans and one that asks: ``reoptimise``,
-``what_if`` and ``choose`` keep nothing, ``try_job`` only what no other looks at.
+``turns``, ``what_if`` and ``choose`` keep nothing, ``try_job`` only what no other looks at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL, Choices, PlacementAsk, Score
 from heddle_controller.place.choose import choose
@@ -24,6 +25,7 @@ from heddle_controller.place.estimate import (
     zone_of_nodes,
 )
 from heddle_controller.place.score import scores
+from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
@@ -133,6 +135,10 @@ class PlanningCore:
         """See ``Planner``."""
         fabric = with_known_ports(standing.fabric, standing)
         return reoptimise(replace(standing, fabric=fabric), self._engine, worth_moving)
+
+    def turns(self, standing: Plan, iterations: Sequence[Iteration]) -> tuple[Turn, ...]:
+        """See ``Planner``."""
+        return turns_in(standing, iterations)
 
     def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.job import Iteration, Job
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
@@ -42,6 +43,16 @@ class DirectPlanner:
         """See ``Planner``."""
         async with self._asking:
             return await asyncio.to_thread(self._core.reoptimise, standing, worth_moving)
+
+    async def turns(
+        self,
+        fabric: str,  # noqa: ARG002 - a port
+        standing: Plan,
+        iterations: Sequence[Iteration],
+    ) -> tuple[Turn, ...]:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._core.turns, standing, iterations)
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.job import Iteration, Job
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk, Score
 from heddle_controller.plan.what_if import Comparison
 from heddle_controller.planner.planning import Planned
@@ -91,6 +92,12 @@ class Planner(Protocol):
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
         """A plan that is better by so much for the same input; or else a better bound for it."""
+        ...
+
+    async def turns(
+        self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
+    ) -> tuple[Turn, ...]:
+        """When jobs of a plan had best begin their iterations."""
         ...
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:

@@ -18,16 +18,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.objective import Objective
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
@@ -128,6 +128,16 @@ class PlanningProcess:
 
         flows = len(standing.flows)
         return await self._ask("reoptimise", fabric, flows, ask, protocol.take_reoptimised)
+
+    async def turns(
+        self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
+    ) -> tuple[Turn, ...]:
+        """See ``Planner``."""
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_turns(mirror, standing, iterations)
+
+        return await self._ask("turns", fabric, len(standing.flows), ask, protocol.take_turns)
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""

@@ -7,11 +7,11 @@ unpacks: both mirrors go through the same steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.job import Iteration, Job
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
@@ -54,6 +54,11 @@ def ask_reoptimise(mirror: FabricMirror, standing: Plan, worth_moving: float) ->
     return mirror.pack_plan(standing), worth_moving
 
 
+def ask_turns(mirror: FabricMirror, standing: Plan, iterations: Sequence[Iteration]) -> Any:  # noqa: ANN401
+    """The question when jobs had best begin their iterations."""
+    return mirror.pack_plan(standing), tuple(iterations)
+
+
 def ask_what_if(
     mirror: FabricMirror, intent: Intent, supposed: Intent, standing: Plan | None
 ) -> Any:  # noqa: ANN401
@@ -94,6 +99,12 @@ def take_reoptimised(mirror: FabricMirror, packed: Any) -> Planned | Certificate
     return _unpack_planned(mirror, packed)
 
 
+def take_turns(_: FabricMirror, packed: Any) -> tuple[Turn, ...]:  # noqa: ANN401 - packed
+    """The answer to ``ask_turns``."""
+    found: tuple[Turn, ...] = packed
+    return found
+
+
 def take_what_if(mirror: FabricMirror, packed: Any) -> WhatIf:  # noqa: ANN401 - packed
     """The answer to ``ask_what_if``."""
     before, after, comparison = packed
@@ -115,8 +126,9 @@ def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> An
         return None if planned is None else _pack_planned(mirror, planned), answer.refused
     if kind == "prepare":
         return core.prepare(fabric, mirror.unpack_plan(packed))
-    if kind == "reoptimise":
-        found = _or_failed(core.reoptimise, mirror.unpack_plan(packed[0]), packed[1])
+    if kind in {"reoptimise", "turns"}:
+        function: Callable[..., object] = core.turns if kind == "turns" else core.reoptimise
+        found = _or_failed(function, mirror.unpack_plan(packed[0]), packed[1])
         return _pack_planned(mirror, found) if isinstance(found, Planned) else found
     standing = _unpack_standing(mirror, packed[0])
     intent = mirror.unpack_intent(packed[1])

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.job import Iteration
+from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Program
 from heddle_controller.plan.causes import Cause, CauseKind, causes_between
@@ -115,6 +116,10 @@ class Worker:
         self._kept_until: float | None = None
         """When the rollback is over that the newest plan answers to."""
         self._comparison: asyncio.Task[None] | None = None
+        self._compared: Intent | None = None
+        """What the last comparison was for."""
+        self._proven: tuple[int, Certificate] = (0, Certificate())
+        """The generation that was compared last with a plan made anew, and its certificate."""
         self._better: BetterPlan | None = None
 
     def wake(self) -> None:
@@ -278,7 +283,8 @@ class Worker:
             await self._world.store.record_kept(
                 self._fabric, epoch=self._epoch, version=intent.version
             )
-        if self._comparison is None:  # it is of an earlier leader, who may not have come to it
+        # None: it is of an earlier leader, who may not have come to it
+        if self._compared is None or _asked(intent) != _asked(self._compared):
             self._compare_later(intent, refused)
 
     async def _rolled_back(self, intent: Intent) -> Committed | None:
@@ -324,10 +330,8 @@ class Worker:
         """Evaluation for a better plan once things are quiet; what comes in between ends it."""
         if self._comparison is not None:
             self._comparison.cancel()
-            self._comparison = None
-        if intent.rollback is not None:
-            return  # compared once that is over
         assert self._committed is not None
+        self._compared = intent
         self._comparison = asyncio.create_task(self._compare(self._committed, intent, refused))
 
     async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
@@ -335,9 +339,7 @@ class Worker:
         await clock.sleep(settings.compare_after)
         start = clock.monotonic()
         try:
-            found = await self._world.advisor.reoptimise(
-                self._fabric, committed.plan, settings.worth_moving
-            )
+            found = await self._better_or_certified(committed, intent)
             if isinstance(found, Certificate):
                 await self._certify(committed.generation, found)
         except Exception as error:  # noqa: BLE001 - the plan that stands is sound
@@ -348,15 +350,47 @@ class Worker:
             self._better = BetterPlan(committed.generation, intent, refused, found, seconds)
             self._wake.set()
 
+    async def _better_or_certified(
+        self, committed: Committed, intent: Intent
+    ) -> Planned | Certificate:
+        """A better plan, or all that can be said of the one that stands.
+
+        It is compared once, and not while an operator keeps to an earlier plan.
+        """
+        plan, advisor = committed.plan, self._world.advisor
+        generation, certificate = self._proven
+        if generation != committed.generation:
+            certificate = plan.certificate
+            if intent.rollback is None:
+                worth_moving = self._world.settings.worth_moving
+                found = await advisor.reoptimise(self._fabric, plan, worth_moving)
+                if isinstance(found, Planned):
+                    return found
+                certificate = found or certificate
+                self._proven = committed.generation, certificate
+        iterations, turns = _iterations(intent), tuple[Turn, ...]()
+        if len(iterations) > 1:
+            turns = await advisor.turns(self._fabric, plan, iterations)
+        return replace(certificate, turns=turns)
+
     async def _certify(self, generation: int, certificate: Certificate) -> None:
-        """Give the plan its late bound, if it is the newest still; nothing is pushed for that."""
+        """Give the plan what was found of it, if it is the newest still; no switch is told."""
+        newest = await self._world.store.committed(self._fabric)
+        if newest is None or newest.plan.certificate == certificate:
+            return
         done = await self._world.store.certify(
             self._fabric, epoch=self._epoch, generation=generation, certificate=certificate
         )
         if done:
-            bound = certificate.lower_bound
+            bound, turns = certificate.lower_bound, len(certificate.turns or ())
             self._world.metrics.set(Metric.LOWER_BOUND, self._fabric, bound)
-            log.info("bound proven", fabric=self._fabric, generation=generation, bound=bound)
+            log.info(
+                "plan certified",
+                fabric=self._fabric,
+                generation=generation,
+                bound=bound,
+                turns=turns,
+            )
 
     async def _take_better(self) -> None:
         """Migrate to the better plan, if the one it was compared with still stands."""
@@ -406,6 +440,16 @@ class Worker:
         ):
             metrics.set(metric, self._fabric, value)
         metrics.count(Metric.CHANGED_FLOWS, self._fabric, committed.facts.changed_count)
+
+
+def _iterations(intent: Intent) -> tuple[Iteration, ...]:
+    told = (record.job.iteration for record in intent.jobs if record.job.compute_seconds)
+    return tuple(one for one in told if one is not None)
+
+
+def _asked(intent: Intent) -> tuple[bool, tuple[Iteration, ...]]:
+    """What a comparison follows from besides the plan: how freely it is, and what jobs repeat."""
+    return intent.rollback is None, _iterations(intent)
 
 
 def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) -> PlanAnswer:

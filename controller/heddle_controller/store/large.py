@@ -120,7 +120,9 @@ class LargeValues:
                 plan, program = await asyncio.to_thread(unpack_delta, body, base.whole)
         held = self.plans.get(fabric)
         if held is not None and held[0] == row.blob:
-            return held[1], held[2]  # who wrote it has it by now, with the columns of the one before
+            return held[1], held[
+                2
+            ]  # who wrote it has it by now, with the columns of the one before
         if newest:
             self.keep_plan(fabric, row.blob, (plan, program), base)
             self.forget_structures()

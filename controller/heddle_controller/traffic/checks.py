@@ -41,10 +41,15 @@ def number_problems(job: Job) -> Iterator[Problem]:
     """What is wrong with the numbers of a job that may be left out."""
     if not (math.isfinite(job.priority) and job.priority >= 0):
         yield Problem("priority", f"is {job.priority:g}; give a number above 0, or leave it out")
-    flops = job.flops_per_iteration
-    if not (math.isfinite(flops) and flops >= 0):
-        reason = f"is {flops:g}; give a number above 0, or leave it out"
-        yield Problem("flops_per_iteration", reason)
+    for name in ("flops_per_iteration", "compute_seconds", "network_seconds"):
+        told = getattr(job, name)
+        if not (math.isfinite(told) and told >= 0):
+            yield Problem(name, f"is {told:g}; give a number above 0, or leave it out")
+    if job.network_seconds and not job.compute_seconds:
+        yield Problem("network_seconds", "is told without compute_seconds; tell both, or neither")
+    if job.compute_seconds and not (job.network_seconds or job.collectives):
+        reason = "is not told, nor collectives whose bytes it could follow from; give one of them"
+        yield Problem("network_seconds", reason)
 
 
 def collective_problem(collective: Collective, parallelism: Parallelism) -> str:

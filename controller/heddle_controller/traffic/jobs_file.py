@@ -48,6 +48,7 @@ _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"
 _DEGREES = ("tp", "pp", "dp", "cp", "ep")
 _KEYS = ("job", "hosts", "gpus_per_host", "gpus", "parallelism", "collectives", "trace")
 _MORE_KEYS = ("priority", "class", "qps", "flops_per_iteration", "suspended")
+_ITERATION = ("compute_seconds", "network_seconds")
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _GROUPS = {group.value: group for group in Group}
@@ -111,7 +112,7 @@ class _Reader:
 
     def _plain(self, fields: Fields) -> Job:
         """The job without its trace."""
-        fields.only(*_KEYS, *_MORE_KEYS)
+        fields.only(*_KEYS, *_MORE_KEYS, *_ITERATION)
         name = fields.text("job", _NAME_CURE)
         if name and not _NAME.fullmatch(name):
             fields.fault(f"the name {short(name)} cannot be used; {_NAME_CURE}")
@@ -129,6 +130,8 @@ class _Reader:
             priority=fields.positive("priority", 0.0),
             flops_per_iteration=fields.positive("flops_per_iteration", 0.0),
             suspended=fields.flag("suspended"),
+            compute_seconds=fields.positive("compute_seconds", 0.0),
+            network_seconds=fields.positive("network_seconds", 0.0),
             traffic_class=fields.choice("class", _CLASSES, TrafficClass.BANDWIDTH),
             qps=fields.integer("qps", 1),
         )

@@ -19,6 +19,7 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.plan import Turn
 
 SLACK = 0.02
 """Part of an iteration by which it may take longer than told before turns no longer hold."""
@@ -43,18 +44,6 @@ class Cycle:
     seconds: float
     used: Floats
     """Part of each link's capacity that it uses, shape (links, steps of equal length)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """When a job begins its iterations."""
-
-    shift_seconds: float
-    """Of the first, after the time that all jobs count from."""
-    pace_seconds: float
-    """From one to the next."""
-    saved: float
-    """Part of its mean iteration that it is expected to save, from 0 to 1."""
 
 
 def turns_of(cycles: Sequence[Cycle]) -> dict[str, Turn]:
@@ -136,8 +125,9 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
             if shifts is not None:
                 least = float(np.mean(kept))
                 begin = shifts * (circle / STEPS)
-                columns = zip(cycles, begin, pace, 1 - kept, strict=True)
-                best = {one.job: Turn(float(a), float(b), float(c)) for one, a, b, c in columns}
+                figures = np.stack([begin, pace, 1 - kept], axis=1).tolist()
+                pairs = zip(cycles, figures, strict=True)
+                best = {one.job: Turn(one.job, *own) for one, own in pairs}
                 break
     return best
 

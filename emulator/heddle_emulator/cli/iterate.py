@@ -16,8 +16,9 @@ from rich.table import Table
 from heddle.client import HeddleError
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.jobs_file import load_jobs
-from heddle_controller.traffic.turns import Turn, turns_of
+from heddle_controller.traffic.turns import turns_of
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.fleet import ControllerError
@@ -75,7 +76,7 @@ _KNOWN = "\b\n" + "\n".join(
     "--seconds",
     type=click.FloatRange(0),
     default=0.0,
-    help="Jobs of --jobs and --matrix compute an iteration.",
+    help="Jobs of --matrix, and those of --jobs that do not say how long, compute an iteration.",
 )
 @click.option(
     "--overlap", is_flag=True, help="Their collectives all go on at once, while GPUs compute."
@@ -258,7 +259,7 @@ def _read(path: Path, seconds: float, pxn: bool | None, *, overlap: bool) -> lis
     """The jobs of a file, where it puts them."""
     placed = []
     for job in load_jobs(path):
-        told = workload_of(job, seconds, overlap=overlap)
+        told = workload_of(job, job.compute_seconds or seconds, overlap=overlap)
         placed.append(Placed(job.name, told, job.hosts, job.gpus_per_host, job.qps, pxn, job.gpus))
     return placed
 

@@ -122,6 +122,8 @@ def job_to_pb(job: Job) -> placement_pb2.JobSpec:
         gpus=[placement_pb2.HostGpus(gpus=part) for part in job.gpus],
         suspended=job.suspended,
         flops_per_iteration=job.flops_per_iteration,
+        compute_seconds=job.compute_seconds,
+        network_seconds=job.network_seconds,
     )
 
 

@@ -23,9 +23,10 @@ import numpy as np
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.job import Gpus, Job, Parallelism
+from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.checks import shared_hosts
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
-from heddle_controller.traffic.turns import STEPS, Cycle, Turn
+from heddle_controller.traffic.turns import STEPS, Cycle
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried

@@ -1,6 +1,6 @@
 """Jobs as users write them, as workloads: an iteration runs each of their collectives once.
 
-A job says nothing of how long it computes. Its collectives take turns, as the controller
+Its collectives take turns, as the controller
 assumes of its phases, and those of a group that says so go on at once; or all do, while it
 computes, if that is asked.
 """

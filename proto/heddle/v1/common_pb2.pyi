@@ -159,6 +159,7 @@ class Certificate(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
     AFTER_LOSS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     max_utilization: _builtins.float
     """Load over capacity of the worst directed link; 1.0 is full."""
     lower_bound: _builtins.float
@@ -177,6 +178,12 @@ class Certificate(_message.Message):
         which for a new plan takes some quiet.
         """
 
+    @_builtins.property
+    def turns(self) -> Global___Turns:
+        """What sharing links in time saves. Unset until it is worked out, which for a new plan, and
+        for jobs whose iterations changed, takes some quiet; what was told before holds meanwhile.
+        """
+
     def __init__(
         self,
         *,
@@ -186,14 +193,77 @@ class Certificate(_message.Message):
         proof: _builtins.str = ...,
         tiers: _abc.Iterable[Global___TierCertificate] | None = ...,
         after_loss: _abc.Iterable[Global___AfterLoss] | None = ...,
+        turns: Global___Turns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turns", b"turns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_loss", b"after_loss", "gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_loss", b"after_loss", "gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
+
+@_typing.final
+class Turns(_message.Message):
+    """When jobs had best begin their iterations. Advice: nothing depends on it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """By name; only jobs that gain. None where no link is shared by jobs that it cannot carry at
+        once, where these do not tell their iterations, or where turns would save little.
+        """
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___Turn] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turns: _TypeAlias = Turns  # noqa: Y015
+
+@_typing.final
+class Turn(_message.Message):
+    """When one job begins its iterations, so that its bursts meet as few of others as may be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SHIFT_SECONDS_FIELD_NUMBER: _builtins.int
+    PACE_SECONDS_FIELD_NUMBER: _builtins.int
+    SAVED_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Last part of its name."""
+    shift_seconds: _builtins.float
+    """It begins at this time, and every pace_seconds from then on: seconds since 1970 began (UTC),
+    0 to pace_seconds.
+    """
+    pace_seconds: _builtins.float
+    """From one iteration to the next. One that is late begins at once."""
+    saved: _builtins.float
+    """Part of its mean iteration that it is expected to save, 0 to 1."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        shift_seconds: _builtins.float = ...,
+        pace_seconds: _builtins.float = ...,
+        saved: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "pace_seconds", b"pace_seconds", "saved", b"saved", "shift_seconds", b"shift_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015
 
 @_typing.final
 class AfterLoss(_message.Message):

@@ -265,6 +265,8 @@ class JobSpec(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     SUSPENDED_FIELD_NUMBER: _builtins.int
     FLOPS_PER_ITERATION_FIELD_NUMBER: _builtins.int
+    COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
+    NETWORK_SECONDS_FIELD_NUMBER: _builtins.int
     gpus_per_host: _builtins.int
     """At least 1. With gpus it is what they say: 0 or their number; answers have 0
     where hosts give different numbers.
@@ -285,6 +287,15 @@ class JobSpec(_message.Message):
     not told. Where no priority is told, it is the GPU intensity of the job, as in
     Crux (SIGCOMM 2024): these over the time that the busiest link of its NICs
     needs for the round; 1e15 for each second of it weigh 1.
+    """
+    compute_seconds: _builtins.float
+    """Seconds that it computes between two rounds of its collectives; 0: not told. Jobs that
+    tell it are advised when to begin where they share links that cannot carry both, see
+    Certificate.turns.
+    """
+    network_seconds: _builtins.float
+    """Seconds that such a round takes where nobody else communicates; 0: as long as the bytes
+    of its collectives take on their paths, which have to be told then.
     """
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -319,10 +330,12 @@ class JobSpec(_message.Message):
         gpus: _abc.Iterable[Global___HostGpus] | None = ...,
         suspended: _builtins.bool = ...,
         flops_per_iteration: _builtins.float = ...,
+        compute_seconds: _builtins.float = ...,
+        network_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parallelism", b"parallelism"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "flops_per_iteration", b"flops_per_iteration", "gpus", b"gpus", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "suspended", b"suspended", "traffic_class", b"traffic_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "compute_seconds", b"compute_seconds", "flops_per_iteration", b"flops_per_iteration", "gpus", b"gpus", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "network_seconds", b"network_seconds", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "suspended", b"suspended", "traffic_class", b"traffic_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from heddle_controller.model.fabric import Fabric, Floats, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
@@ -23,6 +24,7 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.search.search import LoadTarget
+from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy import ecmp
 from heddle_emulator.topology import clos
@@ -201,3 +203,19 @@ def test_of_equals_who_sends_most_is_served_best() -> None:
         own = plan.paths.take(np.flatnonzero(plan.paths.flow == most))
         assert plan.certificate.max_utilization == pytest.approx(3.0)
         assert loads[own.arcs].max() == pytest.approx(800.0), most
+
+
+def test_very_many_flows_that_have_few_ways_in_all() -> None:
+    """Some hundred flows over one spine, two phases each: one placement, planned and checked."""
+    fabric = clos(leaves=3, spines=1, nics_per_leaf=8, nics_per_host=2, uplink_gbps=400.0)
+    hosts = tuple(fabric.structure.nics_of_host)[2:9]
+    rounds = [
+        Collective(operation, Group.WORLD, 10**8)
+        for operation in (Operation.ALL_REDUCE, Operation.ALL_TO_ALL)
+    ]
+    flows = flows_of_job(Job("j", hosts, 2, collectives=tuple(rounds)), fabric)
+    assert len(flows) > 64
+    plan = solve(fabric, flows)
+    verify_plan(plan)
+    check_paths(plan)
+    check_certificate(plan)

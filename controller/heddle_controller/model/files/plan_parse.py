@@ -22,7 +22,14 @@ from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Str
 from heddle_controller.model.files.plan_records import Record
 from heddle_controller.model.files.records import LARGEST, short
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import AfterLoss, Certificate, Paths, Plan, TierCertificate
+from heddle_controller.model.plan import (
+    AfterLoss,
+    Certificate,
+    Paths,
+    Plan,
+    TierCertificate,
+    Turn,
+)
 
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
@@ -262,6 +269,19 @@ def _certificate(record: object, origin: str) -> Certificate:
             for tier in tiers
         ),
         after_loss=_after_loss(record.get("after_loss") or {}, origin),
+        turns=_turns(record.get("turns"), origin),
+    )
+
+
+def _turns(records: object, origin: str) -> tuple[Turn, ...] | None:
+    if records is None:
+        return None
+    if not isinstance(records, list) or not all(isinstance(one, Mapping) for one in records):
+        raise refuse(origin, "certificate", "turns must be a list of objects")
+    figures = ("shift_seconds", "pace_seconds", "saved")
+    return tuple(
+        Turn(str(one.get("job", "")), *(_figure(one, name, origin) for name in figures))
+        for one in records
     )
 
 

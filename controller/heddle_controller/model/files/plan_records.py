@@ -6,6 +6,7 @@ for a route is to cut its slice out.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,7 @@ Record = dict[str, Any]
 
 
 def certificate_record(certificate: Certificate) -> Record:
-    """A certificate as in plan.json; ``after_loss`` is there where it was worked out."""
+    """A certificate as in plan.json; ``after_loss`` and ``turns`` where they were worked out."""
     after_loss = {
         one.kind: {
             "worst_utilization": one.worst_utilization,
@@ -30,7 +31,7 @@ def certificate_record(certificate: Certificate) -> Record:
         }
         for one in certificate.after_loss
     }
-    return {
+    record = {
         "max_utilization": certificate.max_utilization,
         "lower_bound": certificate.lower_bound,
         "gap": certificate.gap,
@@ -38,6 +39,9 @@ def certificate_record(certificate: Certificate) -> Record:
         "tiers": {tier.tier: tier.max_utilization for tier in certificate.tiers},
         "tier_bounds": {tier.tier: tier.lower_bound for tier in certificate.tiers},
     } | ({"after_loss": after_loss} if after_loss else {})
+    if certificate.turns is not None:
+        record["turns"] = [asdict(one) for one in certificate.turns]
+    return record
 
 
 def state_records(fabric: Fabric) -> list[Record]:

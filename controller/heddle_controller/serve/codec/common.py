@@ -6,6 +6,7 @@ but these functions knows that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,7 +15,7 @@ from heddle.v1 import common_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import TrafficClass
-from heddle_controller.model.plan import Certificate
+from heddle_controller.model.plan import Certificate, Turn
 
 _FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
 """Seconds that a Timestamp may hold, less one as floats round; nanoseconds of a second."""
@@ -124,4 +125,19 @@ def certificate_to_pb(certificate: Certificate) -> pb.Certificate:
             )
             for one in certificate.after_loss
         ],
+        turns=None if certificate.turns is None else _turns_to_pb(certificate.turns),
+    )
+
+
+def _turns_to_pb(turns: Sequence[Turn]) -> pb.Turns:
+    return pb.Turns(
+        jobs=[
+            pb.Turn(
+                job=one.job,
+                shift_seconds=one.shift_seconds,
+                pace_seconds=one.pace_seconds,
+                saved=one.saved,
+            )
+            for one in turns
+        ]
     )

@@ -61,6 +61,8 @@ def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
         priority=spec.priority,
         suspended=spec.suspended,
         flops_per_iteration=spec.flops_per_iteration,
+        compute_seconds=spec.compute_seconds,
+        network_seconds=spec.network_seconds,
         traffic_class=common.class_from_pb(spec.traffic_class, f"{field}.traffic_class"),
         qps=spec.qps or 1,
     )
@@ -77,7 +79,7 @@ def _problems(spec: pb.JobSpec, field: str) -> list[Problem]:
         found += _gpu_problems(spec, field)
     elif not spec.gpus_per_host:
         found.append(Problem(f"{field}.gpus_per_host", "it is 0: give 1 or more"))
-    for name in ("priority", "flops_per_iteration"):
+    for name in ("priority", "flops_per_iteration", "compute_seconds", "network_seconds"):
         if not 0 <= (number := getattr(spec, name)) < float("inf"):
             reason = f"it is {number:g}: give a finite number, 0 or above"
             found.append(Problem(f"{field}.{name}", reason))
@@ -151,6 +153,8 @@ def job_to_pb(job: Job) -> pb.JobSpec:
         gpus=gpus_to_pb(job.gpus),
         suspended=job.suspended,
         flops_per_iteration=job.flops_per_iteration,
+        compute_seconds=job.compute_seconds,
+        network_seconds=job.network_seconds,
     )
 
 

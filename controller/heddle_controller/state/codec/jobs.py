@@ -58,6 +58,8 @@ def _job(fields: dict[str, Any]) -> Job:
         gpus=tuple(map(tuple, fields["gpus"])),
         suspended=fields["suspended"],
         flops_per_iteration=fields["flops_per_iteration"],
+        compute_seconds=fields["compute_seconds"],
+        network_seconds=fields["network_seconds"],
     )
 
 

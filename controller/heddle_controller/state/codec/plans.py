@@ -19,6 +19,7 @@ from heddle_controller.model.plan import (
     Paths,
     Plan,
     TierCertificate,
+    Turn,
 )
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.state.codec.container import DamagedError, pack
@@ -101,6 +102,7 @@ def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
             certificate.proof,
             [[t.tier, t.max_utilization, t.lower_bound] for t in certificate.tiers],
             [astuple(one) for one in certificate.after_loss],
+            None if certificate.turns is None else [astuple(one) for one in certificate.turns],
         ],
         "unrouted": list(plan.unrouted.items()),
         "notes": plan.notes,
@@ -123,13 +125,14 @@ def ports_of(columns: Mapping[str, Any]) -> NicPorts | None:
 
 def certificate_of(meta: dict[str, Any]) -> Certificate:
     """The certificate in what ``meta_of`` gave."""
-    worst, bound, proof, tiers, after_loss = meta["certificate"]
+    worst, bound, proof, tiers, after_loss, turns = meta["certificate"]
     return Certificate(
         worst,
         bound,
         proof,
         tuple(TierCertificate(*tier) for tier in tiers),
         tuple(AfterLoss(*one) for one in after_loss),
+        None if turns is None else tuple(Turn(*one) for one in turns),
     )
 
 

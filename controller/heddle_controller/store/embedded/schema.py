@@ -14,7 +14,7 @@ from heddle_controller.state.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 8
+VERSION = 9
 
 _TABLES = """
 CREATE TABLE leader (

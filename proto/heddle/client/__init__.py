@@ -20,6 +20,7 @@ from heddle.client.errors import (
 )
 from heddle.client.faces import AsyncClient, Client
 from heddle.client.operations import PLANNED, PROGRAMMED, SUSPENDED
+from heddle.client.turns import Turn
 
 __all__ = [
     "PLANNED",
@@ -38,6 +39,7 @@ __all__ = [
     "NotFound",
     "PreconditionFailed",
     "TimedOut",
+    "Turn",
     "Unavailable",
     "Unreachable",
     "Violation",

@@ -170,6 +170,7 @@ class Client:
     replace_hosts = _blocking(Operations.replace_hosts)
     resize_job = _blocking(Operations.resize_job)
     correct_job = _blocking(Operations.correct_job)
+    tell_drift = _blocking(Operations.tell_drift)
     suspend_job = _blocking(Operations.suspend_job)
     resume_job = _blocking(Operations.resume_job)
     get_job = _blocking(Operations.get_job)

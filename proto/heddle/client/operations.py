@@ -184,6 +184,20 @@ class Operations:
         """
         return await self._revise(job, lambda spec: revise.corrected(spec, before, after))
 
+    async def tell_drift(self, job: str, seconds: float) -> placement_pb2.Job:
+        """Say that an iteration of a job takes longer than told, by so many seconds.
+
+        What drifts is taken for computing. Turns are worked out anew for it.
+
+        Args:
+            job: Its name, the last part.
+            seconds: Below 0: it takes less.
+
+        Raises:
+            InvalidRequest: it tells no ``compute_seconds``, or none would be left.
+        """
+        return await self._revise(job, lambda spec: revise.drifted(spec, seconds))
+
     async def _revise(
         self,
         job: str,

@@ -94,6 +94,20 @@ def corrected(
     return found
 
 
+def drifted(spec: pb.JobSpec, seconds: float) -> pb.JobSpec:
+    """The same, computing for so much longer in an iteration, or less.
+
+    Raises:
+        InvalidRequest: it tells no ``compute_seconds``, or none would be left.
+    """
+    found = _copy(spec)
+    found.compute_seconds += seconds
+    if not (spec.compute_seconds and found.compute_seconds > 0):
+        told = f"it is {spec.compute_seconds:g}, and drifted by {seconds:g}"
+        raise _refused("compute_seconds", f"{told}: tell how long the job computes")
+    return found
+
+
 def suspended(spec: pb.JobSpec, *, rests: bool) -> pb.JobSpec:
     """The same, at rest or not."""
     found = _copy(spec)

@@ -55,16 +55,23 @@ def put(address: str) -> None:
         client.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(FABRIC, "pod")))
 
 
-async def test_the_example_of_the_page_runs(tmp_path: Path, capsys: Any) -> None:
-    """As it stands there, against a controller and its agents; the job is programmed and goes."""
-    (example,) = EXAMPLE.findall(await asyncio.to_thread(README.read_text))
+async def test_the_examples_of_the_page_run(tmp_path: Path, capsys: Any) -> None:
+    """As it stands there, against a controller and its agents; the job is programmed and goes.
+
+    So does the training loop, which nobody gives a turn.
+    """
+    example, loop = EXAMPLE.findall(await asyncio.to_thread(README.read_text))
     assert len(example.strip().splitlines()) <= 12
+    batches: list[int] = []
     async with controlling(tmp_path) as controller:
         await asyncio.to_thread(put, controller.address)
         async with Fleet(FABRIC, [controller.address], name=NAME) as fleet:
             await fleet.connected(PATIENCE)
             text = example.replace("127.0.0.1:7400", controller.address)
             await asyncio.to_thread(exec, text, {})
+            text = loop.replace("127.0.0.1:7400", controller.address)
+            await asyncio.to_thread(exec, text, {"data": range(3), "train": batches.append})
+            assert batches == [0, 1, 2]
             assert capsys.readouterr().out == ""
             async with AsyncClient(controller.address) as client:
                 assert await client.list_jobs() == []

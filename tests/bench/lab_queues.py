@@ -61,7 +61,7 @@ def _queues(port: Port, mbit: float, flows: Sequence[ProbeFlow]) -> Iterator[str
         yield f"class add {on} parent 1:1 classid 1:{name} htb rate {own}bit {limits} prio 1"
         yield f"qdisc add {on} parent 1:{name} handle {name}: pfifo limit {QUEUE_PACKETS}"
         yield (
-            f"filter add {on} parent 1: protocol ip prio 2 u32"
+            f"filter add {on} parent 1: protocol ip prio 3 u32"
             f" match ip src {flow.source}/32 match ip dst {flow.destination}/32"
             f" match ip sport {flow.source_port} 0xffff flowid 1:{name}"
         )

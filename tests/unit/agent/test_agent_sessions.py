@@ -147,14 +147,15 @@ async def test_one_controller_by_two_addresses_has_one_session() -> None:
     """The one that was replaced stands by, and dials again once the other is over."""
     one = Controller()
     one.accept.controller_instance = "i1"
-    async with listening(one), _at(one, "127.0.0.3", one.port):
+    async with listening(one):
         addresses = (one.address, f"127.0.0.3:{one.port}")
         async with running(*addresses, options=QUICK) as leaf:
-            await until(lambda: len(one.streams) == 2, "both to be tried")
-            await until(lambda: leaf.agent.sessions.connected == 2)
-            one.streams[0].closing.set()  # as a controller does, when another takes its place
             await until(lambda: leaf.agent.sessions.connected == 1)
-            await asyncio.sleep(4 * QUICK.backoff.longest)  # in which it would have come again
-            assert one.attempts == 2
-            one.streams[1].closing.set()
-            await until(lambda: len(one.streams) >= 3, "another session")
+            async with _at(one, "127.0.0.3", one.port):
+                await until(lambda: leaf.agent.sessions.connected == 2)
+                one.streams[0].closing.set()  # as a controller does, when another takes its place
+                await until(lambda: leaf.agent.sessions.connected == 1)
+                await asyncio.sleep(4 * QUICK.backoff.longest)  # in which it would have come again
+                assert one.attempts == 2
+                one.streams[1].closing.set()
+                await until(lambda: len(one.streams) >= 3, "another session")

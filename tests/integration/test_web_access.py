@@ -318,13 +318,19 @@ async def test_a_thousand_connections_leave_the_api_alone(tmp_path: Path) -> Non
                         return
 
 
-def test_plain_text_stays_on_this_host(tmp_path: Path) -> None:
-    """An address that others reach is refused without TLS, and one that is taken with the cure."""
+def test_settings_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> None:
+    """An address that others reach is refused without TLS, one that is taken with the cure.
+
+    So is a file where reports are to be.
+    """
 
     async def starts(terms: WebTerms) -> None:
         async with web(tmp_path, terms):
             pass
 
+    (tmp_path / "file.html").write_text("")
+    with pytest.raises(Exception, match="is no folder: name the folder that"):
+        asyncio.run(starts(replace(OPEN, reports=tmp_path / "file.html")))
     with pytest.raises(Exception, match="give --tls-cert and --tls-key"):
         asyncio.run(starts(replace(OPEN, host="0.0.0.0")))
     with (

@@ -67,12 +67,15 @@ class WebServer:
         """Bind the port.
 
         Raises:
-            InputError: the address cannot be had, plain text would leave this host, or a TLS file
-                cannot be used.
+            InputError: the address cannot be had, plain text would leave this host, a TLS file
+                cannot be used, or the reports' folder is a file.
         """
         if terms.tls is None and not terms.insecure and not is_loopback(terms.host):
             cure = "give --tls-cert and --tls-key, or say --insecure to serve plain text to others"
             raise refuse("settings", "web_host", f"{terms.host} is reachable by others: {cure}")
+        if terms.reports is not None and terms.reports.exists() and not terms.reports.is_dir():
+            cure = "name the folder that heddle-emulator drill --report writes"
+            raise refuse("settings", "web_reports", f"{terms.reports} is no folder: {cure}")
         access = Access(terms.admission, Budget(terms.allowance))
         self._tls = terms.tls
         if terms.tls is not None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from heddle_controller.serve.codec.job import job_to_pb
 from tests.support.depth import examples
 from tests.support.serving import Serving, serving
 from tests.support.store_samples import job
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import wait_until
 
 NOW = 1_790_000_000.0
 
@@ -125,13 +123,6 @@ async def _certify(s: Serving, *turns: model.Turn) -> None:
     await s.store.certify("f1", epoch=s.epoch, generation=done.generation, certificate=certificate)
 
 
-async def _until(reached: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not await asyncio.to_thread(reached):
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.01)
-
-
 async def test_a_loop_follows_the_turns_of_plans_and_tells_drift(tmp_path: Path) -> None:
     """It waits from when the certificate says so, goes by new turns, and stops with the last."""
     async with serving(tmp_path) as s:
@@ -154,7 +145,7 @@ async def test_a_loop_follows_the_turns_of_plans_and_tells_drift(tmp_path: Path)
                     waits.now += 1.0
                     return min(since, pace - since) < 1e-6 and since % 1 < 1e-6
 
-                await _until(on_time, f"turns every {pace} s")
+                await asyncio.to_thread(wait_until, on_time, f"turns every {pace} s")
             for length in (1.5, 1.8):
                 for _ in range(WINDOW):
                     with turn:
@@ -163,10 +154,12 @@ async def test_a_loop_follows_the_turns_of_plans_and_tells_drift(tmp_path: Path)
             def told() -> float:
                 return client.get_job("j1").spec.compute_seconds
 
-            await _until(lambda: told() != 1.0, "a drift that is told")
+            await asyncio.to_thread(wait_until, lambda: told() != 1.0, "a drift that is told")
             assert await asyncio.to_thread(told) == pytest.approx(1.3)
             await _certify(s)
-            await _until(lambda: turn.wait() == 0.0 == turn.wait(), "no turn any more")
+            await asyncio.to_thread(
+                wait_until, lambda: turn.wait() == 0.0 == turn.wait(), "no turn any more"
+            )
             turn.close()
 
 

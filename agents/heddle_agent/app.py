@@ -31,6 +31,7 @@ from heddle_agent.watch import (
     LinkWatch,
     ManualLinks,
     Port,
+    PortReports,
     find_ports,
 )
 
@@ -68,7 +69,22 @@ def link_watch(settings: Settings) -> LinkWatch:
         find_ports(settings.interfaces, settings.switch),
         probe_seconds=settings.probe_milliseconds / 1000,
         patience=HoldDown(memory=settings.flap_memory_seconds),
+        reports=_reports(settings),
     )
+
+
+def _reports(settings: Settings) -> PortReports | None:
+    if settings.fib != "sonic":
+        return None
+    try:
+        from heddle_agent.watch.sonic import SonicPortReports  # noqa: PLC0415 - as in _sonic
+    except ImportError as error:
+        raise ValueError(_no_client(error)) from error
+    return SonicPortReports(settings.sonic_redis)
+
+
+def _no_client(error: ImportError) -> str:
+    return f"--fib sonic needs a Redis client ({error}): install heddle-agent[sonic]"
 
 
 def backend(settings: Settings, links: LinkWatch) -> Fib:
@@ -88,9 +104,7 @@ def _sonic(settings: Settings, links: KernelLinks) -> Fib:
     try:
         from heddle_agent.fib import sonic  # noqa: PLC0415 - other switches have no Redis client
     except ImportError as error:
-        raise ValueError(
-            f"--fib sonic needs a Redis client ({error}): install heddle-agent[sonic]"
-        ) from error
+        raise ValueError(_no_client(error)) from error
     found = [port for port in links.ports if port.hop.address]
     try:
         return sonic.SonicFib(

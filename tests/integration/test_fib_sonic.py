@@ -61,7 +61,7 @@ def test_an_entry_is_a_rule_as_sonic_documents_it(switch: SonicSwitch) -> None:
             "SRC_IP,DST_IP,IP_PROTOCOL,SRC_IPV6,DST_IPV6,NEXT_HEADER,L4_SRC_PORT,L4_DST_PORT"
         ),
         "ACTIONS@": "PACKET_ACTION,REDIRECT_ACTION",
-        "BIND_POINTS@": "PORT",
+        "BIND_POINTS@": "PORT,PORTCHANNEL",
     }
     table = config.hgetall("ACL_TABLE|HEDDLE")
     assert (table["type"], table["stage"]) == ("HEDDLE", "ingress")

@@ -1,11 +1,12 @@
 """Links as the kernel and the far end know them: carrier, probes, and patience with both.
 
     netlink says carrier lost or back  --+
-                                         +-> Damper -> ObservationQueue -> agent
+    the switch's own databases say so  --+-> Damper -> ObservationQueue -> agent
     probes unanswered, or again answered +
 
 The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
-seen up when it has carrier and its neighbour answers. Down is passed on at once; up once the link
+seen up when it has carrier, no database of the switch says otherwise (``reports``), and its
+neighbour answers. Down is passed on at once; up once the link
 has held (``damping``) and routing uses it again, if it ever did (``routing``). Some probes lost,
 but not all, or packets received in error (``errors``), is a grey link, and one that carries less
 than it is meant for while packets wait (``rates``), or whose ends have agreed on less, is a slow
@@ -35,6 +36,7 @@ from heddle_agent.watch.monitored_link import FLAPPING, GREY, SLOW, LinkVerdict,
 from heddle_agent.watch.observation_queue import ObservationQueue
 from heddle_agent.watch.ports import Port, alias_of
 from heddle_agent.watch.probe import Prober, Target, open_sockets
+from heddle_agent.watch.reports import PortReports
 from heddle_agent.watch.routing import LONGEST_SECONDS, Routing
 from heddle_agent.watch.routing import LOOK_SECONDS as ROUTING_SECONDS
 
@@ -54,9 +56,11 @@ class KernelLinks:
         *,
         probe_seconds: float = 0.0,
         patience: HoldDown | None = None,
+        reports: PortReports | None = None,
     ) -> None:
         """``probe_seconds`` is the interval of probes, 0 for none.
 
+        ``reports`` tells what the switch's own databases say of interfaces, where it has any.
         ValueError if probes are wanted and this process may not send them.
         """
         self.next_hops: Sequence[NextHop] = [port.hop for port in ports]
@@ -76,6 +80,7 @@ class KernelLinks:
             )
             for port in ports
         ]
+        self._reports = reports
         self._routing = Routing(line.link for line in self._lines)
         self._at = {port.index: row for row, port in enumerate(ports)}
         self._board = ObservationQueue(line.link for line in self._lines)
@@ -103,6 +108,10 @@ class KernelLinks:
         events = rtnetlink.LinkSocket()
         self._carriers = Carriers()
         loop.add_reader(events, self._events, events)
+        reporting = None
+        if self._reports is not None:
+            names = [line.interface for line in self._lines]
+            reporting = loop.create_task(self._reports.watch(names, self._reported))
         try:
             self._look()  # what changed before the socket was open
             self._ask()
@@ -114,6 +123,8 @@ class KernelLinks:
             async for step in self._board.changes():
                 yield step
         finally:
+            if reporting is not None:
+                reporting.cancel()
             loop.remove_reader(events)
             events.close()
             if self._prober is not None:
@@ -186,7 +197,16 @@ class KernelLinks:
 
     def _carrier(self, row: int, line: MonitoredLink, *, carries: bool) -> None:
         line.carries = carries
-        if not carries and self._prober is not None and row in self._prober.links:
+        self._linked(row, line)
+
+    def _reported(self, interface: str, up: bool) -> None:  # noqa: FBT001 - as PortReports calls it
+        for row, line in enumerate(self._lines):
+            if line.interface == interface and line.reported != up:
+                line.reported = up
+                self._linked(row, line)
+
+    def _linked(self, row: int, line: MonitoredLink) -> None:
+        if not line.linked and self._prober is not None and row in self._prober.links:
             liveness = self._prober.links[row]
             liveness.cut()
             line.answers, line.grey = liveness.alive, liveness.grey
@@ -239,7 +259,7 @@ class KernelLinks:
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None
-        if not line.damper.up and line.carries and line.answers:
+        if not line.damper.up and line.seen_up:
             line.timer = loop.call_at(line.damper.until, self._update, line)
         if line.awaits_routing and line.damper.up:
             self._await_routing(line)

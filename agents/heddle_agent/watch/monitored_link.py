@@ -32,9 +32,12 @@ class MonitoredLink:
     index: int
     """Of the interface; 0 while it is not there."""
     carries: bool
+    """Whether the kernel says that it has carrier."""
     damper: Damper
     gbps: float = 0.0
     """What the link is meant for; 0 where nobody has said."""
+    reported: bool = True
+    """Whether the switch's own databases do not say that it is down."""
     answers: bool = True
     grey: bool = False
     loss: float = 0.0
@@ -58,6 +61,16 @@ class MonitoredLink:
         self.sending = RateShare(self.gbps)
 
     @property
+    def linked(self) -> bool:
+        """Whether nobody at this end says that it is down."""
+        return self.carries and self.reported
+
+    @property
+    def seen_up(self) -> bool:
+        """Whether it is up at both ends, as far as anybody knows."""
+        return self.linked and self.answers
+
+    @property
     def lost(self) -> float:
         """Share of packets lost, as far as anybody knows."""
         return max(self.loss, self.errors)
@@ -78,9 +91,9 @@ class MonitoredLink:
     def judge(self, now: float) -> None:
         """Form an verdict from what is known."""
         before = self.damper.up
-        self.damper.seen(up=self.carries and self.answers, now=now)
+        self.damper.seen(up=self.seen_up, now=now)
         if before and not self.damper.up:
             self.awaits_routing = 0.0
-            self.why = PROBE if self.carries else CARRIER
+            self.why = PROBE if self.linked else CARRIER
         if self.damper.flapping:
             self.why = FLAPPING

@@ -20,7 +20,7 @@ TYPE_KEY = f"ACL_TABLE_TYPE|{TABLE}"
 TYPE = {
     "MATCHES@": "SRC_IP,DST_IP,IP_PROTOCOL,SRC_IPV6,DST_IPV6,NEXT_HEADER,L4_SRC_PORT,L4_DST_PORT",
     "ACTIONS@": "PACKET_ACTION,REDIRECT_ACTION",
-    "BIND_POINTS@": "PORT",
+    "BIND_POINTS@": "PORT,PORTCHANNEL",
 }
 TABLE_KEY = f"ACL_TABLE|{TABLE}"
 RULES = f"ACL_RULE|{TABLE}|"
@@ -35,6 +35,8 @@ ROOM_FIELD = "crm_stats_acl_entry_available"
 """COUNTERS_DB: rules for which a table of the chip has room."""
 NOTES_KEY = "HEDDLE_RULES"
 """STATE_DB: a field for each rule, ours alone: the names behind its numbers."""
+PORT_STATES, UP = ("admin_status", "oper_status"), "up"
+"""APPL_DB: fields of ``PORT_TABLE`` and ``LAG_TABLE``, and what they say of a port that is up."""
 REDIRECT, ACTION = "REDIRECT_ACTION", "PACKET_ACTION"
 EXACT_PRIORITY, PAIR_PRIORITY = 9000, 8000
 _UDP = 17
@@ -53,6 +55,17 @@ class Exit:
     def redirect(self) -> str:
         """As a rule names it."""
         return f"{self.address}@{self.interface}"
+
+
+def port_key(interface: str) -> str:
+    """APPL_DB: the key of a port or of a portchannel."""
+    table = "LAG_TABLE" if interface.startswith("PortChannel") else "PORT_TABLE"
+    return f"{table}:{interface}"
+
+
+def channel_of(interface: str) -> str:
+    """The channel of the notifications of that key."""
+    return f"__keyspace@{APPL_DB}__:{port_key(interface)}"
 
 
 def table_fields(ports: str) -> dict[str, str]:

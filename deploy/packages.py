@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 FOLDER = Path(__file__).resolve().parent / "packages"
 LISTS = {
     "agent": "heddle-agent",
+    "sonic": "heddle-agent[sonic]",
     "controller": "heddle-controller[web]",
     "emulator": "heddle-emulator",
     "kubernetes": "heddle-kubernetes",

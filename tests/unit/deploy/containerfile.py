@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "deploy" / "images"
-NAMES = ("agent", "controller", "emulator", "kubernetes")
+NAMES = ("agent", "controller", "emulator", "kubernetes", "sonic")
 KNOWN = {
     "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "RUN",
     "USER", "VOLUME", "WORKDIR",

@@ -55,13 +55,20 @@ def test_what_is_installed_here_is_what_the_lock_names() -> None:
 
 
 def test_a_switch_is_sent_no_solver_and_no_database_client() -> None:
-    """What agent and cluster pull in, near or far, has none of these; the controller has all."""
+    """What agent and cluster pull in, near or far, has none of these; the controller has all.
+
+    SONiC's databases are a Redis on the switch, so the agent there gets the client of it, alone.
+    """
     assert not (listed("agent") | listed("kubernetes")) & NOT_ON_A_SWITCH
     assert listed("agent") < listed("controller")
+    assert listed("sonic") & NOT_ON_A_SWITCH == {"redis"}
+    assert listed("agent") < listed("sonic")
     assert listed("controller") >= NOT_ON_A_SWITCH
 
 
-@pytest.mark.parametrize("name", ["agent", "build", "controller", "emulator", "kubernetes"])
+@pytest.mark.parametrize(
+    "name", ["agent", "build", "controller", "emulator", "kubernetes", "sonic"]
+)
 def test_the_part_of_the_lock_is_whole_and_hashed(name: str) -> None:
     """Every listed package, no other, each with the lock's own versions and hashes."""
     done = run("subset.py", LOCK, DEPLOY / "packages" / f"{name}.txt")

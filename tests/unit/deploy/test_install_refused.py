@@ -22,7 +22,7 @@ def install(*arguments: str | Path, **variables: str) -> tuple[int, str]:
 
 def test_an_unknown_distribution_is_refused(tmp_path: Path) -> None:
     """One line with what can be installed, status 2, and nothing is made."""
-    said = "install: say what to install: agent, controller, emulator or kubernetes\n"
+    said = "install: say what to install: agent, sonic, controller, emulator or kubernetes\n"
     assert install("switch", tmp_path / "there") == (2, said)
     assert install() == (2, said)
     assert not (tmp_path / "there").exists()

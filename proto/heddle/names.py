@@ -1,4 +1,4 @@
-"""The order of names that people expect."""
+"""How names are sorted, and how a link is named, for people."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
         parts[place] = parts[place].lstrip("0")
     sized = [(len(part) if place % 2 else 0, part) for place, part in enumerate(parts)]
     return sized, name  # the name itself tells "n1" from "n01"
+
+
+def link_name(source: str, target: str, key: object = "") -> str:
+    """A link as all commands take and show it: ``A,B``, or ``A,B,KEY`` with a key."""
+    return f"{source},{target}" + (f",{key}" if key != "" else "")

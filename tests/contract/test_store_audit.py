@@ -47,7 +47,7 @@ WRITES: dict[str, tuple[Any, str, str]] = {
     "put_fabric new": (lambda s, r: s.put_fabric("f2", clos(), request=r), "fabrics/f2", "a"),
     "set_link_state": (
         lambda s, r: s.set_link_state("f1", LinkName("s0", "l0"), State.DOWN, request=r),
-        "fabrics/f1/links/l0-s0#0",
+        "fabrics/f1/links/l0,s0,0",
         "ba",
     ),
     "set_switch_state": (
@@ -136,7 +136,7 @@ async def test_what_a_person_reads(world: StoreWorld) -> None:
     entry = await newest(store)
     assert [orjson.loads(side)["qps"] for side in (entry.before, entry.after)] == [1, 7]
     await store.put_fabric("f1", clos().with_links({0: State.DRAINED}))
-    assert orjson.loads((await newest(store)).after)["links"] == {"n0.0-l0#0": "DRAINED"}
+    assert orjson.loads((await newest(store)).after)["links"] == {"n0.0,l0,0": "DRAINED"}
     await store.set_overlay("f1", withdrawn=True)
     assert orjson.loads((await newest(store)).after) == {"overlay": "withdrawn"}
     await store.close()

@@ -39,7 +39,7 @@ async def test_who_did_what(tmp_path: Path) -> None:
         assert listed.code == 0, listed.err
         last = listed.lines[-1]
         assert last[0] == "3"
-        assert {"local", "127.0.0.1", "set_link_state", "fabrics/f1/links/l0-s0#0"} <= set(last)
+        assert {"local", "127.0.0.1", "set_link_state", "fabrics/f1/links/l0,s0,0"} <= set(last)
         assert '{"admin_state":"DRAINED"}' in last
         mark = listed.err.split()[1]
         assert mark.startswith("3:")

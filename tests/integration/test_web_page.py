@@ -288,7 +288,7 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         link = int(np.flatnonzero(POD.structure.nodes.kind[POD.structure.links.a] != 0)[0])
         await steps.do(Step(0.0, StepKind.CUT, (cable_name(POD, link),)))
         given.fleet.converge()
-        ends = POD.link_label(link).split("-")
+        ends = POD.link_name(link).split(",")
         await page.until("document.querySelector('#down li')")
         told = await page.does("document.querySelector('#down').textContent")
         assert all(end in told for end in ends)

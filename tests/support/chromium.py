@@ -19,6 +19,20 @@ SECONDS = 120.0
 """No measure of speed: a limit for machines that do much else."""
 
 
+_STANDING = """(async () => {
+  for (let before = [NaN, NaN]; ; ) {
+    const one = document.querySelector(%s);
+    one?.scrollIntoView();
+    await new Promise(requestAnimationFrame);
+    const box = one?.getClientRects()[0];
+    const now = box ? [box.left + box.width / 2, box.top + box.height / 2] : [NaN, NaN];
+    if (now.every((place, axis) => place === before[axis])) return now;
+    before = now;
+  }
+})()"""
+"""Where the middle of an element is, once two frames have it at the same place."""
+
+
 class Page:
     """One page in a browser of its own."""
 
@@ -96,14 +110,10 @@ class Page:
         raise AssertionError(f"never: {script}\n{text}\n{self.console}")
 
     async def click(self, selector: str) -> None:
-        """Click on the middle of an element, as a mouse does."""
+        """Click on the middle of an element, as a mouse does, once it stands still."""
         name = json.dumps(selector)
         await self.until(f"document.querySelector({name})")
-        x, y = await self.does(
-            f"(() => {{ const one = document.querySelector({name}); one.scrollIntoView();"
-            "const box = one.getClientRects()[0];"
-            "return [box.left + box.width / 2, box.top + box.height / 2]; })()"
-        )
+        x, y = await self.does(_STANDING % name)
         for kind in ("mousePressed", "mouseReleased"):
             await self.send(
                 "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1

@@ -14,6 +14,8 @@ from functools import partial
 from itertools import count, repeat
 from typing import NamedTuple, Self, TypeAlias
 
+from heddle.names import link_name
+
 ANY_PORT = 0
 
 Match: TypeAlias = tuple[str, str, int, int]
@@ -55,7 +57,7 @@ class Link(NamedTuple):
         return cls(one, other, key) if one <= other else cls(other, one, key)
 
     def __str__(self) -> str:
-        return f"{self.source}–{self.target} key {self.key}"
+        return link_name(self.source, self.target, self.key)
 
 
 Risks: TypeAlias = tuple[tuple[Link, ...], tuple[Link, ...]]

@@ -12,7 +12,7 @@ from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup
-from heddle_controller.cli.options import last_part, link_text, with_client
+from heddle_controller.cli.options import last_part, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
 from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchable
 from heddle_controller.serve.codec import common
@@ -93,7 +93,7 @@ def _echo_job(answer: pb.JobExamination) -> None:
         "plan": answer.generation or "none yet",
     }
     if slowest.flow:
-        link = link_text(slowest.link.source, slowest.link.target, slowest.link.key)
+        link = ref_text(slowest.link)
         pairs["slowest flow"] = slowest.flow
         pairs["path"] = "; ".join(" ".join(path.nodes) for path in route.paths) or "none"
         pairs["limited by"] = (

@@ -12,7 +12,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.common_pb2 import STATE_DRAINED, State
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, Failure
-from heddle_controller.cli.options import WHAT, link_ref, link_text, with_client
+from heddle_controller.cli.options import WHAT, link_ref, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json
 
 NAMED = 5
@@ -115,7 +115,7 @@ def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:
     for job in answer.jobs:
         was, now = job.before, job.after
         if now.share < was.share and not now.unrouted_count > was.unrouted_count:
-            link = link_text(now.link.source, now.link.target, now.link.key)
+            link = ref_text(now.link)
             yield (
                 f"{_job(job.job)}: its slowest flow, {now.flow}, would get {now.share:.1%} of its "
                 f"demand instead of {was.share:.1%}, as {link} would be {now.utilization:.1%} full"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from heddle.names import link_name
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.fabric_import import (
@@ -24,7 +25,6 @@ from heddle_controller.cli.options import (
     STATES,
     last_part,
     link_ref,
-    link_text,
     state_word,
     with_client,
 )
@@ -104,7 +104,7 @@ def show_fabric(client: Terms, *, links: bool) -> None:
 def _echo_links(links: Sequence[pb.Link]) -> None:
     rows = [
         (
-            link_text(link.source, link.target, link.key),
+            link_name(link.source, link.target, link.key),
             f"{link.gbps:g}",
             state_word(link.admin_state),
             state_word(link.oper_state),
@@ -177,7 +177,7 @@ def _event_line(event: pb.FabricEvent) -> str:
         case "link":
             link = event.link
             wanted, observed = state_word(link.admin_state), state_word(link.oper_state)
-            name = link_text(link.source, link.target, link.key)
+            name = link_name(link.source, link.target, link.key)
             return f"link {name} wanted {wanted}, observed {observed}"
         case "node":
             return f"switch {event.node.id} wanted {state_word(event.node.admin_state)}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from heddle.names import link_name
 from heddle.v1 import common_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
@@ -92,14 +93,9 @@ def link_ref(text: str) -> common_pb2.LinkRef:
     return common_pb2.LinkRef(source=parts[0], target=parts[1], key=parts[2] if parts[2:] else "")
 
 
-def link_text(source: str, target: str, key: str) -> str:
-    """``A,B,KEY``, as ``link_ref`` takes it."""
-    return f"{source},{target},{key}"
-
-
 def ref_text(link: common_pb2.LinkRef) -> str:
-    """The same of a link that a message names."""
-    return link_text(link.source, link.target, link.key)
+    """``A,B,KEY``, as ``link_ref`` takes it."""
+    return link_name(link.source, link.target, link.key)
 
 
 def last_part(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from heddle.v1 import common_pb2, plan_pb2
-from heddle_controller.cli.options import last_part, link_text, ref_text
+from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo_pairs, echo_table
 from heddle_controller.model.plan import AfterLoss, Turn
 from heddle_controller.serve.codec import common
@@ -164,7 +164,7 @@ def echo_explanation(answer: plan_pb2.ExplainFlowResponse) -> None:
     rows = [
         (
             hop.path,
-            link_text(hop.link.source, hop.link.target, hop.link.key),
+            ref_text(hop.link),
             f"{hop.load_gbps:g}/{hop.capacity_gbps:g}",
             f"{hop.load_gbps / hop.capacity_gbps:.3f}",
             hop.other_flow_count,

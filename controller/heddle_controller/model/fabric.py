@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from heddle.names import natural
+from heddle.names import link_name, natural
 from heddle_controller.model import arrays
 from heddle_controller.model.reach import Reach
 
@@ -424,19 +424,12 @@ class Fabric:
         keys = self.structure.links.key
         return tuple(r for r in rows if key is None or str(keys[r]) == str(key))
 
-    def link_label(self, row: int) -> str:
-        """A link in words: ``leaf1-spine2``, with ``#key`` where links run parallel."""
+    def link_name(self, row: int) -> str:
+        """``A,B``, as commands take it, and ``,KEY`` where links run parallel."""
         links, ids = self.structure.links, self.structure.nodes.ids
         a, b = int(links.a[row]), int(links.b[row])
         parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
-        return f"{ids[a]}-{ids[b]}" + (f"#{links.key[row]}" if parallel else "")
-
-    def link_argument(self, row: int) -> str:
-        """A link as commands take it: ``A,B``, and ``,KEY`` where links run parallel."""
-        links, ids = self.structure.links, self.structure.nodes.ids
-        a, b = int(links.a[row]), int(links.b[row])
-        parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
-        return ",".join([ids[a], ids[b], *([str(links.key[row])] if parallel else [])])
+        return link_name(ids[a], ids[b], links.key[row] if parallel else "")
 
     def rows_of_kind(self, *kinds: NodeKind) -> Ints:
         """Node rows of the given kinds, ascending."""

@@ -85,7 +85,7 @@ def _of_fabrics(before: Fabric | None, after: Fabric) -> list[Cause]:
         return [Cause(CauseKind.FABRIC_PUT)]
     links = before.link_state, after.link_state
     nodes = before.node_state, after.node_state
-    link, ids = after.link_argument, after.structure.nodes.ids
+    link, ids = after.link_name, after.structure.nodes.ids
     return [
         *_named(CauseKind.LINK_LOST, _rows(*links), link),
         *_named(CauseKind.LINK_BACK, _rows(*reversed(links)), link),

@@ -134,7 +134,7 @@ def _way(plan: Plan, arcs: Ints) -> str:
 
 
 def _label(plan: Plan, arc: int) -> str:
-    return plan.fabric.link_label(arc >> 1)
+    return plan.fabric.link_name(arc >> 1)
 
 
 def _shared(plan: Plan, hop: HopLoad) -> str:
@@ -173,7 +173,7 @@ def _drained(plan: Plan, path: int) -> str:
     drained = links[plan.fabric.effective[links] == State.DRAINED].tolist()
     if not drained:
         return ""
-    return f"It stays on {plan.fabric.link_label(drained[0])}, which is drained, as its only way."
+    return f"It stays on {plan.fabric.link_name(drained[0])}, which is drained, as its only way."
 
 
 def _backup(plan: Plan, path: int) -> str:
@@ -183,7 +183,7 @@ def _backup(plan: Plan, path: int) -> str:
     shared = np.intersect1d(arcs[1:-1] >> 1, spare[1:-1] >> 1).tolist()
     if not shared:
         return f"Should it break, packets turn to {_way(plan, spare)} at once."
-    label = plan.fabric.link_label(shared[0])
+    label = plan.fabric.link_name(shared[0])
     return (
         f"Should it break off {label}, packets turn to {_way(plan, spare)} at once; the loss of "
         f"{label} itself is for the underlay."

@@ -118,7 +118,7 @@ def _state_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
 
 
 def _link(plan: Plan, paths: Paths, at: int) -> str:
-    return plan.fabric.link_label(int(paths.arcs[at]) >> 1)
+    return plan.fabric.link_name(int(paths.arcs[at]) >> 1)
 
 
 def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:

@@ -215,7 +215,7 @@ def _trial(name: str, before: Plan, after: Plan) -> Trial:
     own = np.unique(paths.arcs[uses])
     shared = np.isin(paths.arcs[~uses] >> 1, own >> 1).any()
     used = utilization(fabric, after.loads)[own]
-    fullest = fabric.link_argument(int(own[int(used.argmax())]) >> 1) if len(own) else ""
+    fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
     return Trial(
         score=now[name],
         costs=tuple(costs[:MAX_TOLD]),

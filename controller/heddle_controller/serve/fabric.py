@@ -13,6 +13,7 @@ import numpy as np
 from grpc import aio
 from typing_extensions import override
 
+from heddle.names import link_name
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
@@ -158,8 +159,9 @@ class FabricService(FabricServiceServicer):
             raise refuse("request", "link", reason)
         record = await self._store.get_fabric(fabric)
         if not record.fabric.find_links(link.source, link.target, link.key or None):
-            key = f"#{link.key}" if link.key else ""
-            raise NotFound(f"link {link.source}-{link.target}{key} of fabrics/{fabric}")
+            raise NotFound(
+                f"link {link_name(link.source, link.target, link.key)} of fabrics/{fabric}"
+            )
         return record.link(common.find_link(record.fabric, link, "link")).link
 
     @override

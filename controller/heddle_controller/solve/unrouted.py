@@ -109,7 +109,7 @@ class Reasons:
         if not len(links):
             return "there are no links that could lead further"
         named = [
-            f"{fabric.link_label(row)} is {State(int(fabric.effective[row])).name.lower()}"
+            f"{fabric.link_name(row)} is {State(int(fabric.effective[row])).name.lower()}"
             for row in np.sort(links)[:MOST_NAMED].tolist()
         ]
         more = f", and {len(links) - MOST_NAMED} more" if len(links) > MOST_NAMED else ""

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 
 from heddle.gpus import gpu_ranges
+from heddle.names import link_name
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.jobs import job_json
@@ -55,8 +56,9 @@ def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
     links = np.flatnonzero(fabric.link_state != State.UP).tolist()
     nodes = np.flatnonzero(fabric.node_state != State.UP).tolist()
     ends = [
-        f"{ids[int(content.links.a[row])]}-{ids[int(content.links.b[row])]}"
-        f"#{content.links.key[row]}"
+        link_name(
+            ids[int(content.links.a[row])], ids[int(content.links.b[row])], content.links.key[row]
+        )
         for row in links[:_NAMED]
     ]
     return _text(

@@ -16,6 +16,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, Floats, LinkKey, State
 from heddle_controller.model.job import Gpus, Job, held_of
@@ -45,7 +46,7 @@ class LinkName:
     key: LinkKey = 0
 
     def __str__(self) -> str:
-        return f"{self.source}-{self.target}#{self.key}"
+        return link_name(self.source, self.target, self.key)
 
 
 @dataclass(frozen=True, slots=True)

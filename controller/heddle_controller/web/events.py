@@ -101,7 +101,7 @@ class EventLog:
             (after.down - before.down, "is down", "are down"),
             (before.down - after.down, "is up again", "are up again"),
         ):
-            labels = [fabric.link_label(row) for row in sorted(rows)]
+            labels = [fabric.link_name(row) for row in sorted(rows)]
             for text in _told(labels, one, f"links {many}"):
                 self.add(now, "link", text)
         self._admin(before.record.fabric, fabric, now)
@@ -109,7 +109,7 @@ class EventLog:
     def _admin(self, before: Fabric, after: Fabric, now: float) -> None:
         for row in np.flatnonzero(before.link_state != after.link_state)[:NAMED].tolist():
             state = State(int(after.link_state[row])).name
-            self.add(now, "link", f"{after.link_label(row)} was set {state} by an operator")
+            self.add(now, "link", f"{after.link_name(row)} was set {state} by an operator")
         kinds, ids = after.structure.nodes.kind, after.structure.nodes.ids
         for row in np.flatnonzero(before.node_state != after.node_state)[:NAMED].tolist():
             if kinds[row] != NodeKind.NIC:

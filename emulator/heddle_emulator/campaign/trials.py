@@ -46,9 +46,9 @@ class FaultEvent:
     """Of the link or the node."""
 
     def words(self, fabric: Fabric) -> str:
-        """Such as "link l0-s1#0" or "switch s3"."""
+        """Such as "link l0,s1" or "switch s3"."""
         ids = fabric.structure.nodes.ids
-        name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_label(self.row)
+        name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_name(self.row)
         return f"{self.kind.value} {name}"
 
     def steps(self, fabric: Fabric) -> tuple[Step, Step]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Ints
@@ -81,7 +82,9 @@ def _way(arcs: dict[tuple[str, str, str], int], path: common_pb2.Path) -> list[i
         return [arcs[hop] for hop in hops]
     except KeyError as error:
         a, b, key = error.args[0]
-        raise refuse("routes", f"link {a}-{b}#{key}", "is in a path, not in the fabric") from error
+        raise refuse(
+            "routes", f"link {link_name(a, b, key)}", "is in a path, not in the fabric"
+        ) from error
 
 
 def qp_arcs(paths: Paths) -> dict[tuple[int, int], tuple[int, ...]]:

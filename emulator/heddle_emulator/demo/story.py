@@ -232,7 +232,7 @@ async def _break(stage: DemoStage) -> None:
     assert before is not None
     rows = np.flatnonzero(_shared_rack_links(stage, before))
     link = int(np.random.default_rng(stage.seed).choice(rows))
-    screen.title(f"Spine link {stage.fabric.link_label(link)} down")
+    screen.title(f"Spine link {stage.fabric.link_name(link)} down")
     generation, start = stage.plan.generation, now()
     cut = Step(0.0, StepKind.CUT, (cable_name(stage.fabric, link),))
     await StepRunner(LiveFabric(stage.fleet)).do(cut)

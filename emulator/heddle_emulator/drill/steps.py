@@ -229,7 +229,7 @@ class StepRunner:
     def _in_words(self, target: Target) -> str:
         """What a step is done to; of a hop also which cable that is now."""
         if isinstance(target, Hop):
-            return f"{self.under_test.fabric.link_label(self._hop(target))} ({target})"
+            return f"{self.under_test.fabric.link_name(self._hop(target))} ({target})"
         return str(target)
 
 

@@ -19,6 +19,7 @@ from typing import Self
 import numpy as np
 import structlog
 
+from heddle.names import link_name
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Link
 from heddle_agent.peers import MemoryNetwork, PeerConfiguration
@@ -189,7 +190,9 @@ class Fleet:
         """
         rows = self.world.find_links(a, b, key)
         if not rows:
-            raise refuse("fleet", f"link {a}-{b}", "is not in the fabric; name both ends and key")
+            raise refuse(
+                "fleet", f"link {link_name(a, b)}", "is not in the fabric; name both ends and key"
+            )
         await self.set_links(rows, up=up)
 
     async def set_links(self, rows: Sequence[int], *, up: bool) -> None:

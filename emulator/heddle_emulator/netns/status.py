@@ -81,7 +81,7 @@ def status(lab: Lab) -> Status:
         hosts=len(layout.hosts),
         cables=len(layout.cables),
         programs=_programs(lab),
-        cut=tuple(fabric.link_label(cable.link) for cable in cut_cables(lab)),
+        cut=tuple(fabric.link_name(cable.link) for cable in cut_cables(lab)),
         lacking=tuple(str(lack) for lack in lacks(lab, fabric)),
         agents=bool(state.get("agents")),
     )

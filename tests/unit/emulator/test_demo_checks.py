@@ -98,7 +98,7 @@ def test_routes_must_be_those_of_the_flows() -> None:
     with pytest.raises(InputError, match="flow f1: is not listed"):
         routed(FABRIC, flows, routes[:1])
     routes[1].paths[0].keys[1] = "7"
-    with pytest.raises(InputError, match="l0-s1#7"):
+    with pytest.raises(InputError, match="l0,s1,7"):
         routed(FABRIC, flows, routes)
 
 

@@ -183,7 +183,7 @@ async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
 
 async def test_an_unknown_link_is_refused(fleet: Fleet) -> None:
     """A link that is not there is named."""
-    with pytest.raises(InputError, match="l0-l1"):
+    with pytest.raises(InputError, match="l0,l1"):
         await fleet.set_link("l0", "l1", None, up=False)
 
 

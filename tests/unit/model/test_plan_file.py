@@ -195,15 +195,15 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "node a list": (first_way(nodes=["h1n0", []], keys=[0]), "nodes must be lists of node ids"),
     "no link": (
         first_way(nodes=["h1n0", "leaf2"], keys=[0]),
-        "route 'f1': link h1n0-leaf2 with key 0 is not in the fabric",
+        "route 'f1': link 'h1n0,leaf2,0' is not in the fabric",
     ),
     "key": (
         lambda d: d["routes"][1]["paths"][0]["keys"].__setitem__(1, 9),
-        "route 'f3': link leaf1-spine1 with key 9 is not in the fabric",
+        "route 'f3': link 'leaf1,spine1,9' is not in the fabric",
     ),
     "backup": (
         lambda d: d["routes"][0]["backups"][0].update(nodes=["h1n0", "h2n0"], keys=[0]),
-        "route 'f1': link h1n0-h2n0 with key 0 is not in the fabric",
+        "route 'f1': link 'h1n0,h2n0,0' is not in the fabric",
     ),
     "states": (lambda d: d.update(states={}), "states: give a list of nodes and links"),
     "state": (

@@ -35,7 +35,7 @@ def told(fabric: Fabric, entries: Entries) -> list[Row]:
 
 def risks(fabric: Fabric, entries: Entries, row: int = 0) -> set[str]:
     """Risk links of an entry by label."""
-    return {fabric.link_label(link) for link in entries.risks(row).tolist()}
+    return {fabric.link_name(link) for link in entries.risks(row).tolist()}
 
 
 def test_one_entry_at_the_leaf_of_a_clos() -> None:
@@ -50,7 +50,7 @@ def test_one_entry_at_the_leaf_of_a_clos() -> None:
         ).plan()
     )
     assert told(fabric, entries) == [("leaf0", "n0>n2", 0, "spine1", "spine0")]
-    assert risks(fabric, entries) == {"leaf0-spine1", "leaf1-spine1"}
+    assert risks(fabric, entries) == {"leaf0,spine1", "leaf1,spine1"}
     assert entries.stage.tolist() == [0]
     assert entries.destination_port.tolist() == [0]
 
@@ -76,7 +76,7 @@ def test_qps_that_part_have_entries_of_their_own() -> None:
         ("leaf0", "n0>n2", 49154, "spine1", ""),
     ]
     assert entries.destination_port.tolist() == [4791] * 3
-    assert risks(fabric, entries, 2) == {"leaf0-spine1", "leaf1-spine1"}
+    assert risks(fabric, entries, 2) == {"leaf0,spine1", "leaf1,spine1"}
 
 
 def test_two_flows_of_one_pair_share_an_entry_while_they_agree() -> None:
@@ -106,7 +106,7 @@ def test_parallel_links_are_a_choice_at_the_spine_too() -> None:
         ("spine0", "n0>n2", 0, "leaf1", ""),
     ]
     assert entries.stage.tolist() == [1, 0]
-    assert risks(fabric, entries, 1) == {"leaf1-spine0#0"}
+    assert risks(fabric, entries, 1) == {"leaf1,spine0,0"}
 
 
 def test_pair_that_parts_further_down_takes_no_backup_into_its_own_risk() -> None:
@@ -120,7 +120,7 @@ def test_pair_that_parts_further_down_takes_no_backup_into_its_own_risk() -> Non
         backups = [(0, 0, through_risk), (1, 1, second)]
         entries = entries_of(Draft(fabric, flows, {"a": ways}, {"a": backups}).plan())
         assert told(fabric, entries)[0] == ("leaf0", "n0>n2", 0, "spine0", expected)
-        assert risks(fabric, entries) == {"leaf0-spine0#0", "leaf1-spine0#0", "leaf1-spine0#1"}
+        assert risks(fabric, entries) == {"leaf0,spine0,0", "leaf1,spine0,0", "leaf1,spine0,1"}
 
 
 def test_shared_backup_counts_only_past_what_it_shares() -> None:

@@ -51,8 +51,8 @@ def test_a_torn_zone_uses_its_cores() -> None:
 def test_leaves_that_share_one_spine_use_a_third_leaf() -> None:
     """Of four flows on the link to the only spine in common, two cross a leaf with all spines."""
     whole = clos(leaves=3, spines=4, nics_per_leaf=4)
-    lost = {"l0-s0", "l0-s1", "l1-s2"}
-    rows = [row for row in range(whole.link_count) if whole.link_label(row) in lost]
+    lost = {"l0,s0", "l0,s1", "l1,s2"}
+    rows = [row for row in range(whole.link_count) if whole.link_name(row) in lost]
     fabric = whole.with_links(dict.fromkeys(rows, State.DOWN))
     nics = nic_ids(fabric)
     across = [(nics[n], nics[4 + n], 400.0, 4, "job", "") for n in range(4)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import NONE, Bools, Forwarding, Ints, NodeKind, Structure
 
@@ -31,7 +32,7 @@ def graph_problems(structure: Structure) -> list[Problem]:
     ]
     found += [
         Problem(
-            f"link {nodes.ids[links.a[row]]!r}-{nodes.ids[links.b[row]]!r}",
+            f"link {link_name(nodes.ids[links.a[row]], nodes.ids[links.b[row]])!r}",
             "joins a NIC to a NIC; NICs have links to switches only",
         )
         for row in np.flatnonzero(pairs).tolist()

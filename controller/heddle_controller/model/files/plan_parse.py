@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Structure
 from heddle_controller.model.files.plan_records import Record
@@ -174,8 +175,8 @@ def _arcs(
     if (arcs == NONE).any():
         at = int(np.argmax(arcs == NONE))
         name = routes.names[int(np.searchsorted(np.cumsum(hops), at, side="right"))]
-        link = f"{names[tails[at]]}-{names[tails[at] + 1]}"
-        reason = f"link {link} with key {short(keys[at])} is not in the fabric"
+        link = short(link_name(names[tails[at]], names[tails[at] + 1], keys[at]))
+        reason = f"link {link} is not in the fabric"
         raise refuse(origin, f"route {short(name)}", reason)
     return arcs
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
+from heddle.names import link_name
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
 from heddle_controller.reconcile.southbound import AgentSession
@@ -76,7 +77,7 @@ class LinkBook:
         for link in report.links:
             ends = ends_of(link.link)
             before = seen.get((about.switch, ends))
-            name = "{}-{} key {}".format(*ends)
+            name = link_name(*ends)
             if link.reason in UNWELL:
                 loss, rate = round(link.loss_ratio, 4), round(link.rate_ratio, 4)
                 now = seen[about.switch, ends] = Condition(link.reason, loss, rate)

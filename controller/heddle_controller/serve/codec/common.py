@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from heddle.names import link_name
 from heddle.v1 import common_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
@@ -90,7 +91,7 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
         InputError: when there is no such link, or several and no key.
     """
     rows = fabric.find_links(link.source, link.target, link.key or None)
-    named = f"{link.source}-{link.target}" + (f"#{link.key}" if link.key else "")
+    named = link_name(link.source, link.target, link.key)
     if not rows:
         reason = f"link {named!r} is not in fabric {fabric.name!r}: see heddle fabric show --links"
         raise refuse("request", field, reason)

@@ -109,7 +109,7 @@ def _tables(now: Installation) -> Iterator[pb.Finding]:
 def _links(now: Installation) -> Iterator[pb.Finding]:
     fabric = now.record.fabric
     for link in sorted(now.seen.down)[:TOLD]:
-        text = f"{fabric.link_argument(link)} is down{since(now.seen.since.get(link, 0.0))}."
+        text = f"{fabric.link_name(link)} is down{since(now.seen.since.get(link, 0.0))}."
         yield found(pb.SEVERITY_WARNING, "links", text, "See to its cable and optics")
     for ends, condition in list(now.unwell.items())[:TOLD]:
         named = ",".join(ends)
@@ -118,7 +118,7 @@ def _links(now: Installation) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "links", text, cure)
     out = np.flatnonzero(fabric.effective != State.UP).tolist()
     if out:
-        labels = [fabric.link_argument(link) for link in out]
+        labels = [fabric.link_name(link) for link in out]
         told = some(labels, "; ")
         text = f"Operators have {many(len(out), 'link', 'links')} out of service: {told}."
         cure = f"Run, when the work is done: heddle undrain {labels[0]}, or its switch"

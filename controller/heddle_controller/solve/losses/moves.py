@@ -45,7 +45,7 @@ class SingleLosses:
         structure, row = self.fabric.structure, int(self.rows[loss])
         if self.kind == "switch":
             return structure.nodes.ids[row]
-        return self.fabric.link_argument(row)
+        return self.fabric.link_name(row)
 
     def takes(self, loss: Ints, arc: Ints) -> Bools:
         """Whether each loss takes each arc with it; both of one shape."""

@@ -57,14 +57,15 @@ const fill = (element, ...children) => element.replaceChildren(...children.flat(
 function table(caption, heads, rows, empty = "None.") {
   if (!rows.length) return h("p", {class: "note"}, `${caption}: ${empty}`);
   const number = (head) => (head.startsWith("#") ? "number" : null);
-  return h("div", {class: "wide"}, h("table", {},
+  // Focusable, so that keys scroll a table that is wider than the screen.
+  return h("div", {class: "wide", role: "group", "aria-label": caption, tabindex: "0"}, h("table", {},
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", {scope: "col", class: number(head)}, head.replace(/^#/, ""))))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", {class: number(heads[place])}, cell)))))));
 }
 
 const facts = (pairs) => h("dl", {class: "facts"}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-const linkName = (link) => `${link.source} – ${link.target}${link.key && link.key !== "0" ? ` #${link.key}` : ""}`;
+const linkName = (link) => [link.source, link.target, ...(link.key && link.key !== "0" ? [link.key] : [])].join(",");
 const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
 const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
 const jobTo = (fabric, job) => to(at(fabric, "job", {id: job}), job);

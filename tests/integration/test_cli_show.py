@@ -110,6 +110,25 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
     assert "Traceback" not in stderr.decode()
 
 
+async def test_a_watch_waits_for_the_first_plan(tmp_path: Path) -> None:
+    """It says that there is none yet, and shows it once there is."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        words = ("--server", f"127.0.0.1:{o.s.api.port}", "show", "plan", "--watch", "--json")
+        process = await asyncio.create_subprocess_exec(
+            HEDDLE, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert b"has no plan yet" in await process.stderr.readline()
+            await o.s.commit_plan()
+            assert json.loads(await process.stdout.readline())["generation"] == "1"
+        finally:
+            process.kill()
+            await process.wait()
+
+
 async def test_the_hottest_links_are_listed(tmp_path: Path) -> None:
     """The fullest first, spelled as commands take links, with the jobs that use them."""
     async with operating(tmp_path) as o:

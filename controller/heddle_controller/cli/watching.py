@@ -72,7 +72,8 @@ def _watch(
 ) -> None:
     """Show a view, and again with each change, or after so many seconds.
 
-    A controller that goes away while it is watched is told of, and waited for.
+    A fabric without a plan, and a controller that goes away while it is watched, are told of, and
+    waited for.
     """
 
     def shown() -> None:
@@ -89,6 +90,10 @@ def _watch(
             try:
                 text = printed_by(shown)
             except HeddleError as error:
+                if error.reason == "NO_PLAN":
+                    client.api.operations.calls.note("waiting", error.message)
+                    bell.wait(seconds)
+                    continue
                 if not begun or not may_pass(error):
                     raise
                 client.api.operations.calls.note("lost", f"{error.message}: it is asked again")

@@ -321,7 +321,8 @@ def probe(  # noqa: PLR0917 - click passes options by name
     type=click.FloatRange(1, 60_000),
     default=10.0,
     show_default=True,
-    help="Probe each path in use, and each backup, so often. Three lost in a row are a lost path.",
+    help="Probe each path in use, and each backup, so often. One that misses one is probed again"
+    " at once; three lost in a row are a lost path.",
 )
 @click.option(
     "--hold-seconds",

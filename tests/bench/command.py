@@ -42,6 +42,7 @@ from tests.bench.hostile import measure as hostile
 from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.nic_ports import measure as nic_ports
+from tests.bench.nic_repair import measure as nic_repair
 from tests.bench.opensm import OpensmError
 from tests.bench.page import measure as page
 from tests.bench.placing import measure as placing
@@ -99,6 +100,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "race": race,
     "dataplane": dataplane,
     "same-world": same_world,
+    "nic-repair": nic_repair,
     "sonic": sonic,
 }
 """In the order of the table."""

@@ -5,36 +5,28 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from heddle_controller.model.demand import resolve
 from heddle_controller.model.files.port_paths_file import parse_port_paths
 from heddle_controller.model.port_paths import PortPaths
-from heddle_emulator.demo.nic import Size, plan_by_ports, play_nic
+from heddle_emulator.demo.nic import Size, play_nic
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.drill.lab.probes import Pathfinder
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab
-from heddle_emulator.netns.ports import learn
 from heddle_emulator.netns.probe.handle import probe_flow
 from heddle_emulator.topology import hashing, with_ipv6
-from tests.integration.demanding import demands_of
 from tests.integration.labbing import fresh_name, require_lab, small_fabric, small_lab
+from tests.integration.steering import AGENT, PORTS, Steered
 from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
-PORTS = range(49152, 49168)
-AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 DENY_ERRORS = """
 table inet silent {
     chain out {
@@ -156,49 +148,6 @@ def test_the_demo_of_ports_holds() -> None:
     screen = Screen(Console(file=text, width=200))
     assert play_nic(screen, seed=1, size=size, name=fresh_name()), text.getvalue()
     assert "worst link by the kernels' counters 1.00" in text.getvalue()
-
-
-class Steered:
-    """Two hosts of one leaf that send to two of another, each steering by itself."""
-
-    def __init__(self, lab: Lab, hold: float) -> None:
-        pairs = [(f"l0-h{host}-n0", f"l1-h{host}-n0") for host in range(2)]
-        demands = replace(demands_of(pairs), qps=np.full(len(pairs), 2, dtype=np.int64))
-        self.flows = resolve(demands, lab.layout.fabric, origin="test")
-        self.planned = plan_by_ports(lab, self.flows, learn(lab, self.flows, PORTS))
-        self._folder = lab.folder / f"steer-{hold:g}"
-        self._folder.mkdir()
-        files = [f"--fabric={lab.folder / 'fabric.json'}", f"--plan={lab.folder / 'plan.json'}"]
-        self._hosts = [lab.layout.nic_port[source].namespace for source, _ in pairs]
-        for host in self._hosts:
-            words = [f"--host={host}", f"--directory={self._folder / host}"]
-            words += [f"--hold-seconds={hold}", "--recheck-seconds=1"]
-            words += ["--probe-milliseconds=200"]  # a busy machine is silent for 60 ms at times
-            command = [AGENT, "steer", *files, *words]
-            tools.start_inside(lab.spaces[host], command, self._folder / f"{host}.log")
-        for host in self._hosts:
-            log = self._folder / f"{host}.log"
-            wait_until(lambda log=log: "every path answers" in log.read_text(), host)  # type: ignore[misc]
-
-    def told(self) -> list[int]:
-        """The port of each QP that its host is told now, by flow and then QP."""
-        return self._of_flows("ports")
-
-    def astray(self) -> set[tuple[str, int]]:
-        """Ports that were met off their paths, by the address that they leave."""
-        return set(self._of_flows("astray", with_source=True))
-
-    def _of_flows(self, name: str, *, with_source: bool = False) -> list[Any]:
-        found: dict[str, list[Any]] = {}
-        for path in self._folder.glob("*/plan.json"):
-            for flow in json.loads(path.read_text())["flows"]:
-                source = flow["source_address"]
-                found[flow["flow"]] = [(source, v) if with_source else v for v in flow[name]]
-        return [value for flow in self.flows.ids for value in found.get(flow, [])]
-
-    def logged(self, words: str) -> bool:
-        """Whether every host has said so."""
-        return all(words in (self._folder / f"{host}.log").read_text() for host in self._hosts)
 
 
 def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:

@@ -2,9 +2,10 @@
 
 A plan.json by ports names for each QP the port of its path and, for most, that of a backup. Every
 path in use, and every backup, is probed with the 5-tuple that QPs have on it; the TTL ends at the
-last switch, whose ICMP error is proof that all links up to there carry. Some probes in a row
-without an error, and all QPs of that path take their backups' ports, if these live. They go back
-once the path has lived for a while: routing may have gone round the loss by then.
+last switch, whose ICMP error is proof that all links up to there carry. A path that leaves a probe
+unanswered is probed again at once. Three in a row without an error, and all QPs of that path take
+their backups' ports, if these live. They go back once the path has lived for a while: routing may
+have gone round the loss by then.
 
 A switch that reboots, or a route that comes or goes, may change where a port leads. Each port is
 followed again from time to time, and one that is met elsewhere is told: it has to be planned anew.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -195,9 +196,12 @@ class PathSteering:
         try:
             due = loop.time()
             while True:
-                self._send()
-                await asyncio.sleep(self._wait)
-                self._judge()
+                asked: Sequence[int] = range(len(self._lives))
+                while asked:  # thrice at most: by then a path is dead, or has answered
+                    self._send(asked)
+                    await asyncio.sleep(self._wait)
+                    self._judge(asked)
+                    asked = [place for place in asked if self._lives[place].suspect]
                 due = max(due + self._interval, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:
@@ -206,8 +210,9 @@ class PathSteering:
                 loop.remove_reader(hear)
             self.close()
 
-    def _send(self) -> None:
-        for way, lives in zip(self._routes.ways, self._lives, strict=True):
+    def _send(self, places: Iterable[int]) -> None:
+        for place in places:
+            way, lives = self._routes.ways[place], self._lives[place]
             send, _ = self._sockets[way.source]
             with suppress(OSError):  # no carrier, no route: then there is no answer either
                 send.sendmsg(*message((way.destination, way.port, way.hops), lives.send()))
@@ -248,7 +253,7 @@ class PathSteering:
         if hop <= len(nodes) and here is not None:
             self._met[key, hop] = here == nodes[hop - 1]
 
-    def _judge(self) -> None:
+    def _judge(self, places: Iterable[int]) -> None:
         for source, (_, hear) in self._sockets.items():
             self._drain(source, hear)
         astray = {key for (key, _), right in self._met.items() if not right}
@@ -261,8 +266,8 @@ class PathSteering:
                 port=port,
             )
         self._astray = astray
-        for place, lives in enumerate(self._lives):
-            was = self._trusted(place)
+        for place in places:
+            was, lives = self._trusted(place), self._lives[place]
             lives.judge()
             self._steady[place] = min(self._steady[place] + 1, self._hold) if lives.alive else 0
             if self._trusted(place) != was:

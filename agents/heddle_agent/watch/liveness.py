@@ -62,6 +62,11 @@ class Liveness:
             self._die()
 
     @property
+    def suspect(self) -> bool:
+        """Whether it is believed alive, and left the last probe unanswered."""
+        return self.alive and self._run < 0
+
+    @property
     def loss(self) -> float:
         """Share of the last probes that were lost while the link was believed alive, 0 to 1."""
         return self._history.bit_count() / self._length if self._length else 0.0

@@ -29,6 +29,16 @@ def test_three_lost_in_a_row_are_a_dead_link() -> None:
     assert probed(link, "1").alive
 
 
+def test_a_link_is_suspect_from_the_first_miss_until_it_answers_or_is_dead() -> None:
+    """A miss makes it so; a dead link is none, nor one that never answered."""
+    link = probed(Liveness(), "110")
+    assert link.suspect
+    assert not probed(link, "1").suspect
+    assert probed(link, "00").suspect
+    assert not probed(link, "0").suspect
+    assert not probed(Liveness(), "00").suspect
+
+
 def test_silence_from_the_start_proves_nothing() -> None:
     """A neighbour that never answered may not be allowed to: its link stays up."""
     link = probed(Liveness(), "0" * 50)

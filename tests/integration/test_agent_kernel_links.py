@@ -139,7 +139,7 @@ class Running:
 
     def links(self, number: int) -> list[tuple[str, str]]:
         """Events of the link to a spine, in order, each with its reason."""
-        name = f"leaf0–spine{number} key 0"
+        name = f"leaf0,spine{number},0"
         return [
             (str(line["event"]), str(line["reason"]))
             for line in self.lines
@@ -156,7 +156,7 @@ class Running:
 
     async def has_said(self, number: int, event: str) -> None:
         """Wait until something was ever said of a link."""
-        name = f"leaf0–spine{number} key 0"
+        name = f"leaf0,spine{number},0"
         lines = self.lines
         await until(
             lambda: any((line["event"], line.get("link")) == (event, name) for line in lines), event

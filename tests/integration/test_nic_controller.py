@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -119,20 +121,26 @@ class PlayedHosts:
         )
 
     async def settled(self, flows: Flows) -> pb.Plan:
-        """Look again and again until the plan asks for nothing that is not reported."""
+        """Look until the plan asks for nothing that is not reported, and packets do as it says."""
+        end = time.monotonic() + PATIENCE
         while True:
             before = (await self.client.plan()).generation
             await self.look()
             await self.look()  # what is reported is planned with, so a second answer may be newer
             plan = await self.client.plan()
+            said = plan.certificate.max_utilization
             if plan.generation == before and plan.routed_count == len(flows):
-                return plan
+                seen = self.worst(flows)
+                if seen == pytest.approx(said):
+                    return plan
+                assert time.monotonic() < end, f"worst link: {seen}, certificate: {said}"
 
     def worst(self, flows: Flows) -> float:
-        """Of the links, as packets of the ports that were told fill them."""
+        """Of the links, as packets of the told ports fill them; infinite if any is lost."""
         ports = np.array([port for flow in flows.ids for port in self.ports[flow]])
         seen = walk(self.fabric, flows, self.switches, ports)
-        assert not len(seen.lost), seen.story(self.fabric, flows, int(seen.lost[0]))
+        if len(seen.lost):
+            return math.inf
         loads = arc_loads(2 * self.fabric.link_count, flows, seen.paths())
         return float(utilization(self.fabric, loads).max())
 
@@ -160,7 +168,6 @@ async def test_a_controller_plans_by_ports_that_hosts_report(tmp_path: Path) -> 
         plan = await hosts.settled(flows)
         assert plan.entry_count == 0
         assert not plan.unsettled_switches
-        assert hosts.worst(flows) == pytest.approx(plan.certificate.max_utilization)
         assert plan.certificate.max_utilization == pytest.approx(1.0)
         usual = arc_loads(
             2 * FABRIC.link_count, flows, walk(FABRIC, flows, Switches(FABRIC, SEED)).paths()
@@ -178,7 +185,6 @@ async def test_another_hash_is_planned_anew_and_told(tmp_path: Path) -> None:
         before = dict(hosts.ports)
         hosts.switches = Switches(FABRIC, SEED + 1)
         plan = await hosts.settled(flows)
-        assert hosts.worst(flows) == pytest.approx(plan.certificate.max_utilization)
         assert plan.certificate.max_utilization < 1.5
         assert hosts.ports != before
 

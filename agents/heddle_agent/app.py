@@ -277,7 +277,7 @@ def configure_logs(level: str, style: str) -> None:
     )
 
 
-def run(settings: Settings) -> None:
+def run_switch_agent(settings: Settings) -> None:
     """Run one agent in this process; SettingsError if it cannot start."""
     configure_logs(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_SECONDS)

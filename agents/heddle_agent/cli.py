@@ -185,7 +185,7 @@ def run(**given: object) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from heddle_agent import app  # noqa: PLC0415 - not before the line above
 
-    app.run(settings)
+    app.run_switch_agent(settings)
 
 
 @cli.command(
@@ -447,7 +447,7 @@ def clean() -> None:
     from heddle_agent.fib import linux  # noqa: PLC0415 - so that --help does not wait for numpy
 
     try:
-        removed = linux.clean()
+        removed = linux.clean_kernel()
     except (linux.UnavailableError, OSError) as error:
         _fail(str(error))
     click.echo(  # noqa: TID251 - numbers alone

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger(__name__)
 
-REFUSED = 2
+_REFUSED = 2
 """Exit status where a setting, a port or the store cannot be used as it is."""
 
 
@@ -85,7 +85,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-async def run(settings: Settings) -> None:
+async def run_controller(settings: Settings) -> None:
     """Serve until cancelled; what was begun by then is ended in reverse.
 
     Raises:
@@ -325,7 +325,7 @@ def _server_terms(settings: Settings) -> ServerTerms:
 
 async def _until_signalled(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
-    loop, serving = asyncio.get_running_loop(), asyncio.create_task(run(settings))
+    loop, serving = asyncio.get_running_loop(), asyncio.create_task(run_controller(settings))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, serving, number)
     try:
@@ -335,7 +335,7 @@ async def _until_signalled(settings: Settings) -> int:
         return 0
     except (InputError, PortError) as error:
         click.echo(clean(f"error: {error}"), err=True)  # noqa: TID251
-        return REFUSED
+        return _REFUSED
     except Exception:
         log.exception("the controller failed")
     return 1
@@ -398,6 +398,6 @@ def serve(**given: str | None) -> None:
         settings = load_settings(**given)
     except InputError as error:
         click.echo(clean(f"error: {error}"), err=True)  # noqa: TID251
-        sys.exit(REFUSED)
+        sys.exit(_REFUSED)
     configure_logs(settings.log_level, settings.log_format)
     _leave(asyncio.new_event_loop().run_until_complete(_until_signalled(settings)))

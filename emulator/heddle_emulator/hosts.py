@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, SOURCE_PORT_COUNT
 from heddle_emulator.client import Client
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heddle_agent.fib import DROPPED, MemoryFib, NextHop, NicIds, Packets
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.hosts import Hosts
 from heddle_emulator.underlay import Underlay

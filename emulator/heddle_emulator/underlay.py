@@ -23,7 +23,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 
 UNREACHABLE = np.iinfo(np.int16).max
 Hops = npt.NDArray[np.int16]

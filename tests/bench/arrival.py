@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import concatenate
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import Repairer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Summary, summed_up
-from heddle_emulator.campaign.run import Journal, run
+from heddle_emulator.campaign.run import Journal, run_campaign
 from heddle_emulator.executor.processes import ProcessExecutor
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
@@ -45,7 +45,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             first = time.perf_counter() if done <= 1 else first
             advance(done)
 
-        results = run(campaign, ProcessExecutor(WORKERS), journal, report)
+        results = run_campaign(campaign, ProcessExecutor(WORKERS), journal, report)
     seconds = time.perf_counter() - begin
     return _rows(title, summed_up(results, campaign.failures), seconds, first - begin)
 

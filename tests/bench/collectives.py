@@ -17,9 +17,8 @@ from functools import partial
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Group, Parallelism
 from heddle_emulator.fluid.wire import ROCE
-from heddle_emulator.play.iteration import Iteration, Placed, iterate
-from heddle_emulator.play.iteration import script_of as script_of_jobs
-from heddle_emulator.play.nccl import NcclRun, SizeResult, script_of, table
+from heddle_emulator.play.iteration import Iteration, Placed, iterate, iteration_script
+from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.play.play import Setting
 from heddle_emulator.strategy import choose
 from heddle_emulator.strategy.least import least_utilization
@@ -73,9 +72,9 @@ def reduced(shape: Shape, names: tuple[str, ...], seed: int, qps: int = QPS) -> 
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + PAIRS]) for row in range(PAIRS))
     trial = NcclRun("all_reduce", groups, 8, qps=qps)
-    found = table(fabric, trial, [GIB], names, seed=seed)
-    whole = table(fabric, trial, [GIB], ["ideal"])["ideal"][0].busbw
-    least = least_utilization(fabric, script_of(fabric, trial).flows)
+    found = size_table(fabric, trial, [GIB], names, seed=seed)
+    whole = size_table(fabric, trial, [GIB], ["ideal"])["ideal"][0].busbw
+    least = least_utilization(fabric, nccl_script(fabric, trial).flows)
     return Reduced({name: found[name][0] for name in names}, whole / max(least, 1.0))
 
 
@@ -94,7 +93,7 @@ def experts(fabric: Fabric, name: str, seed: int, *, pxn: bool) -> Iteration:
 
 
 def _iteration(fabric: Fabric, placed: Placed, name: str, seed: int) -> Iteration:
-    script = script_of_jobs(fabric, [placed])
+    script = iteration_script(fabric, [placed])
     carried = choose(name, fabric, script.flows, seed).carried
     return iterate(fabric, [placed], carried, script, ROCE_SETTING)[0]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.report import evidence
+from heddle_emulator.drill.report import drill_evidence
 from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
-from heddle_emulator.drill.verdict import Key, Values, Verdict, judge
+from heddle_emulator.drill.verdict import MeasureKey, Values, Verdict, judge
 from heddle_emulator.netns import LabError, needs
 from tests.bench import kernel_calls
 from tests.bench.rows import Row, Scale, spread
@@ -123,7 +123,7 @@ def _expectation_rows(scenario: Scenario, values: Values) -> Iterator[Row]:
 
 def _stages(verdict: Verdict) -> str:
     """Medians of the stages of a convergence."""
-    convergence = evidence(verdict).convergence
+    convergence = drill_evidence(verdict).convergence
     if convergence is None:
         return ""
     lasted = zip(*(run.seconds for run in convergence.runs), strict=True)
@@ -180,5 +180,5 @@ def _collision_rows(protocol: str, values: Values) -> Iterator[Row]:
         )
 
 
-def _series(values: Values, key: Key) -> Sequence[float]:
+def _series(values: Values, key: MeasureKey) -> Sequence[float]:
     return values[key]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.bench.workloads import between_switches, flows_of, shuffled, with_speeds, without

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import play
 from heddle_emulator.strategy import choose
 from tests.bench.planned import size_of
@@ -31,7 +31,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     solving, playing, events = [], [], 0
     with screen.progress(title, RUNS) as advance:
         gpus = len(fabric.structure.nics_of_host[hosts[0]])
-        script = script_of(fabric, NcclRun("all_reduce", (hosts,), gpus, "tree"))
+        script = nccl_script(fabric, NcclRun("all_reduce", (hosts,), gpus, "tree"))
         carried = choose("ecmp", fabric, script.flows, 0).carried
         for run in range(RUNS):
             begin = time.perf_counter()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan

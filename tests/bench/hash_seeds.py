@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.topology import clos, three_tier

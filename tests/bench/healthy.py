@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.solve import solve

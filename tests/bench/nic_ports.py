@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.solve import anew, solve
+from heddle_controller.solve import plan_anew, solve
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing
 from heddle_emulator.walk import walk
@@ -77,7 +77,7 @@ def run(case: Case) -> Found:
     ports = FIRST_SOURCE_PORT + np.arange(PROBES)
     known = probed(fabric, flows, hashes, np.tile(ports, (len(flows), 1)))
     start = time.process_time()
-    plan = anew(replace(fabric, port_paths=known), flows)
+    plan = plan_anew(replace(fabric, port_paths=known), flows)
     seconds = time.process_time() - start
     arcs = 2 * fabric.link_count
     told = plan.qp_ports() if not plan.unrouted else None

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_emulator.walk import Measurement, measure
 from tests.bench import opensm_files

@@ -14,7 +14,8 @@ from datetime import datetime
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 
 FIRST_SWITCH_GUID = 0x200000
 HEADER = re.compile(r"Unicast lids .* of switch .*\('(?P<id>.*)'\):")

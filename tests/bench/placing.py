@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import concatenate
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.model.plan import Plan
@@ -28,7 +29,7 @@ from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.planning import Wanted, settled_plan
 from heddle_controller.planner.planning_engine import planning_engine
-from heddle_controller.solve import Repairer, anew
+from heddle_controller.solve import Repairer, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.fluid.rates import path_rates
@@ -107,7 +108,7 @@ def drawn(seed: int) -> State:
     job = _job("new", shape, tuple(free[:count]), gpus, draw)
     intent = Intent("f1", 1, 0.0, 1, fabric, tuple(map(_record, kept)), ())
     flows = concatenate([flows_of_job(one, fabric) for one in kept])
-    return State(seed, kind, shape, fabric, intent, anew(fabric, flows), tuple(free), job)
+    return State(seed, kind, shape, fabric, intent, plan_anew(fabric, flows), tuple(free), job)
 
 
 def _moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[str]:

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, NodeKind
-from heddle_emulator.play.nccl import NcclRun, table
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import NodeKind
+from heddle_emulator.play.nccl import NcclRun, size_table
 from heddle_emulator.strategy import ecmp
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
@@ -52,7 +53,7 @@ def replaced(last: int) -> dict[str, float]:
     fabric = clos(leaves=3, spines=8, nics_per_leaf=8, nics_per_host=4)
     servers = [*fabric.structure.nics_of_host]
     jobs = ((servers[0], servers[2]), (servers[1], servers[last - 1]))
-    found = table(fabric, NcclRun("all_reduce", jobs, 4), [MIB], [*STRATEGIES, "ideal"])
+    found = size_table(fabric, NcclRun("all_reduce", jobs, 4), [MIB], [*STRATEGIES, "ideal"])
     whole = found["ideal"][0].busbw
     return {name: found[name][0].busbw / whole for name in STRATEGIES}
 

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 
 Pair = tuple[int, int]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Fabric, Floats, Ints, State
+from heddle_controller.model.arrays import Floats, Ints, starts
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.drill.lab.control import LabClient
@@ -31,7 +31,7 @@ from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
 from heddle_emulator.netns import LabError, mark, needs, witness
-from heddle_emulator.netns.converge import POLL_SECONDS, lacks, wait_converged
+from heddle_emulator.netns.converge import CONVERGE_POLL_SECONDS, lacks, wait_converged
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.probe.handle import probe_flow
@@ -169,7 +169,7 @@ def _wait_cut(lab: Lab, cut: Fabric) -> None:
     while any(lack.switch.startswith("l") for lack in lacks(lab, cut)):
         if time.monotonic() > deadline:
             raise LabError(f"BGP has not converged after {PATIENCE:g} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(CONVERGE_POLL_SECONDS)
 
 
 async def _planned(programs: Programs, flows: Flows) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_emulator.netns import LabError
 from heddle_emulator.netns.probe.packets import tcp_listener, tcp_sender
 from heddle_emulator.netns.probe.spec import ProbeFlow

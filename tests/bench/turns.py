@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.job import Group, Parallelism
-from heddle_controller.traffic.turns import SLACK, turns_of
-from heddle_emulator.play.iteration import Placed, cycles_of, iterate, script_of, slower
+from heddle_controller.traffic.turns import TURN_SLACK, turns_of
+from heddle_emulator.play.iteration import Placed, cycles_of, iterate, iteration_script, slower
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic.workload import Exchange, Workload
@@ -53,11 +53,11 @@ def paired(pair: Pair, drift: float) -> Paired:
         reduce = Exchange("all_reduce", Group.DP, sending * 100e9 / (2 * 3 / 4))
         told = Workload("drawn", Parallelism(), computing, (reduce,), slices=1)
         placed.append(Placed(name, told, tuple(own), 2))
-    carried = choose("ecmp", fabric, script_of(fabric, placed).flows, 0).carried
+    carried = choose("ecmp", fabric, iteration_script(fabric, placed).flows, 0).carried
     turns = turns_of(cycles_of(fabric, placed, carried))
     real = [placed[0], slower(placed[1], drift)]
-    without = iterate(fabric, real, carried, script_of(fabric, real, ITERATIONS))
-    script = script_of(fabric, real, ITERATIONS, turns)
+    without = iterate(fabric, real, carried, iteration_script(fabric, real, ITERATIONS))
+    script = iteration_script(fabric, real, ITERATIONS, turns)
     taken = iterate(fabric, real, carried, script, turns=turns)
     return Paired([one.seconds for one in without], [one.seconds for one in taken], bool(turns))
 
@@ -74,7 +74,7 @@ def drawn(seed: int) -> Pair:
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """A published pair and drawn ones, as told and drifting."""
     seeds = range(FIRST_SEED, FIRST_SEED + 2 * scale.gap_seeds)
-    still, drifting = paired((VGG16, VGG16), 0.0), paired((VGG16, VGG16), SLACK)
+    still, drifting = paired((VGG16, VGG16), 0.0), paired((VGG16, VGG16), TURN_SLACK)
     change = max(a / b for a, b in zip(drifting.turns, still.turns, strict=True))
     rows = [
         Row(
@@ -87,15 +87,15 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         ),
         Row(
             TITLE,
-            f"two VGG16, one {SLACK:.0%} slower than told",
+            f"two VGG16, one {TURN_SLACK:.0%} slower than told",
             f"{change:.3f} of the iteration without drift",
-            f"<= {1 + SLACK}",
-            change <= 1 + SLACK,
+            f"<= {1 + TURN_SLACK}",
+            change <= 1 + TURN_SLACK,
             data={"without": drifting.without, "turns": drifting.turns},
         ),
     ]
     with screen.progress(TITLE, 2 * len(seeds)) as advance:
-        for number, drift in enumerate((0.0, SLACK)):
+        for number, drift in enumerate((0.0, TURN_SLACK)):
             found = []
             for at, seed in enumerate(seeds):
                 found.append(paired(drawn(seed), drift))

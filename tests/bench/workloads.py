@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind, State
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate
 from heddle_emulator.topology import three_tier
 from tests.bench.rows import Scale

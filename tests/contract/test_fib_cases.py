@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_agent.conformance import CASES, Case, Opener, Verdict, find_opener, run_case
+from heddle_agent.conformance import CASES, Case, OpenBench, Verdict, find_opener, run_case
 from heddle_agent.fib import Capability
 from tests.support.fib_bench import BACKENDS
 
@@ -113,7 +113,7 @@ def test_what_a_backend_raises_is_a_broken_case() -> None:
     def opens(_table_size: int) -> None:
         raise OSError("the device is away")
 
-    opener: Opener = opens  # type: ignore[assignment] # that it opens nothing is the test
+    opener: OpenBench = opens  # type: ignore[assignment] # that it opens nothing is the test
     result = run_case(opener, CASES[0])
     assert (result.verdict, result.why) == (Verdict.BROKEN, "OSError: the device is away")
     assert find_opener("tests.support.fib_bench:memory") is BACKENDS["memory"]

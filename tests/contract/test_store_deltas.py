@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.revision import entries_after

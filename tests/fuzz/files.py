@@ -153,7 +153,7 @@ def _line(record: AuditRecord) -> bytes:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - of one corpus
 
     return as_json(
-        MessageToDict(audit_codec.record_to_pb(record), preserving_proto_field_name=True)
+        MessageToDict(audit_codec.audit_record_to_pb(record), preserving_proto_field_name=True)
     )
 
 

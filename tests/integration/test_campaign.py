@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from heddle_emulator.campaign.run import Journal, run
+from heddle_emulator.campaign.run import Journal, run_campaign
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
 from heddle_emulator.executor import ExecutorError
@@ -35,11 +35,11 @@ def test_processes_play_what_others_were_kept_from(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with Journal(tmp_path, campaign, resume=False) as journal, pytest.raises(KeyboardInterrupt):
-        run(campaign, ProcessExecutor(2), journal, stop)
+        run_campaign(campaign, ProcessExecutor(2), journal, stop)
     assert _children() <= before
     with Journal(tmp_path, campaign, resume=True) as journal:
         assert len(journal.results) == 2
-        results = run(campaign, ProcessExecutor(1), journal, lambda *_: None)
+        results = run_campaign(campaign, ProcessExecutor(1), journal, lambda *_: None)
     assert _children() <= before
     assert sorted(result.number for result in results) == list(range(6))
     for result in results:
@@ -57,7 +57,7 @@ def test_a_worker_that_cannot_begin_ends_the_campaign(
     monkeypatch.setenv("HEDDLE_DEBOUNCE_SECONDS", "nonsense")
     with Journal(tmp_path, small(), resume=False) as journal:
         with pytest.raises(ExecutorError, match="no fabric could be brought up"):
-            run(small(), ProcessExecutor(1), journal, lambda *_: None)
+            run_campaign(small(), ProcessExecutor(1), journal, lambda *_: None)
         assert not journal.results
 
 

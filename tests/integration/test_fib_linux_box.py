@@ -8,7 +8,7 @@ import pytest
 
 from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Count, Group, Match, Packet, Steering
-from heddle_agent.fib.linux import LinuxFib, clean
+from heddle_agent.fib.linux import LinuxFib, clean_kernel
 from heddle_agent.table import Forwarding, Mode
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
@@ -72,17 +72,17 @@ def settle(world: World) -> None:
 def test_cleaning_leaves_a_box_as_it_was(bench: LinuxBench) -> None:
     """Entries, groups, rules and routes gone, foreign ones beside them untouched; twice is fine."""
     bench.fib.close()
-    clean(bench.world.switch.netlink)
+    clean_kernel(bench.world.switch.netlink)
     settle(bench.world)
     before = all_of_it(bench.world)
     bench.fib = LinuxFib(SWITCH, CABLES, opener=bench.world.switch.netlink)
     program(bench, {pair(n): Group(SPINES[n], SPINES[(n + 1) % 4]) for n in range(4)})
     program(bench, {pair(0, port): Group(SPINES[port]) for port in range(1, 4)})
     assert all_of_it(bench.world) != before
-    removed = clean(bench.world.switch.netlink)
+    removed = clean_kernel(bench.world.switch.netlink)
     assert (removed.entries, removed.rules, removed.routes, removed.interfaces) == (7, 10, 4, 1)
     assert all_of_it(bench.world) == before
-    assert clean(bench.world.switch.netlink) == (0, 0, 0, 0)
+    assert clean_kernel(bench.world.switch.netlink) == (0, 0, 0, 0)
 
 
 def test_foreign_rules_go_on_working(bench: LinuxBench) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
-from heddle_agent.fib.linux import LinuxFib, clean
+from heddle_agent.fib.linux import LinuxFib, clean_kernel
 from heddle_agent.table import GroupKey
 from heddle_agent.table.groups import Groups, key_of
 from tests.support import fib_linux
@@ -47,7 +47,7 @@ class Switch(RuleBasedStateMachine):
     @initialize(piece=st.sampled_from([1, 2, LinuxFib.piece]))
     def opened(self, piece: int) -> None:
         """A switch without anything of ours, that programs so many entries at a time."""
-        clean(self.world.switch.netlink)
+        clean_kernel(self.world.switch.netlink)
         self.memory = fib()
         self.piece = piece
         self.kernel = self.opened_kernel()

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from heddle_agent.fib import Group, Link, NextHop, Packet
-from heddle_agent.fib.linux import LinuxFib, clean, detours, marks
+from heddle_agent.fib.linux import LinuxFib, clean_kernel, detours, marks
 from heddle_agent.table import Forwarding
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, far, push, take, uplink
@@ -121,7 +121,7 @@ def test_what_a_dead_agent_left_goes(world: World, forwarding: Forwarding) -> No
         assert ways(world) == {SPINES[0]}
         lose(again, uplink(0), far(1))
         assert {SPINES[0], SPINES[1]}.isdisjoint(ways(world))
-    assert clean(world.switch.netlink).routes > 0
+    assert clean_kernel(world.switch.netlink).routes > 0
     assert laid(world) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Group, Match, NextHop, Packet, Reason, Steering
-from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean
+from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean_kernel
 from heddle_agent.fib.linux.netlink import big, nest
 from heddle_agent.fib.linux.nft import NEW_SET, Transaction
 from tests.support import fib_linux
@@ -64,7 +64,7 @@ def test_without_root_it_says_which_right_is_missing() -> None:
     said = in_a_child(lambda: LinuxFib(SWITCH, CABLES))
     assert said.startswith("UnavailableError: the linux backend may not change routes and rules")
     assert "CAP_NET_ADMIN" in said
-    assert "CAP_NET_ADMIN" in in_a_child(clean)
+    assert "CAP_NET_ADMIN" in in_a_child(clean_kernel)
 
 
 def test_a_kernel_without_nftables_is_named(world: World) -> None:
@@ -87,7 +87,7 @@ def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
     with pytest.raises(UnavailableError, match="heddle-agent clean"):
         LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)
     assert world.switch.run("nft", "list", "ruleset") == before
-    clean(world.switch.netlink)
+    clean_kernel(world.switch.netlink)
     LinuxFib(SWITCH, CABLES, opener=world.switch.netlink).close()
 
 

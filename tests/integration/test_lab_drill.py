@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.netns import mark
 from tests.integration.labbing import require_lab
 from tests.support.needs import missing
@@ -51,7 +51,7 @@ def test_a_drill_is_played_judged_and_reported(
     require_lab()
     path, report = tmp_path / "smallest.yaml", tmp_path / "report"
     path.write_text(DRILL)
-    assert run(["drill", str(path), "--world", "netns", "--report", str(report)]) == 1
+    assert run_command_line(["drill", str(path), "--world", "netns", "--report", str(report)]) == 1
     told = capsys.readouterr().out
     assert "0 of 1 drills held" in told
     document = json.loads((report / "smallest.json").read_text())
@@ -78,7 +78,7 @@ def test_a_faulty_file_is_refused_before_anything_is_built(
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(DRILL)
     bad.write_text(DRILL.replace("hop 3 of one", "hop 3 of two"))
-    assert run(["drill", str(good), str(bad)]) == 2
+    assert run_command_line(["drill", str(good), str(bad)]) == 2
     error = capsys.readouterr().err
     assert f"{bad}: timeline (line 11): there is no probe two" in error
     assert not _labs(os.getpid())
@@ -121,7 +121,7 @@ def test_a_leader_dies_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     text = (DRILLS / "leader-dies-at-commit.yaml").read_text()
     drill = tmp_path / "leader.yaml"
     drill.write_text(text.replace("most: 50ms", "most: 60s").replace("most: 5s", "most: 60s"))
-    status = run(["drill", str(drill), "--runs", "1", "--report", str(tmp_path)])
+    status = run_command_line(["drill", str(drill), "--runs", "1", "--report", str(tmp_path)])
     document = json.loads((tmp_path / "leader-dies-at-commit.json").read_text())
     assert status == 0, document["fault"] or document["expectations"]
     (story,) = document["stories"]

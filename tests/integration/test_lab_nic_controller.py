@@ -20,7 +20,7 @@ from heddle_emulator.client import Client
 from heddle_emulator.fleet import Controller
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
-from heddle_emulator.netns.ports import count
+from heddle_emulator.netns.ports import count_packets
 from heddle_emulator.topology import hashing
 from tests.integration.labbing import small_fabric, small_lab
 from tests.integration.test_nic_controller import NAME, across
@@ -85,7 +85,7 @@ async def settled(lab: Lab, client: Client, flows: Flows, hosts: list[HostInLab]
                 one["flow"]: one["ports"] for one in ports_document("", job, [ports])["flows"]
             }
             chosen = np.array([port for flow in flows.ids for port in listed[flow]])
-            found = await asyncio.to_thread(count, lab, flows, chosen)
+            found = await asyncio.to_thread(count_packets, lab, flows, chosen)
             worst = float(found.utilization.max())
             if worst == pytest.approx(plan.certificate.max_utilization):
                 assert plan.entry_count == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.netns import mark, tools
 from tests.integration.labbing import fresh_name, require_lab, residue
 from tests.support.waiting import PATIENCE, wait_until
@@ -52,7 +52,7 @@ def _begun(name: str) -> bool:
 
 def _break(name: str) -> None:
     """A cable is cut, and a daemon dies."""
-    tools.run(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
+    tools.run_program(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
     (daemon,) = [
         process
         for process in mark.processes([mark.namespace(name, "s1")])
@@ -67,29 +67,29 @@ def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> N
     up = _run("up", "--name", name, *counts)
     assert up.returncode == 0, up.stderr
     assert "4 switches, 2 hosts with 2 NICs, 6 cables" in up.stdout
-    assert run(["lab", "up", "--name", name]) == 1
+    assert run_command_line(["lab", "up", "--name", name]) == 1
     assert "up already" in capsys.readouterr().err
-    assert run(["lab", "status", "--name", name]) == 0
+    assert run_command_line(["lab", "status", "--name", name]) == 0
     assert "4 bgpd, 4 zebra" in capsys.readouterr().out
     told = _run("exec", "--name", name, "l0", "vtysh", "-c", "show ip bgp summary")
     assert "Peers 2" in told.stdout
-    assert run(["lab", "exec", "--name", name, "l9", "true"]) == 1
+    assert run_command_line(["lab", "exec", "--name", name, "l9", "true"]) == 1
     assert "no node l9" in capsys.readouterr().err
     _break(name)
-    assert run(["lab", "status", "--name", name]) == 1
+    assert run_command_line(["lab", "status", "--name", name]) == 1
     amiss = capsys.readouterr().out
     assert "cut: l0,s0" in amiss
     assert "amiss: 1 of 4 bgpd do not run" in amiss
-    assert run(["lab", "down", "--name", name]) == 0
+    assert run_command_line(["lab", "down", "--name", name]) == 0
     assert residue(name) == []
-    assert run(["lab", "status", "--name", name]) == 1
+    assert run_command_line(["lab", "status", "--name", name]) == 1
     assert "not up" in capsys.readouterr().err
 
 
 def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) -> None:
     """SIGKILL in the middle: the next start finds the remains by their marks, and only those."""
     stranger = f"test-{name}"
-    tools.run(["ip", "netns", "add", stranger])
+    tools.run_program(["ip", "netns", "add", stranger])
     bystander = subprocess.Popen(["ip", "netns", "exec", stranger, "sleep", "60"])
     try:
         builder = _up(name)
@@ -104,7 +104,7 @@ def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) ->
     finally:
         bystander.kill()
         bystander.wait()
-        tools.run(["ip", "netns", "del", stranger])
+        tools.run_program(["ip", "netns", "del", stranger])
 
 
 def test_interrupted_while_building_leaves_nothing(name: str) -> None:

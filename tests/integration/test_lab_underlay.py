@@ -12,7 +12,7 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_emulator.drill.lab.probes import Pathfinder
 from heddle_emulator.netns import tools, witness
-from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
+from heddle_emulator.netns.converge import expected_ways, kernel_ways, wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from heddle_emulator.netns.probe.spec import ProbeFlow
@@ -34,14 +34,14 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def test_every_switch_has_all_equal_ways(lab: Lab) -> None:
     """The kernels hold just the ways that hop counts over the graph give."""
-    for switch, wanted in expected(lab, lab.layout.fabric).items():
+    for switch, wanted in expected_ways(lab, lab.layout.fabric).items():
         found = kernel_ways(lab, switch)
         assert {address: found.get(address) for address in wanted} == wanted, switch
 
 
 def test_nothing_appears_among_the_machine_s_own_interfaces(lab: Lab) -> None:
     """Cables are made in their namespaces: the machine has none of them."""
-    own = tools.run(["ip", "-oneline", "link"])
+    own = tools.run_program(["ip", "-oneline", "link"])
     for port in (port for cable in lab.layout.cables for port in cable.ends):
         assert f" {port.name}@" not in own
 
@@ -49,7 +49,7 @@ def test_nothing_appears_among_the_machine_s_own_interfaces(lab: Lab) -> None:
 def test_the_ends_of_a_cable_have_unlike_indexes(lab: Lab) -> None:
     """As the kernel has them: a pair whose ends share one would tell of a lost carrier late."""
     for switch in lab.layout.switches:
-        told = tools.run(
+        told = tools.run_program(
             ["ip", "-json", "-netns", lab.spaces[switch], "link", "show", "type", "veth"]
         )
         ends = [(link["ifindex"], link["link_index"]) for link in json.loads(told)]
@@ -95,9 +95,10 @@ def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
     lab.set_link(row, up=False)
     cut = lab.layout.fabric.with_links({row: State.DOWN})
     for switch in ("l0", "l2"):  # spines drop where hop counts would detour
-        wanted = expected(lab, cut)[switch]
+        wanted = expected_ways(lab, cut)[switch]
         assert any(
-            ways != expected(lab, lab.layout.fabric)[switch][nic] for nic, ways in wanted.items()
+            ways != expected_ways(lab, lab.layout.fabric)[switch][nic]
+            for nic, ways in wanted.items()
         )
     source = lab.layout.address(SOURCE)
     wait_until(lambda: kernel_ways(lab, "l2").get(source) == frozenset({"s1"}), "BGP")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.page import page
 from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
@@ -175,7 +175,7 @@ async def test_a_large_fabric_is_drawn(shown: Page, tmp_path: Path) -> None:
 @pytest.fixture
 def played(tmp_path: Path) -> Path:
     """The folder of the report of a drill."""
-    assert run(["drill", str(DRILL), "--report", str(tmp_path)]) == 0
+    assert run_command_line(["drill", str(DRILL), "--report", str(tmp_path)]) == 0
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_emulator.fluid.streams import Schedule, Streams
 
 ARCS = 5

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from heddle_agent.fib import Link
 from heddle_agent.table import Forwarding, GroupKey
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.arrays import NONE, starts
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.programs import entries_of

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Paths

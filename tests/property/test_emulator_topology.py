@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Fabric, Floats, NodeKind
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.topology import clos, dragonfly, rail_optimised, random_regular, three_tier
 from heddle_emulator.topology.clos import Wiring
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_agent.fib import Link, Packet, Steering
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_emulator.switches import Switches, next_hop, seed_of
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.underlay import UNREACHABLE, Underlay

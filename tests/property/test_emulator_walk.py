@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import Fate, walk

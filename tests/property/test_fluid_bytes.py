@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.strategy.makespan import Sending
@@ -119,7 +119,7 @@ def _both(
     fabric: Fabric, trial: NcclRun, cost: Costs, size: float, seed: int
 ) -> tuple[float, float]:
     """Makespans of a collective of so many bytes, hashed, in either world."""
-    script = script_of(fabric, trial).scaled(size)
+    script = nccl_script(fabric, trial).scaled(size)
     carried = choose("ecmp", fabric, script.flows, seed).carried
     net = cost.net(fabric, in_turns=True)
     trees = trial.algorithm == "tree"

@@ -14,7 +14,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import choose
 from tests.property.packet_fabrics import small_fabrics
@@ -71,7 +71,7 @@ def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Co
     """
     fabric = data.draw(small_fabrics(least_gbps=200.0, most_taper=4.0))
     trial = data.draw(trials(fabric))
-    script = script_of(fabric, trial).scaled(MESSAGE * 1e9 / 8)
+    script = nccl_script(fabric, trial).scaled(MESSAGE * 1e9 / 8)
     carried = choose("ecmp", fabric, script.flows, data.draw(st.integers(0, 99))).carried
     each = MESSAGE / 400 / trial.ranks
     fluid = packets = 0.0

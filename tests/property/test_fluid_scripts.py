@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.latency import same_way
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.play.stage import capacities, staged
 from heddle_emulator.strategy import choose
@@ -41,7 +41,7 @@ def trials(draw: st.DrawFn) -> tuple[Fabric, NcclRun]:
 def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, NcclRun]) -> None:
     """Demands of each communicator add up to a NIC's line at its busiest NIC, nowhere to more."""
     fabric, trial = case
-    flows = script_of(fabric, trial).flows
+    flows = nccl_script(fabric, trial).flows
     for job in range(len(flows.job_names)):
         own = flows.take(np.flatnonzero(flows.job == job))
         ends = [np.bincount(end, own.gbps) for end in (own.source, own.destination)]
@@ -56,7 +56,10 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, NcclRun], name: str) ->
     A header is that of a full packet or of the last of a message.
     """
     fabric, trial = case
-    script, wire = script_of(fabric, trial).scaled(1e9), Wire(payload_bytes=1000, header_bytes=100)
+    script, wire = (
+        nccl_script(fabric, trial).scaled(1e9),
+        Wire(payload_bytes=1000, header_bytes=100),
+    )
     schedule = staged(fabric, script, choose(name, fabric, script.flows, 1).carried, wire)
     streams = schedule.streams
     crossed = streams.loads(schedule.gbit, len(capacities(fabric, script)))
@@ -81,7 +84,7 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, NcclRun], name: str) ->
 def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, NcclRun], name: str) -> None:
     """A flow's paths over the same arcs are told together, and no others."""
     fabric, trial = case
-    carried = choose(name, fabric, script_of(fabric, trial).flows, 1).carried
+    carried = choose(name, fabric, nccl_script(fabric, trial).flows, 1).carried
     paths, first = carried.paths, dict[tuple[int, ...], int]()
     expected = [
         first.setdefault((int(paths.flow[path]), *paths.of(path).tolist()), path)
@@ -95,7 +98,7 @@ def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, NcclRun], name: str)
 def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, NcclRun]) -> None:
     """However carried, a collective takes as long as its busiest NIC or GPU needs, or longer."""
     fabric, trial = case
-    script = script_of(fabric, trial).scaled(1e9)
+    script = nccl_script(fabric, trial).scaled(1e9)
     setting = Setting(nvlink_gbps=500.0)
     for name in ("ecmp", "spray", "greedy", "ideal"):
         carried = choose(name, fabric, script.flows, 1).carried

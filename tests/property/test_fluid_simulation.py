@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_emulator.fluid.shares import Shares, fair_rates
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams

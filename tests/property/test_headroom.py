@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of

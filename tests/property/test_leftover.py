@@ -16,7 +16,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.unannounced import JOB, flow_id
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import without_announced
-from heddle_controller.solve import anew, repairer_of
+from heddle_controller.solve import plan_anew, repairer_of
 from heddle_emulator.topology import clos
 from tests.property.test_solve_repairs import other_states
 from tests.support.depth import examples
@@ -68,7 +68,7 @@ def test_what_was_announced_is_planned_as_if_nothing_else_were_there(kind: str, 
     if not len(told):
         return
     flows = both(told, found_flows(rng, fabric), odd=rng.random() < 0.3)
-    alone, beside = anew(fabric, told), anew(fabric, flows)
+    alone, beside = plan_anew(fabric, told), plan_anew(fabric, flows)
     repairers = repairer_of(alone), repairer_of(beside)
     for step in range(4):
         verify_plan(beside)
@@ -97,11 +97,13 @@ def test_a_job_gives_up_nothing_for_an_elephant() -> None:
     found = flows_of(
         fabric, (near[2], far[2], 390.0, 1, JOB, ""), names=(flow_id(near[2], far[2]),)
     )
-    plan = anew(fabric, both(told, found))
+    plan = plan_anew(fabric, both(told, found))
     spines = [plan.paths.of(row)[1] for row in range(2)]
     assert spines[0] != spines[1]
     assert plan.certificate.max_utilization == pytest.approx(690 / 400)
-    assert plan.certificate.lower_bound == pytest.approx(anew(fabric, told).certificate.lower_bound)
+    assert plan.certificate.lower_bound == pytest.approx(
+        plan_anew(fabric, told).certificate.lower_bound
+    )
 
 
 def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:
@@ -113,7 +115,7 @@ def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:
     found = flows_of(
         fabric, (near[3], far[3], 100.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),)
     )
-    plan = anew(fabric, both(told, found))
+    plan = plan_anew(fabric, both(told, found))
     assert utilization(fabric, plan.loads).max() == pytest.approx(390 / 400)
     repairer = repairer_of(plan)
     more = flows_of(fabric, (near[3], far[3], 130.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),))

@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric, Forwarding, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, Forwarding, NodeKind, State
 from heddle_controller.model.files.port_paths_file import parse_port_paths, port_paths_document
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths, Plan
@@ -17,7 +18,7 @@ from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import anew, repairer_of
+from heddle_controller.solve import plan_anew, repairer_of
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import hashing
 from heddle_emulator.walk import Fate, walk
@@ -157,7 +158,7 @@ def test_packets_of_each_port_take_the_path_of_its_plan(
         again = parse_port_paths(port_paths_document(known, fabric), fabric, "again")
         for name in ("source", "destination", "learned", "first", "arcs", "first_port", "ports"):
             assert np.array_equal(getattr(known, name), getattr(again, name)), (case, name)
-        plan = anew(replace(fabric, port_paths=again), flows)
+        plan = plan_anew(replace(fabric, port_paths=again), flows)
         check(plan, known, hashes, case)
         up = np.flatnonzero(fabric.link_state == State.UP).tolist()
         lost = {Random(seed).choice(up): State.DOWN}

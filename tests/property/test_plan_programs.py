@@ -12,7 +12,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries

@@ -73,7 +73,7 @@ def test_entries_after_any_change(seed: int) -> None:
     old = random_plan(Random(draws), with_failures(rng, fabric))
     new = mixed(rng, old, random_plan(Random(draws), with_failures(rng, fabric)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revision, "WORTH", 0)
+        patch.setattr(revision, "_WORTH", 0)
         assert_same(entries_after(new, (old, entries_of(old))), entries_of(new), seed)
 
 
@@ -128,7 +128,7 @@ def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
     plan = solve(fabric, permutations(fabric, 1, sets=4, qps=2))
     repairer, made = Repairer(plan), [entries_of(plan)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revision, "WORTH", 0)
+        patch.setattr(revision, "_WORTH", 0)
         for link in np.flatnonzero(between_switches(fabric)).tolist()[:5]:
             after = repairer.repair(fabric.with_links({link: State.DOWN}), plan.flows)
             made.append(entries_after(after, (plan, made[-1])))

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from heddle_controller.cli.plan_run import WORTH_MOVING, PlanRequest, run
-from heddle_controller.model.fabric import Bools, Fabric, NodeKind, State
+from heddle_controller.model.arrays import Bools
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Plan
@@ -26,7 +27,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.engine import Repair
 from heddle_controller.planner.planning import Planned, Wanted, make_plan, reoptimise
 from heddle_controller.planner.planning_engine import planning_engine
-from heddle_controller.solve import Repairer, anew, solve
+from heddle_controller.solve import Repairer, plan_anew, solve
 from tests.support.depth import examples, fresh_seeds
 from tests.support.drawn import KINDS, drawn
 from tests.support.exact import CLOSE, Exact
@@ -119,7 +120,7 @@ def check_bound(plan: Plan) -> None:
 
 def check_near(plan: Plan, share: float) -> None:
     """It carries what a plan made anew carries; its worst link is no fuller by such a share."""
-    fresh = anew(plan.fabric, plan.flows, plan)
+    fresh = plan_anew(plan.fabric, plan.flows, plan)
     assert {*plan.unrouted} == {*fresh.unrouted}
     worst, least = (one.certificate.max_utilization for one in (plan, fresh))
     assert worst <= least * (1 + share) * (1 + CLOSE)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.plan.explain import explain
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.plan.what_if import compare
+from heddle_controller.plan.what_if import compare_plans
 from heddle_controller.solve import Repairer, solve
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
@@ -36,7 +36,7 @@ def test_plans_and_repairs_pass_the_check(seed: int) -> None:
     verify_plan(plan)
     repaired = Repairer(plan).repair(with_failures(rng, fabric, 0.1), flows)
     verify_plan(repaired)
-    told = compare(plan, repaired)
+    told = compare_plans(plan, repaired)
     assert set(told.lost.tolist()) == set(repaired.unrouted) - set(plan.unrouted)
 
 

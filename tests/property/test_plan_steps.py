@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.plan import Paths
 from heddle_controller.model.program import Edit
 from heddle_controller.plan.diff import changed_places, keep_places

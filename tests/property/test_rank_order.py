@@ -15,7 +15,7 @@ from heddle_controller.place.score import scores
 from heddle_controller.planner.advice import order_ranks
 from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.planning_engine import planning_engine
-from heddle_controller.solve import Options, anew
+from heddle_controller.solve import Options, plan_anew
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 from heddle_controller.traffic.jobs import flows_of_job
@@ -76,7 +76,7 @@ def check_order(seed: int) -> None:
     assert sorted(found.hosts) == sorted(job.hosts), told
     for hosts, said in ((found.hosts, found.score), (sorted(job.hosts), found.alphabetical)):
         flows = flows_of_job(replace(job, hosts=tuple(hosts)), fabric)
-        plan = anew(fabric, flows, None, options=Options())
+        plan = plan_anew(fabric, flows, None, options=Options())
         own = scores(plan)[job.name]
         assert replace(own, least_seconds=own.seconds) == said, told
     assert found.score.no_worse_than(found.alphabetical), told

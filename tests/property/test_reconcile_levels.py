@@ -12,7 +12,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.columns import joined
+from heddle_controller.reconcile.rollout.columns import joined_entries
 from heddle_controller.reconcile.rollout.levels import levels
 from tests.property.test_reconcile_rollout import random_plan
 from tests.support.depth import examples
@@ -44,12 +44,12 @@ class Left:
     def _drawn(self) -> Entries:
         """Some entries of several plans, one with each switch and match."""
         plans = [random_plan(self.random, self.fabric, [self.pair]) for _ in range(4)]
-        every = joined([entries_of(plan) for plan in plans])
+        every = joined_entries([entries_of(plan) for plan in plans])
         rows: dict[tuple[object, ...], int] = {}
         for row in self.random.sample(range(len(every)), len(every)):
             if self.random.random() < 0.7:
                 rows[int(every.switch[row]), *match_of(self.fabric, every, row)] = row
-        return joined([every.take(np.array(sorted(rows.values()), dtype=np.int64))])
+        return joined_entries([every.take(np.array(sorted(rows.values()), dtype=np.int64))])
 
     def trouble(self) -> str:
         """What befalls packets of the pair; empty where they arrive."""

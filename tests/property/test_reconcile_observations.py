@@ -19,8 +19,8 @@ from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.observations import (
     LinkEnds,
     LinkStates,
-    ends_of,
     held_down,
+    link_ends,
     undecided,
     with_down,
 )
@@ -33,7 +33,7 @@ FABRIC = clos(leaves=2, spines=2, hosts=1)
 SWITCHES = ("l0", "l1", "s0", "s1")
 ENDS = {
     switch: [
-        ends_of(LinkName(switch, other))
+        link_ends(LinkName(switch, other))
         for other in (("s0", "s1") if switch.startswith("l") else ("l0", "l1"))
     ]
     for switch in SWITCHES
@@ -178,7 +178,7 @@ class Believing(RuleBasedStateMachine):
                 newest.clear()
                 continue
             for one in report.links:
-                link = ends_of(one.link)
+                link = link_ends(one.link)
                 if link not in newest or one.sequence > newest[link][0]:
                     newest[link] = one.sequence, one.state
         return {link: state for link, (_, state) in newest.items()}

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
 from heddle_controller.solve.colouring.spread import spread

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind, State
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.solve import solve

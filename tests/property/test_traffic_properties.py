@@ -22,7 +22,7 @@ from heddle_controller.model.job import (
 from heddle_controller.traffic.groups import rank_count, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs, host_of_ranks
-from heddle_controller.traffic.patterns import Layout, channels, hops_of, patterns_of, ring
+from heddle_controller.traffic.patterns import Layout, channels, patterns_of, rank_pairs, ring
 from heddle_controller.traffic.summary import BULK_BYTES, summarise
 from tests.support.small_fabrics import clos, star
 
@@ -139,7 +139,7 @@ def test_data_reaches_all_that_must_have_it(
     gpus = next(n for n in range(gpus, 0, -1) if ranks % n == 0)
     rail = np.arange(ranks) % gpus if pxn else None
     groups = rank_groups(parallelism, collective.group)
-    source, destination = hops_of(collective, groups, Layout(np.arange(ranks) // gpus, rail))
+    source, destination = rank_pairs(collective, groups, Layout(np.arange(ranks) // gpus, rail))
     assert (source // gpus != destination // gpus).all()
     edges: dict[int, set[int]] = defaultdict(set)
     for a, b in zip((source // gpus).tolist(), (destination // gpus).tolist(), strict=True):

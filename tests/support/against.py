@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import PlanInvalid, verify_plan

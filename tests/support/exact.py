@@ -23,7 +23,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, NodeKind
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 
 NODES = 20_000

@@ -18,8 +18,8 @@ from random import Random
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Floats, NodeKind
+from heddle_controller.model.arrays import Floats, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_emulator.fluid.rates import flow_ratios

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle_agent.conformance import Bench, Opener
+from heddle_agent.conformance import Bench, OpenBench
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
@@ -80,7 +80,7 @@ def sonic(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
             switch.close()
 
 
-BACKENDS: dict[str, Opener] = {
+BACKENDS: dict[str, OpenBench] = {
     "memory": memory,
     "linux": linux,
     "linux-ipv6": partial(linux, ipv6=True),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.rates import flow_ratios

@@ -7,7 +7,8 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script

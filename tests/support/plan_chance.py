@@ -7,7 +7,8 @@ from random import Random
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, NodeKind, State
+from heddle_controller.model.arrays import Bools
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from tests.support.plan_building import Wish, certificate_of, joined, wishes

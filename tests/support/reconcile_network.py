@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import ROCE_PORT, Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths

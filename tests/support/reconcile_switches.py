@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from heddle_agent.fib import Group, Link, NextHop
 from heddle_agent.session.listing import listing
 from heddle_agent.table import table_digest
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec.listing import entries_from_pb

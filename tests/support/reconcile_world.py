@@ -29,7 +29,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import Dependencies
-from heddle_controller.solve import anew, prove, repairer_of
+from heddle_controller.solve import plan_anew, prove, repairer_of
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
@@ -39,7 +39,7 @@ from tests.support.waiting import PATIENCE
 
 ENGINE = Engine(
     flows_of_job=flows_of_job,
-    solve=anew,
+    solve=plan_anew,
     repairer=repairer_of,
     prove=prove,
     verify=verify_plan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
 from heddle_controller.solve.commodities import Commodities
 from heddle_controller.solve.network import Network

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats, State
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.report.evidence import (
     Certified,
     Chart,

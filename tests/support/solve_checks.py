@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, Plan
 from tests.support.solve_reference import is_joined

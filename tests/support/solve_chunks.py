@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.assignment import Assignment
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_emulator.topology import clos, dragonfly, rail_optimised, random_regular, three_tier
 

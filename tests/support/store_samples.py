@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism

@@ -3,7 +3,7 @@
 ``heddle-agent conformance --backend MODULE:NAME`` runs them; so does our own test suite.
 """
 
-from heddle_agent.conformance.bench import ADDRESSES, SPINES, SWITCH, Bench, Opener, far, uplink
+from heddle_agent.conformance.bench import ADDRESSES, SPINES, SWITCH, Bench, OpenBench, far, uplink
 from heddle_agent.conformance.cases import CASES, Case
 from heddle_agent.conformance.checks import BrokenPromiseError
 from heddle_agent.conformance.run import Result, Verdict, find_opener, run_case, run_cases
@@ -16,7 +16,7 @@ __all__ = [
     "Bench",
     "BrokenPromiseError",
     "Case",
-    "Opener",
+    "OpenBench",
     "Result",
     "Verdict",
     "far",

@@ -44,7 +44,7 @@ class Bench(Protocol):
         """
 
 
-Opener = Callable[[int], AbstractContextManager[Bench]]
+OpenBench = Callable[[int], AbstractContextManager[Bench]]
 """Opens a bench whose table holds so many entries; 0 is as many as it can. It is left when the
 case is over, and then closes the backend. A class with ``__enter__`` and ``__exit__`` will do."""
 

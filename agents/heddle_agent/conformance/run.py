@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from heddle_agent.conformance.bench import Opener
+from heddle_agent.conformance.bench import OpenBench
 from heddle_agent.conformance.cases import CASES, Case
 from heddle_agent.conformance.checks import BrokenPromiseError
 
@@ -32,7 +32,7 @@ class Result:
     why: str = ""
 
 
-def find_opener(name: str) -> Opener:
+def find_opener(name: str) -> OpenBench:
     """The opener called ``MODULE:NAME``; modules of the working folder are found too.
 
     ValueError that says what is not there.
@@ -49,11 +49,11 @@ def find_opener(name: str) -> Opener:
         raise ValueError(f"module {module_name} cannot be imported: {error}") from error
     if not callable(found):
         raise ValueError(f"module {module_name} has no class or function {attribute}")  # noqa: TRY004
-    opener: Opener = found
+    opener: OpenBench = found
     return opener
 
 
-def run_case(opener: Opener, case: Case) -> Result:
+def run_case(opener: OpenBench, case: Case) -> Result:
     """One case. What a backend raises of its own is a broken promise as well."""
     try:
         with opener(case.table_size) as bench:
@@ -69,7 +69,7 @@ def run_case(opener: Opener, case: Case) -> Result:
     return Result(case.name, Verdict.HELD)
 
 
-def run_cases(opener: Opener, cases: Iterable[Case] = CASES) -> Iterator[Result]:
+def run_cases(opener: OpenBench, cases: Iterable[Case] = CASES) -> Iterator[Result]:
     """Each case as it ends."""
     for case in cases:
         yield run_case(opener, case)

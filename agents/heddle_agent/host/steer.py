@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from heddle_agent.host.files import PortsFolder
-from heddle_agent.host.trace import message, open_sockets, plain_address, probed
+from heddle_agent.host.trace import message, open_trace_sockets, plain_address, probed
 from heddle_agent.watch.liveness import Liveness
 
 _log = structlog.get_logger()
@@ -175,7 +175,7 @@ class PathSteering:
         self._sockets: dict[str, tuple[socket.socket, socket.socket]] = {}
         try:
             for source in dict.fromkeys(way.source for way in routes.ways):
-                self._sockets[source] = open_sockets(source)
+                self._sockets[source] = open_trace_sockets(source)
         except ValueError:
             self.close()
             raise

@@ -59,7 +59,7 @@ class Tracer:
         self.source, self._pace = source, pace
         self.sent = 0
         self.answered = 0
-        self._send, self._hear = open_sockets(source)
+        self._send, self._hear = open_trace_sockets(source)
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +124,7 @@ class Tracer:
                 return
 
 
-def open_sockets(source: str) -> tuple[socket.socket, socket.socket]:
+def open_trace_sockets(source: str) -> tuple[socket.socket, socket.socket]:
     """What sends probes from an address, and what hears of them; neither waits.
 
     ValueError if this process may not send such packets, or has no such address.

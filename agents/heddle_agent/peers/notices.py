@@ -55,7 +55,7 @@ _HELLO_SECONDS = 0.1
 _MOST_HELLOS = 4096
 
 
-class Network(Protocol):
+class _Network(Protocol):
     """What carries datagrams; it may lose, double and reorder them."""
 
     def send(self, address: str, datagram: bytes) -> None:
@@ -71,7 +71,7 @@ class PeerNotices:
         fabric: str,
         switch: str,
         keys: KeyRing,
-        network: Network,
+        network: _Network,
         heard: Callable[[str, Collection[Link]], None],
         boot: int = 1,
         clock: Callable[[], float] = time.monotonic,

@@ -24,7 +24,7 @@ class NamesError(Exception):
     """Names of a push that cannot be taken; says why."""
 
 
-Hops: TypeAlias = dict[tuple[bytes, ...], list[NextHop]]
+_Hops: TypeAlias = dict[tuple[bytes, ...], list[NextHop]]
 
 
 class StringTable(NamedTuple):
@@ -33,7 +33,7 @@ class StringTable(NamedTuple):
     numbers: NDArray[np.uint32]
     """Ascending, none twice."""
     texts: NDArray[np.object_]
-    hops: Hops
+    hops: _Hops
     """The next hops of the push before, by the columns that told them: a memo. A switch has few,
     and pushes name the same again and again."""
 

@@ -27,7 +27,7 @@ from heddle_agent.table.push import OperationFailure, Push, PushTargets, Receipt
 from heddle_agent.table.receive import receive
 from heddle_agent.table.state import Table
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 Unmatched: TypeAlias = Mapping[tuple[Nic, Nic], Count]
 """By pair of NICs, source first."""
 
@@ -45,7 +45,7 @@ class TableWorker:
         """Whether a push is in the backend as soon as it is in the table."""
         return not self.forwarding.can_lend
 
-    async def away(self, call: Callable[[], Result]) -> Result:
+    async def away(self, call: Callable[[], _Result]) -> _Result:
         """Call something that touches neither table nor backend."""
         return await asyncio.to_thread(call) if self.forwarding.can_lend else call()
 
@@ -109,7 +109,7 @@ class TableWorker:
         """Wait until all work that was begun is finished."""
         await asyncio.gather(*self._work, return_exceptions=True)
 
-    async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _finish(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Do some work to its end, even if whoever waits for it gives up."""
         task = asyncio.create_task(work)
         self._work.add(task)
@@ -156,6 +156,6 @@ class TableWorker:
         failures = self.forwarding.fib.apply(pending(table)) if table.dirty else ()
         return confirm(table, {failure.match for failure in failures}), failures
 
-    async def _read(self, call: Callable[[], Result]) -> Result:
+    async def _read(self, call: Callable[[], _Result]) -> _Result:
         async with self._turn:
             return await asyncio.to_thread(call)

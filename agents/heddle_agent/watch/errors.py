@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-LOOK_SECONDS = 1.0
+ERROR_LOOK_SECONDS = 1.0
 _LOOKS = 10  # that make up what is remembered
 _LEAST_ERRORS = 10
 _LEAST_SHARE = 1e-4

@@ -31,14 +31,13 @@ from heddle_agent.table import LinkObservation
 from heddle_agent.watch import rtnetlink
 from heddle_agent.watch.carrier import Carriers
 from heddle_agent.watch.damping import Damper, HoldDown
-from heddle_agent.watch.errors import LOOK_SECONDS
+from heddle_agent.watch.errors import ERROR_LOOK_SECONDS
 from heddle_agent.watch.monitored_link import FLAPPING, GREY, SLOW, LinkVerdict, MonitoredLink
 from heddle_agent.watch.observation_queue import ObservationQueue
 from heddle_agent.watch.ports import Port, alias_of
-from heddle_agent.watch.probe import Prober, Target, open_sockets
+from heddle_agent.watch.probe import Prober, Target, open_echo_sockets
 from heddle_agent.watch.reports import PortReports
-from heddle_agent.watch.routing import LONGEST_SECONDS, Routing
-from heddle_agent.watch.routing import LOOK_SECONDS as ROUTING_SECONDS
+from heddle_agent.watch.routing import LONGEST_SECONDS, ROUTING_LOOK_SECONDS, Routing
 
 _log = structlog.get_logger()
 
@@ -93,7 +92,7 @@ class KernelLinks:
             if port.probe and probe_seconds > 0
         }
         self._interval = probe_seconds
-        self._raw = open_sockets(self._probed.values())
+        self._raw = open_echo_sockets(self._probed.values())
         self._prober: Prober | None = None
         self._carriers: Carriers | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -144,7 +143,7 @@ class KernelLinks:
 
     def _look(self) -> None:
         """Take all interfaces as they are; one that is missing carries nothing."""
-        found = rtnetlink.interfaces()
+        found = rtnetlink.interface_states()
         present = {interface.number for interface in found}
         for index in self._at.keys() - present:
             self._seen(rtnetlink.InterfaceState(index, "", "", carries=False, gone=True))
@@ -232,7 +231,7 @@ class KernelLinks:
     def _count(self) -> None:
         """Look for packets received in error, and for links that are slower than they should be."""
         assert self._carriers is not None
-        self._later("count", LOOK_SECONDS, self._count)
+        self._later("count", ERROR_LOOK_SECONDS, self._count)
         rated = any(line.gbps for line in self._lines)
         counts, waiting = rtnetlink.counts(), rtnetlink.waiting() if rated else set()
         now = asyncio.get_running_loop().time()
@@ -273,7 +272,7 @@ class KernelLinks:
         lacks = self._routing.lacks(line.link, line.index)
         log = _log.bind(switch=self._switch, link=str(line.link))
         if lacks and loop.time() < line.awaits_routing:
-            line.timer = loop.call_later(ROUTING_SECONDS, self._update, line)
+            line.timer = loop.call_later(ROUTING_LOOK_SECONDS, self._update, line)
             log.debug("link awaits routing")
             return
         line.awaits_routing = 0.0

@@ -58,7 +58,7 @@ def find_ports(where: str, switch: str) -> list[Port]:
 
     ValueError that names what is wrong and how to put it right.
     """
-    found = {interface.name: interface for interface in rtnetlink.interfaces()}
+    found = {interface.name: interface for interface in rtnetlink.interface_states()}
     told = _by_alias(found.values()) if where == ALIAS else _by_file(Path(where))
     known = rtnetlink.neighbours()
     ports: list[Port] = []

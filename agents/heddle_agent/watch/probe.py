@@ -51,7 +51,7 @@ class Target:
         return ":" in self.address
 
 
-def open_sockets(targets: Iterable[Target]) -> dict[bool, socket.socket]:
+def open_echo_sockets(targets: Iterable[Target]) -> dict[bool, socket.socket]:
     """Sockets for echo requests, by whether they are of IPv6, as far as targets need them.
 
     ValueError if this process may not have one.

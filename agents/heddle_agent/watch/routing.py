@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heddle_agent.fib import Link
 from heddle_agent.watch import rtnetlink
 
-LOOK_SECONDS = 0.05
+ROUTING_LOOK_SECONDS = 0.05
 """How often is looked whether routing is back."""
 LONGEST_SECONDS = 60.0
 """After so long routing may well have been taken off the link: it is believed without."""

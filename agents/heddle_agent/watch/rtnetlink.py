@@ -90,7 +90,7 @@ class LinkSocket:
         self._socket.close()
 
 
-def interfaces() -> list[InterfaceState]:
+def interface_states() -> list[InterfaceState]:
     """All interfaces of this network namespace."""
     body = _LINK.pack(0, 0, 0, 0, 0)
     return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]

@@ -10,7 +10,7 @@ from functools import cached_property
 import grpc
 
 from heddle.client import Client, Conflict, Credentials, CredentialsError, HeddleError, NotFound
-from heddle_controller.cli.connection_errors import cure_of
+from heddle_controller.cli.connection_errors import connection_cure
 from heddle_controller.cli.failure import Failure, failure_of
 from heddle_controller.cli.output import echo
 from heddle_controller.model.errors import refuse
@@ -62,7 +62,7 @@ class Terms:
             cause: object = error.__cause__
             text = (cause.details() or "") if isinstance(cause, grpc.Call) else ""
             known = self.files.cert is not None
-            cure = cure_of(text, secure=self.files.secure, known=known)
+            cure = connection_cure(text, secure=self.files.secure, known=known)
             raise failure_of(error, cure) from error
 
     @property

@@ -22,8 +22,8 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.output import echo_json, echo_table, format_options
 
-LARGEST = 1 << 20
-FILE = "heddle.config"
+_LARGEST = 1 << 20
+_FILE = "heddle.config"
 """Where click keeps the file that options come from."""
 
 
@@ -43,16 +43,16 @@ def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Pa
     file = path or default_file()
     try:
         with file.open("rb") as opened:
-            content = opened.read(LARGEST + 1)
+            content = opened.read(_LARGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
         if path is None:
             return None
         raise Failure(f"{file}: there is no such file: write it, or leave --config out") from None
     except OSError as error:
         raise Failure(f"{file}: {error.strerror}") from None
-    if len(content) > LARGEST:
-        raise Failure(f"{file}: is larger than {LARGEST >> 20} MiB; is it the right file?")
-    ctx.meta[FILE] = file
+    if len(content) > _LARGEST:
+        raise Failure(f"{file}: is larger than {_LARGEST >> 20} MiB; is it the right file?")
+    ctx.meta[_FILE] = file
     try:
         told = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -134,7 +134,7 @@ def _row(root: click.Context, param: click.Parameter) -> dict[str, object]:
         case ParameterSource.ENVIRONMENT:
             source = f"the variable {param.envvar}"
         case ParameterSource.DEFAULT_MAP:
-            source = str(root.meta[FILE])
+            source = str(root.meta[_FILE])
         case _:
             source = "default"
     shown = str(value) if isinstance(value, Path) else value

@@ -7,7 +7,7 @@ So the cure goes by what the client had to show.
 
 from __future__ import annotations
 
-START = "start it with 'heddle-controller serve', or name another with --server"
+_START = "start it with 'heddle-controller serve', or name another with --server"
 NOT_TRUSTED = (
     "give the authority of its certificate by --tls-ca, and by --server a name that it has"
 )
@@ -15,7 +15,7 @@ NO_TLS = "it speaks no TLS there: leave --tls-ca and --tls-cert out, or name ano
 HUNG_UP = ("Socket closed", "Connection reset by peer", "Connection reset")
 
 
-def cure_of(text: str, *, secure: bool, known: bool) -> str:
+def connection_cure(text: str, *, secure: bool, known: bool) -> str:
     """What to do where no controller was reached.
 
     Args:
@@ -28,7 +28,7 @@ def cure_of(text: str, *, secure: bool, known: bool) -> str:
     if "OPENSSL_internal:" in text or "Peer name" in text or "Hostname" in text:
         return NOT_TRUSTED
     if (text.splitlines() or [""])[0].rpartition(": ")[2] not in HUNG_UP:
-        return START
+        return _START
     if not secure:
         return "if it wants TLS, give --tls-ca, --tls-cert and --tls-key"
     if not known:

@@ -19,7 +19,7 @@ from heddle_controller.serve.codec import common
 
 CLOCK_SECONDS = 2.0
 """By how much clocks may differ without a word: certificates and times of events bear that."""
-WORDS = {
+_WORDS = {
     pb.SEVERITY_INFO: "ok",
     pb.SEVERITY_WARNING: "warning",
     pb.SEVERITY_ERROR: "ERROR",
@@ -117,6 +117,6 @@ def _measured(answer: pb.JobExamination) -> str:
 def echo_findings(findings: Iterable[pb.Finding]) -> None:
     """A line each, and below it what to do."""
     for one in findings:
-        echo(f"{WORDS.get(one.severity, '?'):7}  {one.about}: {one.text}")
+        echo(f"{_WORDS.get(one.severity, '?'):7}  {one.about}: {one.text}")
         if one.cure:
             echo(f"{'':7}  -> {one.cure}")

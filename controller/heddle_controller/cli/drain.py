@@ -15,7 +15,7 @@ from heddle_controller.cli.failure import UNROUTED, Failure
 from heddle_controller.cli.options import WHAT, link_ref, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json
 
-NAMED = 5
+_NAMED = 5
 
 
 @click.command("drain")
@@ -108,8 +108,8 @@ def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:
         lost = [route.flow for route in answer.unrouted]
         yield f"{_some(lost, 'flow', 'flows')} would lose {_its(lost)} path"
     if answer.staying_count:
-        count, named = answer.staying_count, ", ".join(answer.staying_flows[:NAMED])
-        more = f" and {count - NAMED} more" if count > NAMED else ""
+        count, named = answer.staying_count, ", ".join(answer.staying_flows[:_NAMED])
+        more = f" and {count - _NAMED} more" if count > _NAMED else ""
         have = "has" if count == 1 else "have"
         yield f"{_flows(count)} ({named}{more}) {have} no way but over {what}"
     for job in answer.jobs:
@@ -136,8 +136,8 @@ def _flows(count: int, does: str = "", do: str = "") -> str:
 
 def _some(names: list[str], one: str, many: str) -> str:
     """``hosts a, b and 3 more``."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{one if len(names) == 1 else many} {', '.join(names[:NAMED])}{more}"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{one if len(names) == 1 else many} {', '.join(names[:_NAMED])}{more}"
 
 
 def _echo_prediction(answer: pb.WhatIfResponse, what: str) -> None:
@@ -165,5 +165,5 @@ def _wait(
 def _step(last: pb.DrainProgress) -> str:
     if last.flow_count or not last.planned:
         return f"plan {last.generation} has {_flows(last.flow_count)} over it"
-    behind = ", ".join(last.unsettled_switches[:NAMED]) or "no switch"
+    behind = ", ".join(last.unsettled_switches[:_NAMED]) or "no switch"
     return f"plan {last.generation} does not use it; waiting for {behind} to hold that plan"

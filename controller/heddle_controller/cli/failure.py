@@ -21,7 +21,7 @@ from heddle.text import clean
 from heddle_controller.model.errors import InputError
 
 FAULT = 1
-REFUSED = 2
+_REFUSED = 2
 UNROUTED = 3
 
 EXIT_CODES = """\b
@@ -36,7 +36,9 @@ Exit codes:
 class Failure(click.ClickException):
     """One line for people, with further lines where a server told several problems."""
 
-    def __init__(self, message: str, exit_code: int = REFUSED, details: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, exit_code: int = _REFUSED, details: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
         self.code = exit_code
         self.details = tuple(details)
@@ -81,5 +83,5 @@ def failure_of(error: HeddleError, cure: str) -> Failure:
     problems = [f"{each.field}: {each.description}" for each in error.violations]
     fault = error.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
     return Failure(
-        error.message + when, FAULT if fault else REFUSED, problems if len(problems) > 1 else ()
+        error.message + when, FAULT if fault else _REFUSED, problems if len(problems) > 1 else ()
     )

@@ -19,8 +19,8 @@ from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.serve.codec import common
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no path")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no path")
 
 
 @click.command("history")
@@ -46,7 +46,7 @@ def history(client: Terms, *, since: str) -> None:
     if not rows:
         echo(f"nothing changed in the last {since}")
         return
-    echo_table(COLUMNS, [row for _, row in rows])
+    echo_table(_COLUMNS, [row for _, row in rows])
 
 
 def seconds_of(text: str, option: str) -> float:
@@ -58,7 +58,7 @@ def seconds_of(text: str, option: str) -> float:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
     if match is None:
         raise Failure(f"{option} {text}: give a number and s, m, h or d, such as 30m")
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:

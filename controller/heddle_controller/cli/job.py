@@ -15,7 +15,7 @@ from heddle.v1.common_pb2 import Turn
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.jobs_table import echo_jobs, job_json, state_of, worst_link
+from heddle_controller.cli.jobs_table import echo_jobs, job_state_word, job_view, worst_link
 from heddle_controller.cli.life import replace, resize, resume, suspend
 from heddle_controller.cli.measure import measure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
@@ -126,14 +126,14 @@ def show(client: Terms, name: str) -> None:
     one = client.api.get_job(name)
     fares = client.api.list_job_fares(last_part(one.name))
     if client.json:
-        echo_json(job_json(one, fares))
+        echo_json(job_view(one, fares))
         return
     fare = fares.get(last_part(one.name), JobFare())
     degrees = codec.job_from_pb(name, one.spec).parallelism
     echo_pairs(
         {
             "job": last_part(one.name),
-            "state": state_of(one),
+            "state": job_state_word(one),
             "reason": one.reason,
             "hosts": _some(host_texts(one.spec.hosts, one.spec.gpus)),
             "gpus per host": one.spec.gpus_per_host or "",
@@ -280,7 +280,7 @@ def _echo_event(client: Terms, event: pb.JobEvent, wanted: set[str]) -> None:
         one = event.job
         tail = f": {one.reason}" if one.reason else ""
         plan = f" in plan {one.generation}" if one.generation else ""
-        echo(f"{name} {state_of(one)}, {one.flow_count} flows{plan}{tail}")
+        echo(f"{name} {job_state_word(one)}, {one.flow_count} flows{plan}{tail}")
     elif event.HasField("deleted"):
         echo(f"{name} deleted")
 

@@ -13,8 +13,8 @@ from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo_json, echo_table
 from heddle_controller.serve.codec import common
 
-COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "slowest", "worst link", "plan", "since"]
-Json = dict[str, object]
+_COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "slowest", "worst link", "plan", "since"]
+_Json = dict[str, object]
 
 
 def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
@@ -23,16 +23,16 @@ def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
     told = client.api.list_job_fares(planned[0] if len(planned) == 1 else "") if planned else {}
     fares = {name: told[name] for name in planned if name in told}
     if client.json:
-        echo_json([job_json(one, fares) for one in jobs])
+        echo_json([job_view(one, fares) for one in jobs])
     else:
         echo_table(
-            [*COLUMNS, "reason"], [_row(one, fares.get(last_part(one.name))) for one in jobs]
+            [*_COLUMNS, "reason"], [_row(one, fares.get(last_part(one.name))) for one in jobs]
         )
 
 
-def job_json(one: pb.Job, fares: Mapping[str, JobFare]) -> Json:
+def job_view(one: pb.Job, fares: Mapping[str, JobFare]) -> _Json:
     """A job, and how it fares in the newest plan."""
-    told: Json = MessageToDict(one, preserving_proto_field_name=True)
+    told: _Json = MessageToDict(one, preserving_proto_field_name=True)
     fare = fares.get(last_part(one.name))
     if fare is not None:
         told["fare"] = MessageToDict(fare, preserving_proto_field_name=True)
@@ -42,7 +42,7 @@ def job_json(one: pb.Job, fares: Mapping[str, JobFare]) -> Json:
 def _row(one: pb.Job, fare: JobFare | None) -> tuple[object, ...]:
     return (
         last_part(one.name),
-        state_of(one),
+        job_state_word(one),
         len(one.spec.hosts),
         one.flow_count,
         one.unrouted_count,
@@ -61,6 +61,6 @@ def worst_link(fare: JobFare) -> str:
     return f"{ref_text(fare.worst_link)} {fare.worst_utilization:.3f}"
 
 
-def state_of(one: pb.Job) -> str:
+def job_state_word(one: pb.Job) -> str:
     """The word for its state: PROGRAMMED, DEGRADED and so on."""
     return pb.JobState.Name(one.state).removeprefix("JOB_STATE_")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric, State
 
-NAMES_TOLD = 5
+_NAMES_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _fault(fabric: Fabric, text: str) -> str:
 
 
 def _unknown(fabric: Fabric, node: str) -> str:
-    close = get_close_matches(node, fabric.structure.nodes.ids, n=NAMES_TOLD)
+    close = get_close_matches(node, fabric.structure.nodes.ids, n=_NAMES_TOLD)
     hint = f"did you mean {_some(close)}?" if close else "no id is like it"
     return f"{node!r} is not a node of the fabric; {hint}"
 
@@ -85,5 +84,5 @@ def _neighbours(fabric: Fabric, node: str) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_TOLD
-    return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _NAMES_TOLD
+    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")

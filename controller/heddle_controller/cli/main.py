@@ -14,7 +14,7 @@ from heddle_controller.cli.failure import EXIT_CODES, Failure
 from heddle_controller.cli.lazy import LazyGroup
 from heddle_controller.cli.output import format_options
 
-PEM = click.Path(path_type=Path, dir_okay=False)
+_PEM = click.Path(path_type=Path, dir_okay=False)
 COMMANDS = (
     "audit",
     "completion",
@@ -56,22 +56,22 @@ COMMANDS = (
 @click.option(
     "--tls-ca",
     envvar="HEDDLE_CLIENT_TLS_CA",
-    type=PEM,
+    type=_PEM,
     help="Authority of the controller; turns TLS on.",
 )
 @click.option(
-    "--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=PEM, help="Certificate of this client."
+    "--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=_PEM, help="Certificate of this client."
 )
 @click.option(
-    "--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=PEM, help="Private key of this client."
+    "--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=_PEM, help="Private key of this client."
 )
 @click.option(
-    "--token-file", envvar="HEDDLE_TOKEN_FILE", type=PEM, help="Bearer token, in place of these."
+    "--token-file", envvar="HEDDLE_TOKEN_FILE", type=_PEM, help="Bearer token, in place of these."
 )
 @click.option(
     "--config",
     envvar="HEDDLE_CONFIG",
-    type=PEM,
+    type=_PEM,
     is_eager=True,
     expose_value=False,
     callback=take_config,

@@ -15,9 +15,9 @@ from heddle_controller.model.job import Group
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.traffic.inspector import load_measured
 from heddle_controller.traffic.measured import (
-    NONE,
+    LEFT_OUT,
     MeasuredCollective,
-    compare,
+    compare_measured,
     corrected,
 )
 
@@ -60,7 +60,7 @@ def measure(
     """
     found = client.api.get_job(name)
     job = codec.job_from_pb(name, found.spec)
-    rows = compare(job, load_measured(files), _kinds(communicators), iterations or 0)
+    rows = compare_measured(job, load_measured(files), _kinds(communicators), iterations or 0)
     if apply:
         after = codec.job_to_pb(replace(job, collectives=corrected(rows))).collectives
         client.api.correct_job(name, list(found.spec.collectives), list(after))
@@ -79,7 +79,7 @@ def measure(
 def _kinds(communicators: tuple[str, ...]) -> dict[str, str]:
     """What was said of communicators."""
     kinds = {}
-    known = [*(group.value for group in Group), NONE]
+    known = [*(group.value for group in Group), LEFT_OUT]
     for text in communicators:
         name, equals, kind = text.rpartition("=")
         if not (name and equals and kind in known):

@@ -19,7 +19,7 @@ from heddle.text import clean, clean_json, clean_lines
 if TYPE_CHECKING:
     from rich.live import Live
 
-Command = Callable[..., Any]
+_Command = Callable[..., Any]
 YAML = "heddle.yaml"
 """Where click keeps, for one command, that documents are printed as YAML."""
 
@@ -58,7 +58,7 @@ def _yaml(document: str) -> str:
     return str(told).rstrip("\n")  # of ASCII alone: a terminal prints it as it stands
 
 
-def format_options(command: Command) -> Command:
+def format_options(command: _Command) -> _Command:
     """Gives a command ``as_json``: whether documents are asked for, as JSON or as YAML."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")

@@ -14,8 +14,8 @@ from heddle_controller.cli.output import echo_json, echo_pairs
 from heddle_controller.cli.watching import watchable
 from heddle_controller.serve.codec import common
 
-WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRAWN"}
-LOOK_SECONDS = 0.05
+_WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRAWN"}
+_LOOK_SECONDS = 0.05
 
 
 @click.group(cls=CommandGroup)
@@ -58,7 +58,7 @@ def _set(client: Terms, state: pb.OverlayState.ValueType, *, no_wait: bool) -> N
     while not no_wait and stands.obeying_count < stands.agent_count and not stands.failures:
         if time.monotonic() > until:
             break
-        time.sleep(LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)
         stands = _get(client)
     _echo(client, stands)
     if not no_wait and (stands.failures or stands.obeying_count < stands.agent_count):
@@ -82,7 +82,7 @@ def _echo(client: Terms, stands: pb.Overlay) -> None:
     counted = f"{stands.obeying_count} of {stands.agent_count} connected to this controller"
     echo_pairs(
         {
-            "overlay": WORDS[stands.state],
+            "overlay": _WORDS[stands.state],
             "since": common.time_text(stands.state_time),
             "agents": counted,
         }

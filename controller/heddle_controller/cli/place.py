@@ -20,7 +20,7 @@ from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.traffic.jobs_file import load_jobs
 
-SECONDS = 300
+_SECONDS = 300
 
 
 def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
@@ -56,7 +56,7 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
 @click.option("--count", type=int, default=0, help="How many choices to show; else 5.")
 @click.option("--reserve", metavar="NAME", help="Reserve the hosts of the best choice.")
 @click.option(
-    "--seconds", type=int, default=SECONDS, show_default=True, help="For how long, with --reserve."
+    "--seconds", type=int, default=_SECONDS, show_default=True, help="For how long, with --reserve."
 )
 @with_client
 def place(
@@ -144,7 +144,7 @@ def _score(found: pb.JobScore) -> str:
 @click.command("reserve")
 @click.argument("name")
 @click.argument("hosts", nargs=-1, required=True)
-@click.option("--seconds", type=int, default=SECONDS, show_default=True, help="For how long.")
+@click.option("--seconds", type=int, default=_SECONDS, show_default=True, help="For how long.")
 @click.option("--gpus", metavar="GPUS", help="Keep these GPUs of each alone, such as 0-3.")
 @with_client
 def reserve(

@@ -26,16 +26,16 @@ from heddle_controller.model.plan import Certificate
 from heddle_controller.plan.verify import PlanInvalid
 from heddle_controller.serve.codec import common
 
-FILE = click.Path(path_type=Path)
+_FILE = click.Path(path_type=Path)
 """Checked by whoever opens it, who names the cure in one line."""
 REASONS_SHOWN = 10
 GENERATIONS = 2**63 - 1
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXIT_CODES)
-@click.option("--fabric", type=FILE, help="fabric.json, plain or gzip.")
-@click.option("--flows", type=FILE, help="flows.csv, plain or gzip.")
-@click.option("--jobs", type=FILE, help="jobs.yaml; its flows come on top of --flows.")
+@click.option("--fabric", type=_FILE, help="fabric.json, plain or gzip.")
+@click.option("--flows", type=_FILE, help="flows.csv, plain or gzip.")
+@click.option("--jobs", type=_FILE, help="jobs.yaml; its flows come on top of --flows.")
 @click.option("--qps", type=click.IntRange(1, MOST_QPS), help="QPs of every flow.")
 @click.option(
     "--down",
@@ -43,10 +43,10 @@ GENERATIONS = 2**63 - 1
     metavar="A,B[,KEY]|SWITCH",
     help="Plan as if this link (every link between A and B without a KEY) or switch were down.",
 )
-@click.option("--previous", type=FILE, help="Repair this plan.json instead of planning anew.")
+@click.option("--previous", type=_FILE, help="Repair this plan.json instead of planning anew.")
 @click.option(
     "--port-paths",
-    type=FILE,
+    type=_FILE,
     help="port-paths.json: which path each UDP source port takes, where switches of the fabric"
     " hash (forwarding: ecmp).",
 )
@@ -68,10 +68,10 @@ GENERATIONS = 2**63 - 1
     show_default=True,
     help="Choose backups for the loss of any one link, or any one switch; none leaves them out.",
 )
-@click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
+@click.option("--out", type=_FILE, help="Write plan.json here, gzip where the name ends in .gz.")
 @click.option(
     "--eos",
-    type=FILE,
+    type=_FILE,
     metavar="FOLDER",
     help="Write SWITCH.eos here for each switch, a traffic policy of Arista EOS to be reviewed,"
     " and SWITCH.eos.diff, what of it differs from the text that was there.",

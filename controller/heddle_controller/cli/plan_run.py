@@ -205,12 +205,12 @@ def _planned(
     timing: dict[str, float],
 ) -> Plan:
     """The plan; the clock runs from the losses known to the plan in memory."""
-    from heddle_controller.solve import Options, anew  # noqa: PLC0415 - see above
+    from heddle_controller.solve import Options, plan_anew  # noqa: PLC0415 - see above
 
     start = time.perf_counter()
     present = losses.applied(fabric)
     if isinstance(planner, Options):
-        plan = anew(present, flows, options=planner)
+        plan = plan_anew(present, flows, options=planner)
     else:
         plan = planner.repair(present, flows)
         timing["repair_seconds"] = took = time.perf_counter() - start

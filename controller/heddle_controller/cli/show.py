@@ -38,14 +38,14 @@ def show_plan(client: Terms) -> None:
         echo_json(plan)
         return
     routes.echo_plan(plan)
-    stands = client.api.overlays.GetOverlay(GetOverlayRequest(name=overlay_of(plan)))
+    stands = client.api.overlays.GetOverlay(GetOverlayRequest(name=_overlay_of(plan)))
     if stands.state == OVERLAY_STATE_WITHDRAWN:
         since = common.time_text(stands.state_time)
         text = f"OVERLAY WITHDRAWN since {since}: no switch follows this plan"
         echo(f"{text}; 'heddle overlay restore' ends that")
 
 
-def overlay_of(plan: pb.Plan) -> str:
+def _overlay_of(plan: pb.Plan) -> str:
     """Name of the overlay of a plan's fabric."""
     return f"{plan.name.rpartition('/')[0]}/overlay"
 

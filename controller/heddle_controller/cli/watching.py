@@ -16,10 +16,10 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.options import Command
 from heddle_controller.cli.output import Screen, printed_by
 
-LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
 """How often a view is asked for whose changes no watch of the API tells."""
 
-Changes = Callable[[Terms], Iterable[object]]
+_Changes = Callable[[Terms], Iterable[object]]
 
 
 def of_jobs(client: Terms) -> Iterable[object]:
@@ -37,7 +37,7 @@ def of_fabric(client: Terms) -> Iterable[object]:
     return client.api.watch_fabric()
 
 
-def watchable(*changes: Changes, look: bool = False) -> Callable[[Command], Command]:
+def watchable(*changes: _Changes, look: bool = False) -> Callable[[Command], Command]:
     """Gives a view, which takes ``Terms`` first, the option ``--watch``.
 
     Args:
@@ -59,7 +59,7 @@ def watchable(*changes: Changes, look: bool = False) -> Callable[[Command], Comm
                 client,
                 lambda: view(client, *args, **options),
                 changes,
-                LOOK_SECONDS if look else None,
+                _LOOK_SECONDS if look else None,
             )
 
         return run
@@ -68,7 +68,7 @@ def watchable(*changes: Changes, look: bool = False) -> Callable[[Command], Comm
 
 
 def _watch(
-    client: Terms, view: Callable[[], object], changes: Iterable[Changes], seconds: float | None
+    client: Terms, view: Callable[[], object], changes: Iterable[_Changes], seconds: float | None
 ) -> None:
     """Show a view, and again with each change, or after so many seconds.
 
@@ -111,7 +111,7 @@ class _Bell:
         self._rung = threading.Event()
         self._error: Exception | None = None
 
-    def follow(self, changes: Changes, client: Terms) -> None:
+    def follow(self, changes: _Changes, client: Terms) -> None:
         """Ring with each change, and when they end with an error."""
         try:
             for _ in changes(client):

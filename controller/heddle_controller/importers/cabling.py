@@ -23,14 +23,13 @@ from typing import Any
 
 from heddle_controller.importers.node_words import HOST
 from heddle_controller.importers.options import ImportOptions, check_words
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.files.records import short
 
 TIERS = ("leaf", "spine", "core")
-KINDS = (HOST, *TIERS, "switch")
+NODE_KINDS = (HOST, *TIERS, "switch")
 """What a mapping may name; "switch" is one of no tier."""
 ANY_SWITCH = "any switch"
 """The kind of a switch whose tier is to be found."""
@@ -82,7 +81,7 @@ def fabric_of(
         InputError: a port has two cables, an end is no machine, a cable has no speed,
             a mapping fits no machine; or it is no sound fabric.
     """
-    check_words(mapping, KINDS, origin)
+    check_words(mapping, NODE_KINDS, origin)
     problems = [*_unmatched(machines, mapping), *_faults(machines, cables, options)]
     if problems:
         raise InputError(origin, *problems[:MAX_PROBLEMS])

@@ -22,18 +22,16 @@ import yaml
 
 from heddle_controller.importers.cabling import (
     ANY_SWITCH,
-    KINDS,
+    NODE_KINDS,
     Cable,
     Machine,
     Port,
     fabric_of,
 )
-from heddle_controller.importers.node_words import HOST, by_word, plain
-from heddle_controller.importers.node_words import KINDS as WORDS
+from heddle_controller.importers.node_words import HOST, KIND_WORDS, by_word, plain
 from heddle_controller.importers.options import ImportOptions
 from heddle_controller.importers.speeds import gbps_of
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document
 from heddle_controller.model.files.records import short
@@ -109,10 +107,10 @@ def _machine(told: Mapping[str, Any], above: Mapping[str, Any], problems: list[P
     if not isinstance(kind, str):
         problems.append(Problem(where, f"kind is {short(kind)}; give the node a kind"))
         return Machine(HOST)
-    meant = by_word(WORDS).get(plain(group)) if group is not None else None
+    meant = by_word(KIND_WORDS).get(plain(group)) if group is not None else None
     labels = told.get("labels")
     record = _labelled(labels if isinstance(labels, dict) else {})
-    if meant in KINDS and meant is not None:
+    if meant in NODE_KINDS and meant is not None:
         return Machine(meant, record, kept=bool(record))
     return Machine(HOST if kind in HOST_KINDS else ANY_SWITCH, record)
 
@@ -219,7 +217,7 @@ def clab_text(fabric: Fabric) -> str:
         | ({"labels": {f"{LABEL}name": fabric.name}} if fabric.name != name else {}),
         "groups": {
             group: {"image": IMAGES.get(group, IMAGES["switch"])}
-            for group in KINDS
+            for group in NODE_KINDS
             if any(node["group"] == group for node in nodes.values())
         },
         "nodes": nodes,

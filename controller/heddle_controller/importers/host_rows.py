@@ -11,11 +11,10 @@ from pathlib import Path
 
 from heddle_controller.importers.options import check_words
 from heddle_controller.importers.text import read_text
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.files.records import short
 
-COLUMNS = {
+_COLUMNS = {
     "host": ("host", "hostname", "host_name", "server", "ip", "node", "name"),
     "leaf": ("leaf", "asw", "tor", "rtsw", "rsw", "leaf_switch"),
     "spine": ("spine", "psw", "ctsw", "agg", "fsw", "spine_switch"),
@@ -45,7 +44,7 @@ def read_rows(path: Path, mapping: Mapping[str, str]) -> list[HostRow]:
         InputError: the file cannot be read or is no CSV, a column is missing, a cell is
             empty, a host stands twice.
     """
-    check_words(mapping, COLUMNS, str(path))
+    check_words(mapping, _COLUMNS, str(path))
     content = read_text(path, "JSON")
     try:
         lines = csv.reader(io.StringIO(content, newline=""), strict=True)
@@ -64,7 +63,7 @@ def _columns(header: list[str], mapping: Mapping[str, str], path: Path) -> dict[
     """Where each of our columns is."""
     lower = [name.lower() for name in header]
     found = {}
-    for ours, names in COLUMNS.items():
+    for ours, names in _COLUMNS.items():
         theirs = mapping.get(ours)
         if theirs is None and not (mapping and ours not in _NEEDED):
             theirs = next((header[lower.index(name)] for name in names if name in lower), None)
@@ -95,7 +94,7 @@ def _rows(
             if len(problems) == MAX_PROBLEMS:
                 break
         else:
-            yield HostRow(f"line {number}", *(named.get(ours, "") for ours in COLUMNS))
+            yield HostRow(f"line {number}", *(named.get(ours, "") for ours in _COLUMNS))
     if problems:
         raise InputError(str(path), *problems)
 

@@ -42,8 +42,8 @@ from heddle_controller.model.files.fabric_file import parse_fabric
 MAX_NICS = 1 << 20
 CORE = "core"
 
-Record = dict[str, object]
-Layer = tuple[list[Record], list[Record]]
+_Record = dict[str, object]
+_Layer = tuple[list[_Record], list[_Record]]
 """Records of nodes and of edges."""
 Leaves = Mapping[tuple[str, str], int]
 """Hosts under each leaf; a leaf is a spine group and a name."""
@@ -97,10 +97,10 @@ def _core_group(rows: list[HostRow], origin: str) -> str:
     return rows[0].core or (CORE if several else "")
 
 
-def _host_layer(rows: list[HostRow], options: ImportOptions) -> Layer:
+def _host_layer(rows: list[HostRow], options: ImportOptions) -> _Layer:
     """NICs and their links to leaves."""
-    nodes: list[Record] = []
-    edges: list[Record] = []
+    nodes: list[_Record] = []
+    edges: list[_Record] = []
     digits = len(str(options.nics_per_host - 1))  # so that NICs sort by number
     for row in rows:
         for nic in range(options.nics_per_host):
@@ -110,10 +110,10 @@ def _host_layer(rows: list[HostRow], options: ImportOptions) -> Layer:
     return nodes, edges
 
 
-def _leaf_layer(leaves: Leaves, options: ImportOptions) -> Layer:
+def _leaf_layer(leaves: Leaves, options: ImportOptions) -> _Layer:
     """Leaves, spines, and the links between."""
     count = _spine_count(options)
-    nodes: list[Record] = [
+    nodes: list[_Record] = [
         {"id": _leaf_id(*leaf), "kind": "leaf", "zone": leaf[0] or None} for leaf in leaves
     ]
     for group in _groups(leaves):
@@ -137,11 +137,11 @@ def _cables(hosts: int, options: ImportOptions) -> list[float]:
     return [cable] * _whole(share * options.nic_gbps / cable)
 
 
-def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> Layer:
+def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> _Layer:
     """Cores, and a bundle from each spine to each core of its plane."""
     planes = range(_spine_count(options))
     places = range(options.cores_per_plane)
-    nodes: list[Record] = [
+    nodes: list[_Record] = [
         {"id": f"{core}-{plane}-{place}", "kind": "core", "plane": plane}
         for plane in planes
         for place in places
@@ -180,5 +180,5 @@ def _spine_id(group: str, place: int) -> str:
     return f"{group or 'spine'}-{place}"
 
 
-def _link(source: str, target: str, gbps: float, key: int = 0) -> Record:
+def _link(source: str, target: str, gbps: float, key: int = 0) -> _Record:
     return {"source": source, "target": target, "key": key, "gbps": gbps}

@@ -20,8 +20,7 @@ from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port
 from heddle_controller.importers.node_words import HOST
 from heddle_controller.importers.options import ImportOptions
 from heddle_controller.importers.text import read_text
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 
@@ -33,7 +32,7 @@ GBPS_OF_LANE = {
     "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
 }  # fmt: skip
 """As the field names them: 4xNDR is 400 Gbit/s."""
-MAX_LINE = 4096
+_MAX_LINE = 4096
 AGGREGATION = "Aggregation Node"
 
 _HEADER = re.compile(
@@ -91,7 +90,7 @@ def _read(lines: list[str], origin: str) -> dict[str, _Node]:
     problems: list[Problem] = []
     for number, raw in enumerate(lines, 1):
         line = raw.strip()
-        if len(line) > MAX_LINE:
+        if len(line) > _MAX_LINE:
             reason = f"has {len(line):,} characters; is it the right file?"
             raise refuse(origin, f"line {number}", reason)
         if not line or line.startswith("#") or _FACT.fullmatch(line):

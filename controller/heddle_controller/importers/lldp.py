@@ -20,8 +20,7 @@ from typing import Any
 from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
 from heddle_controller.importers.node_words import HOST
 from heddle_controller.importers.options import ImportOptions
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 

@@ -17,7 +17,7 @@ from heddle_controller.importers.topograph import import_topograph
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import open_content, read_json
-from heddle_controller.model.files.fabric_file import CEILING, parse_fabric
+from heddle_controller.model.files.fabric_file import MOST_BYTES_OF_FABRIC, parse_fabric
 
 FORMATS = (
     *("auto", "heddle", "node-link", "csv"),
@@ -63,7 +63,7 @@ def load_fabric(
     form = _form(path) if format == "auto" else format
     if form in _TEXT:
         return _TEXT[form](path, mapping or {}, chosen)
-    document = read_json(path, CEILING)
+    document = read_json(path, MOST_BYTES_OF_FABRIC)
     form = _json_form(document) if form == "auto" else form
     if form in _JSON and isinstance(document, Mapping):
         return _JSON[form](document, path.name.split(".")[0], str(path), mapping or {}, chosen)
@@ -74,7 +74,7 @@ def load_fabric(
 
 def _form(path: Path) -> str:
     """The form that the first bytes show; "auto" is one of JSON's."""
-    with open_content(path, CEILING) as file:
+    with open_content(path, MOST_BYTES_OF_FABRIC) as file:
         head = file.read(_PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b""):
         return "auto"

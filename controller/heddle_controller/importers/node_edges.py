@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle_controller.importers.node_words import EDGE_FIELDS, Record, names_of, state_of
+from heddle_controller.importers.node_words import (
+    EDGE_FIELDS,
+    NodeRecord,
+    attribute_names,
+    state_word_of,
+)
 from heddle_controller.importers.options import ImportOptions
 from heddle_controller.importers.speeds import gbps_of
 from heddle_controller.model.errors import Problem, refuse
@@ -24,10 +29,10 @@ class Edge:
     state: object
 
 
-class Ends:
+class EndFinder:
     """Finds the node that a link names: by id, by the attribute "name", or by place."""
 
-    def __init__(self, nodes: Sequence[Record], attribute: str) -> None:
+    def __init__(self, nodes: Sequence[NodeRecord], attribute: str) -> None:
         self._by_id = {str(node.get(attribute)): row for row, node in enumerate(nodes)}
         self._by_name = {str(node["name"]): row for row, node in enumerate(nodes) if "name" in node}
         whole = any(isinstance(node.get(attribute), int) for node in nodes)
@@ -53,7 +58,7 @@ class ImportRequest:
 
 
 def read_edges(
-    links: list[Record], ends: Ends, request: ImportRequest, *, both_ways: bool
+    links: list[NodeRecord], ends: EndFinder, request: ImportRequest, *, both_ways: bool
 ) -> list[Edge]:
     """Every link once; what is wrong with some goes to the request's problems.
 
@@ -62,7 +67,7 @@ def read_edges(
     Raises:
         InputError: no link names its ends by words that are known.
     """
-    names = names_of(
+    names = attribute_names(
         links, EDGE_FIELDS, request.mapping, request.origin, what="link", shared={"state"}
     )
     for end in ("source", "target"):
@@ -77,10 +82,10 @@ def read_edges(
 @dataclass(frozen=True, slots=True)
 class _EdgeReader:
     names: Mapping[str, str]
-    ends: Ends
+    ends: EndFinder
     request: ImportRequest
 
-    def edge(self, row: int, link: Record) -> Edge | None:
+    def edge(self, row: int, link: NodeRecord) -> Edge | None:
         """One link; None, and a problem, if it cannot be read."""
         found = []
         for end in ("source", "target"):
@@ -99,9 +104,9 @@ class _EdgeReader:
             return None
         key = link.get(self.names["key"]) if "key" in self.names else None
         state = link.get(self.names["state"]) if "state" in self.names else None
-        return Edge(found[0], found[1], key, gbps, "up" if state is None else state_of(state))
+        return Edge(found[0], found[1], key, gbps, "up" if state is None else state_word_of(state))
 
-    def _gbps(self, link: Record) -> float:
+    def _gbps(self, link: NodeRecord) -> float:
         value = link.get(self.names["gbps"]) if "gbps" in self.names else None
         if value is not None:
             return gbps_of(value, self.request.options.speed_unit)

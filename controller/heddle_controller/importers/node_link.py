@@ -24,20 +24,19 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from heddle_controller.importers.node_edges import Edge, Ends, ImportRequest, read_edges
+from heddle_controller.importers.node_edges import Edge, EndFinder, ImportRequest, read_edges
 from heddle_controller.importers.node_words import (
     HOST,
     NODE_FIELDS,
     WORDS,
-    Record,
+    NodeRecord,
+    attribute_names,
     kinds_by_word,
-    names_of,
     plain,
-    state_of,
+    state_word_of,
 )
 from heddle_controller.importers.options import ImportOptions, check_words
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.files.records import short
@@ -59,12 +58,12 @@ def import_node_link(
     links = _listed(document, ("edges", "links"), origin)
     request = ImportRequest(origin, mapping, options)
     of_links = {"state"} if any(mapping.get("state") in link for link in links) else ()
-    names = names_of(told, NODE_FIELDS, mapping, origin, what="node", shared=of_links)
+    names = attribute_names(told, NODE_FIELDS, mapping, origin, what="node", shared=of_links)
     if "id" not in names:
         raise refuse(origin, "nodes", "none has an id; map its attribute, such as id=NAME")
     ids = [str(node.get(names["id"], "")) for node in told]
     both_ways = bool(document.get("directed")) or not document.get("multigraph")
-    edges = read_edges(links, Ends(told, names["id"]), request, both_ways=both_ways)
+    edges = read_edges(links, EndFinder(told, names["id"]), request, both_ways=both_ways)
     kinds = _kinds(told, names.get("kind"), edges, request)
     if request.problems:
         raise InputError(origin, *request.problems[:MAX_PROBLEMS])
@@ -77,7 +76,7 @@ def import_node_link(
     return parse_fabric(ours, origin)
 
 
-def _listed(document: Record, names: tuple[str, ...], origin: str) -> list[Record]:
+def _listed(document: NodeRecord, names: tuple[str, ...], origin: str) -> list[NodeRecord]:
     """The records under the first of the names that is there."""
     name = next((name for name in names if name in document), None)
     if name is None:
@@ -92,7 +91,7 @@ def _listed(document: Record, names: tuple[str, ...], origin: str) -> list[Recor
 
 
 def _kinds(
-    told: list[Record], attribute: str | None, edges: list[Edge], request: ImportRequest
+    told: list[NodeRecord], attribute: str | None, edges: list[Edge], request: ImportRequest
 ) -> list[str]:
     """Kind of each node; "host" for one that stands for all its NICs."""
     if attribute is None:
@@ -111,7 +110,7 @@ def _kinds(
 
 
 def _fields(
-    node: Record, names: Mapping[str, str], node_id: str, mapping: Mapping[str, str]
+    node: NodeRecord, names: Mapping[str, str], node_id: str, mapping: Mapping[str, str]
 ) -> dict[str, Any]:
     """What else a node tells, in our words."""
     found = {ours: node.get(theirs) for ours, theirs in names.items()}
@@ -122,7 +121,7 @@ def _fields(
     if "gpu" not in mapping and not isinstance(found.get("gpu"), int):
         found.pop("gpu", None)  # the name of a model, most often
     if found.get("state") is not None:
-        found["state"] = state_of(found["state"])
+        found["state"] = state_word_of(found["state"])
     return found | {"id": node_id}
 
 

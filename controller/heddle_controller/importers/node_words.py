@@ -8,7 +8,7 @@ from typing import Any
 
 from heddle_controller.model.errors import refuse
 
-Record = Mapping[str, Any]
+NodeRecord = Mapping[str, Any]
 
 NODE_FIELDS: dict[str, tuple[str, ...]] = {
     "id": ("id", "name", "label"),
@@ -35,7 +35,7 @@ both, and one mapping serves for both."""
 HOST = "host"
 """A node that stands for a whole host: each of its links is a NIC."""
 
-KINDS: dict[str, tuple[str, ...]] = {
+KIND_WORDS: dict[str, tuple[str, ...]] = {
     "nic": ("nic", "hca", "port", "gpu", "endpoint", "ca"),
     HOST: ("host", "server", "compute", "machine", "endhost", "worker"),
     "leaf": ("leaf", "tor", "topofrack", "rtsw", "rsw", "asw", "edge", "access", "leafswitch"),
@@ -43,19 +43,19 @@ KINDS: dict[str, tuple[str, ...]] = {
     "core": ("core", "superspine", "atsw", "ssw", "dsw", "coreswitch"),
     "switch": ("switch", "sw", "router", "bridge"),
 }
-STATES: dict[str, tuple[str, ...]] = {
+_STATES: dict[str, tuple[str, ...]] = {
     "up": ("up", "active", "enabled", "ok", "true"),
     "down": ("down", "inactive", "disabled", "failed", "offline", "false"),
     "drained": ("drained", "maintenance"),
 }
 
-WORDS = tuple(dict.fromkeys([*NODE_FIELDS, *EDGE_FIELDS, *KINDS]))
+WORDS = tuple(dict.fromkeys([*NODE_FIELDS, *EDGE_FIELDS, *KIND_WORDS]))
 """Everything a mapping may name: fields are mapped to their attribute names, kinds to
 their value. "host" is both; it names the attribute."""
 
 
-def names_of(
-    records: Sequence[Record],
+def attribute_names(
+    records: Sequence[NodeRecord],
     fields: Mapping[str, tuple[str, ...]],
     mapping: Mapping[str, str],
     origin: str,
@@ -85,9 +85,9 @@ def names_of(
 
 def kinds_by_word(mapping: Mapping[str, str]) -> dict[str, str]:
     """Our kind for each plain word; mapped words win over what they mean otherwise."""
-    words = by_word(KINDS)
+    words = by_word(KIND_WORDS)
     return words | {
-        plain(mapping[kind]): kind for kind in KINDS if kind in mapping and kind != HOST
+        plain(mapping[kind]): kind for kind in KIND_WORDS if kind in mapping and kind != HOST
     }
 
 
@@ -101,9 +101,9 @@ def plain(value: object) -> str:
     return re.sub(r"[\W_]", "", str(value)).lower()
 
 
-def state_of(value: object) -> object:
+def state_word_of(value: object) -> object:
     """Our word for a state, or the value as it is, for the check to fault."""
     return _STATE_WORDS.get(plain(value), value)
 
 
-_STATE_WORDS = by_word(STATES)
+_STATE_WORDS = by_word(_STATES)

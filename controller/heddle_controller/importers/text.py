@@ -7,19 +7,19 @@ from pathlib import Path
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 
-CEILING = 64 * MEBIBYTE
+_CEILING = 64 * MEBIBYTE
 
 
 def read_text(path: Path, what: str) -> str:
     """The text in a file, plain or gzip; ``what`` is what it should be.
 
     Raises:
-        InputError: the file cannot be read, is larger than ``CEILING``, is not UTF-8.
+        InputError: the file cannot be read, is larger than ``_CEILING``, is not UTF-8.
     """
-    with open_content(path, CEILING) as file:
-        content = file.read(CEILING + 1)
-    if len(content) > CEILING:
-        reason = f"larger than {CEILING // MEBIBYTE} MiB unpacked; is it the right file?"
+    with open_content(path, _CEILING) as file:
+        content = file.read(_CEILING + 1)
+    if len(content) > _CEILING:
+        reason = f"larger than {_CEILING // MEBIBYTE} MiB unpacked; is it the right file?"
         raise refuse(str(path), "", reason)
     try:
         return content.decode("utf-8-sig")

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from heddle_controller.importers.host_rows import HostRow, refuse_twice
 from heddle_controller.importers.host_table import fabric_of_rows
 from heddle_controller.importers.options import ImportOptions, check_words
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 

@@ -18,3 +18,11 @@ NONE = -1
 def starts(lengths: Ints) -> Ints:
     """Where each row of compressed rows begins, and where the last ends."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def among(values: Ints, keys: Ints) -> Bools:
+    """Which values are among some keys, which are ascending."""
+    if not len(keys):
+        return np.zeros(len(values), dtype=np.bool_)
+    found: Bools = keys[np.minimum(np.searchsorted(keys, values), len(keys) - 1)] == values
+    return found

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.limits import MAX_FLOW, MAX_NAME, too_long
 from heddle_controller.model.rates import CURE, sensible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-MAX_PROBLEMS = 20
-"""Problems told of one input; the rest is most often the same mistake again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

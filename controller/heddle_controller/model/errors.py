@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_PROBLEMS = 20
+"""Problems told of one input; the rest is most often the same mistake again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

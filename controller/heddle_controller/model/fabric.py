@@ -22,16 +22,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from heddle.names import link_name, natural
-from heddle_controller.model import arrays
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.reach import Reach
 
 if TYPE_CHECKING:
     from heddle_controller.model.port_paths import PortPaths
 
-Ints = arrays.Ints
-Floats = arrays.Floats
-Bools = arrays.Bools
-NONE = arrays.NONE
 LinkKey = int | str
 
 NUMBERS: tuple[Literal["rail", "plane", "table_size", "gpu"], ...] = (
@@ -436,10 +432,10 @@ class Fabric:
         return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))
 
 
-Column = TypeVar("Column", Ints, Bools)
+_Column = TypeVar("_Column", Ints, Bools)
 
 
-def _with(column: Column, places: Ints, values: Column) -> Column:
+def _with(column: _Column, places: Ints, values: _Column) -> _Column:
     """A copy with other values at some places."""
     copy = column.copy()
     copy[places] = values

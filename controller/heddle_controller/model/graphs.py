@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
-def load() -> None:
+def load_graphs() -> None:
     """Load them now, where nobody waits for that."""
     import_module("scipy.sparse.csgraph")
 

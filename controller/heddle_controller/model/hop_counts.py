@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from heddle_controller.model.arrays import NONE, Ints
 
-Hops = npt.NDArray[np.int16]
+HopArray = npt.NDArray[np.int16]
 
 MOST_APART = 64
 """Columns kept beside a table; with more, all is copied into one."""
@@ -24,11 +24,11 @@ MOST_APART = 64
 class HopCounts:
     """Counts by row and place; never written to once made."""
 
-    table: Hops
+    table: HopArray
     """Shape (rows, places)."""
     column: Ints | None = None
     """Of each place in ``apart``, ``NONE`` where the table has it; None where it has all."""
-    apart: Hops | None = None
+    apart: HopArray | None = None
     """Columns that the table does not have right, shape (rows, columns)."""
 
     @property
@@ -42,9 +42,9 @@ class HopCounts:
         """How many counts there are."""
         return self.table.size
 
-    def at(self, row: Ints | int, place: Ints | int) -> Hops:
+    def at(self, row: Ints | int, place: Ints | int) -> HopArray:
         """Counts of rows at places beside them; they broadcast like indexes of an array."""
-        found: Hops = np.asarray(self.table[row, place])
+        found: HopArray = np.asarray(self.table[row, place])
         if self.column is None or self.apart is None:
             return found
         column = self.column[place]
@@ -53,23 +53,23 @@ class HopCounts:
             return found
         return np.where(own, self.apart[row, column], found)
 
-    def lines(self, rows: Ints) -> Hops:
+    def lines(self, rows: Ints) -> HopArray:
         """Some rows whole, shape (rows, places)."""
-        found: Hops = self.table[rows]
+        found: HopArray = self.table[rows]
         if self.column is not None and self.apart is not None:
             places = np.flatnonzero(self.column != NONE)
             found[:, places] = self.apart[rows][:, self.column[places]]
         return found
 
-    def columns(self, places: Ints) -> Hops:
+    def columns(self, places: Ints) -> HopArray:
         """Some places whole, shape (rows, places)."""
         return self.at(np.arange(len(self.table))[:, None], places)
 
-    def whole(self) -> Hops:
+    def whole(self) -> HopArray:
         """All counts as one table, shape (rows, places)."""
         return self.lines(np.arange(len(self.table)))
 
-    def with_columns(self, places: Ints, counts: Hops) -> HopCounts:
+    def with_columns(self, places: Ints, counts: HopArray) -> HopCounts:
         """The same with other counts, shape (rows, places), at some places, each there once."""
         column = np.full(self.table.shape[1], NONE) if self.column is None else self.column.copy()
         column[places] = NONE

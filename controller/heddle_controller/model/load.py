@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.order import stable_order
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 
 BITS = 63
 """Of a number that is not negative."""

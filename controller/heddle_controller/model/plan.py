@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_port_paths

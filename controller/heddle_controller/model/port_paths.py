@@ -106,7 +106,7 @@ def no_port_paths() -> PortPaths:
     return PortPaths(none, none, none, begin, none, begin, none)
 
 
-def joined(parts: Sequence[PortPaths]) -> PortPaths:
+def joined_port_paths(parts: Sequence[PortPaths]) -> PortPaths:
     """All ways of several sets, of which no two know the same two NICs."""
     known = [part for part in parts if len(part)]
     if not known:

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints
 
 ANY_PORT = 0
 

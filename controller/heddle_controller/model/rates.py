@@ -6,7 +6,7 @@ fabric overflows, and none is lost beside another: a plan's certificate stays a 
 
 from __future__ import annotations
 
-from heddle_controller.model.fabric import Bools, Floats
+from heddle_controller.model.arrays import Bools, Floats
 
 LEAST, MOST = 1e-6, 1e9
 """In Gbit/s: a kilobit and an exabit a second."""

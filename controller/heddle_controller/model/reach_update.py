@@ -18,11 +18,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
-from heddle_controller.model.hop_counts import Hops
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.hop_counts import HopArray
 from heddle_controller.model.reach import UNREACHED, Bits, HopCountOrigin, Reach
 
-Spread = Callable[[Ints, Ints, Hops], Bits]
+Spread = Callable[[Ints, Ints, HopArray], Bits]
 
 MOST_SEARCHED_SINGLY = 4
 """Places, beyond which they are searched all at once."""
@@ -73,7 +74,7 @@ def _updated(
 
 
 def _searched(
-    structure: Structure, carries: Bools, known: Reach, part: Hops, spread: Spread
+    structure: Structure, carries: Bools, known: Reach, part: HopArray, spread: Spread
 ) -> Bits:
     """Fill in the distances of some places; whether next hops are several, a byte for each."""
     places = part.shape[1]
@@ -117,7 +118,7 @@ def _next_hops(structure: Structure, carries: Bools, known: Reach, node: int) ->
     return count, (here > 0) & (here != UNREACHED)
 
 
-def _search_singly(structure: Structure, carries: Bools, row: Ints, distance: Hops) -> Bools:
+def _search_singly(structure: Structure, carries: Bools, row: Ints, distance: HopArray) -> Bools:
     """Fill in the distances of all places, 0 where a place is; say where next hops are several.
 
     Args:

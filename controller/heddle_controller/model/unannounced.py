@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.flows import Flows
 
 SET = "unannounced"

@@ -17,8 +17,9 @@ from itertools import chain
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
-from heddle_controller.model.hop_counts import HopCounts, Hops
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, Structure
+from heddle_controller.model.hop_counts import HopArray, HopCounts
 from heddle_controller.model.reach import UNREACHED, Bits, Reach
 from heddle_controller.model.reach_update import updated_reach
 
@@ -163,7 +164,7 @@ def _places(structure: Structure, carries: Bools) -> tuple[Ints, list[tuple[int,
     return place, [*numbers]
 
 
-def _spread(tail: Ints, head: Ints, distance: Hops) -> Bits:
+def _spread(tail: Ints, head: Ints, distance: HopArray) -> Bits:
     """Fill in the distances, a breadth at a time; say where there is more than one next hop."""
     neighbours = _Neighbours.of(tail, head)
     reached = np.packbits(distance == 0, axis=1)

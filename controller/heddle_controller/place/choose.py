@@ -15,7 +15,8 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.place.ask import Choices, PlacementAsk

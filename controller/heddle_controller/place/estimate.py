@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.place.order import Hosts

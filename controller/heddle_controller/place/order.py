@@ -21,7 +21,8 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job, Parallelism
 
 Hosts = tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Plan

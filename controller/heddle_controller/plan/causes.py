@@ -9,13 +9,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.unannounced import JOB, PREFIX, unannounced_rows
 
-Value = TypeVar("Value", int, str)
+_Value = TypeVar("_Value", int, str)
 
-NAMED = 20
+NAMES_PER_CAUSE = 20
 """Names that one cause tells at most."""
 
 
@@ -45,7 +46,7 @@ class Cause:
 
     kind: CauseKind
     names: tuple[str, ...] = ()
-    """Links as "a,b" or "a,b,key", switches, jobs, flows; ``NAMED`` at most."""
+    """Links as "a,b" or "a,b,key", switches, jobs, flows; ``NAMES_PER_CAUSE`` at most."""
     count: int = 0
     """How many there are."""
 
@@ -100,8 +101,8 @@ def _rows(before: Ints, after: Ints) -> list[int]:
 
 
 def _named(
-    kind: CauseKind, changed: Sequence[Value], name: Callable[[Value], str] = str
+    kind: CauseKind, changed: Sequence[_Value], name: Callable[[_Value], str] = str
 ) -> list[Cause]:
     if not changed:
         return []
-    return [Cause(kind, tuple(name(one) for one in changed[:NAMED]), len(changed))]
+    return [Cause(kind, tuple(name(one) for one in changed[:NAMES_PER_CAUSE]), len(changed))]

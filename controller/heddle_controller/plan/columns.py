@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.order import stable_order
 
 
@@ -29,11 +29,3 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     number = np.empty(len(values), dtype=np.int64)
     number[order] = np.cumsum(first) - 1
     return number, order[first]
-
-
-def among(values: Ints, keys: Ints) -> Bools:
-    """Which values are among some keys, which are ascending."""
-    if not len(keys):
-        return np.zeros(len(values), dtype=np.bool_)
-    found: Bools = keys[np.minimum(np.searchsorted(keys, values), len(keys) - 1)] == values
-    return found

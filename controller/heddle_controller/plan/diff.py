@@ -15,7 +15,8 @@ from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Structure
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import ANY_PORT, Edit, Entries

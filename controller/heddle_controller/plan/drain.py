@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.plan import Plan
 
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints, starts
 from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, EntryOrigin
 
 

@@ -19,8 +19,7 @@ from ipaddress import ip_address
 import numpy as np
 
 from heddle.text import clean
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Plan

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints, State
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.rates import size_words
 from heddle_controller.plan.arc_users import ArcUsers

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 
 
 def exposed_flows(plan: Plan) -> Ints:
@@ -23,7 +23,7 @@ def exposed_flows(plan: Plan) -> Ints:
     """
     paths, flows = plan.paths, plan.flows
     owner, arcs = paths.owner(), paths.arcs
-    full = (utilization(plan.fabric, plan.loads) > 1 + TOLERANCE)[arcs]
+    full = (utilization(plan.fabric, plan.loads) > 1 + _TOLERANCE)[arcs]
     if not full.any():
         return np.empty(0, dtype=np.int64)
     before: Ints = np.cumsum(full) - full

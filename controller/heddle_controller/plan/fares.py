@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
 

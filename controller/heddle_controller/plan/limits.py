@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.load import phased_loads, utilization
 from heddle_controller.model.plan import Plan
 

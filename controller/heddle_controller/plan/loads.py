@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_places
 
-WORTH = 8
+_WORTH = 8
 """Where more than one use of an arc in so many differs, everything is added up."""
 
 
@@ -37,7 +37,7 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
         return None
     now, was = plan.paths.arcs, known.paths.arcs
     places = changed_places(known.paths, plan.paths)
-    if places is None or len(places) * WORTH > len(now):
+    if places is None or len(places) * _WORTH > len(now):
         return None
     arcs = distinct(np.append(now[places], was[places]))
     touched = np.zeros(len(known.loads), dtype=np.bool_)

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.plan import NicPorts, Paths, Plan
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.hops import hops_of
 from heddle_controller.plan.shortest_paths import choice, free
 
-PORTS = 1 << 16
+_PORTS = 1 << 16
 
 
 def port_faults(plan: Plan) -> Iterator[str]:
@@ -62,10 +62,10 @@ def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths
     path, port = given
     nodes, flows = plan.fabric.node_count, plan.flows
     owner = np.repeat(np.arange(len(known)), known.port_count)
-    code = (known.source * nodes + known.destination)[owner] * PORTS + known.ports
+    code = (known.source * nodes + known.destination)[owner] * _PORTS + known.ports
     order = np.argsort(code)
     flow = plan.paths.flow[path]
-    wanted = (flows.source[flow] * nodes + flows.destination[flow]) * PORTS + port
+    wanted = (flows.source[flow] * nodes + flows.destination[flow]) * _PORTS + port
     place = np.minimum(np.searchsorted(code, wanted, sorter=order), max(len(code) - 1, 0))
     found = np.zeros(len(wanted), dtype=np.bool_)
     if len(code):

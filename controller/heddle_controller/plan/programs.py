@@ -28,12 +28,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, among
 from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, qp_ports
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
-from heddle_controller.plan.columns import among, distinct, numbered
+from heddle_controller.plan.columns import distinct, numbered
 from heddle_controller.plan.hops import Hops, arcs_ahead, hops_of, links_ahead
 
 MOST_STAGES = 32

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
@@ -26,8 +26,8 @@ from heddle_controller.plan.programs import entries_of
 
 MOST_NODES = 10_000_000
 """Up to which an entry's match fits one number, by which those of a switch are sorted."""
-PORTS = 1 << 16
-WORTH = 4
+_PORTS = 1 << 16
+_WORTH = 4
 """Where more than one flow in so many differs, all entries are made anew."""
 
 
@@ -37,7 +37,7 @@ def entries_after(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Ent
         return entries_of(plan)
     old, entries = before
     differs = _differing_flows(plan, old)
-    if np.count_nonzero(differs) * WORTH > len(differs):
+    if np.count_nonzero(differs) * _WORTH > len(differs):
         return entries_of(plan)
     if not differs.any():
         return entries
@@ -147,5 +147,5 @@ def _codes(entries: Entries, rows: slice, nodes: int) -> Ints:
     A destination port follows from the source port: both are there or none.
     """
     pair = entries.source[rows] * nodes + entries.destination[rows]
-    codes: Ints = pair * PORTS + entries.source_port[rows]
+    codes: Ints = pair * _PORTS + entries.source_port[rows]
     return codes

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.job import Iteration
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan, Turn
 from heddle_controller.traffic.turns import STEPS, Cycle, turns_of
 
-EVEN = 1e-9
-FEW = 2
+_EVEN = 1e-9
+_FEW = 2
 """Jobs that it takes to share a link."""
 MOST_JOBS = 32
 """More jobs that meet, one by way of another, are not given turns: too many links to look at."""
@@ -39,7 +39,7 @@ def turns_in(plan: Plan, iterations: Iterable[Iteration]) -> tuple[Turn, ...]:
     """
     used = utilization(plan.fabric, plan.loads)
     told = {one.job: one for one in iterations}
-    if len(told) < FEW or not (used > 1 + EVEN).any():
+    if len(told) < _FEW or not (used > 1 + _EVEN).any():
         return ()
     bursts = _bursts(plan, told)
     known, left = _known(plan, bursts)
@@ -94,7 +94,7 @@ def _bursts(plan: Plan, told: dict[str, Iteration]) -> _Bursts:
     busy = np.bincount(cell, size * 8e-9 / capacity[arc])  # seconds, of a burst and an arc
     row, on = place // len(capacity), place % len(capacity)
     np.maximum.at(alone, row, busy)
-    full = utilization(plan.fabric, plan.loads)[on] > 1 + EVEN
+    full = utilization(plan.fabric, plan.loads)[on] > 1 + _EVEN
     arcs, column = np.unique(on[full], return_inverse=True)
     used = np.zeros((len(code), len(arcs)))
     used[row[full], column] = busy[full] / alone[row[full]]
@@ -112,9 +112,9 @@ def _known(plan: Plan, bursts: _Bursts) -> tuple[Bools, Floats]:
         others = ~np.isin(flows.job, bursts.rows[known])
         loads = arc_loads(len(capacity), flows, paths.take(np.flatnonzero(others[paths.flow])))
         left = np.maximum(1 - (loads / capacity)[bursts.arcs], 0)
-        held = known & ((most > left + EVEN) & (left < 1)).any(axis=1)
+        held = known & ((most > left + _EVEN) & (left < 1)).any(axis=1)
         if not held.any():
-            return known, np.maximum(left, EVEN)  # of arcs without any left, nobody is known
+            return known, np.maximum(left, _EVEN)  # of arcs without any left, nobody is known
         known &= ~held
 
 
@@ -129,7 +129,7 @@ def _meeting(bursts: _Bursts, known: Bools, left: Floats) -> Iterator[tuple[Ints
     """Jobs that meet, one by way of another, and the columns of arcs where they do."""
     most = _most(bursts) * known[:, None]
     shared = np.flatnonzero(
-        (np.count_nonzero(most, axis=0) >= FEW) & (most.sum(axis=0) > left * (1 + EVEN))
+        (np.count_nonzero(most, axis=0) >= _FEW) & (most.sum(axis=0) > left * (1 + _EVEN))
     )
     member = np.arange(len(known))
     for users in np.unique(most[:, shared] > 0, axis=1).T:
@@ -137,7 +137,7 @@ def _meeting(bursts: _Bursts, known: Bools, left: Floats) -> Iterator[tuple[Ints
         member[np.isin(member, together)] = together[0]
     for one in np.unique(member).tolist():
         jobs = np.flatnonzero(member == one)
-        if FEW <= len(jobs) <= MOST_JOBS:
+        if _FEW <= len(jobs) <= MOST_JOBS:
             yield jobs, shared[most[jobs][:, shared].any(axis=0)]
 
 

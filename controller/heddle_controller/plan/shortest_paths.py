@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
@@ -20,7 +20,7 @@ from heddle_controller.model.reach import UNREACHED
 from heddle_controller.model.underlay import Underlay
 from heddle_controller.plan.arc_users import ArcUsers
 
-Cost = Callable[[Ints], Floats]
+_Cost = Callable[[Ints], Floats]
 """Of arcs, each by itself."""
 
 
@@ -35,7 +35,7 @@ class Choice:
     """The least worst cost that any of them has."""
 
 
-def choice(plan: Plan, flow: int, ways: Underlay, cost: Cost) -> Choice:
+def choice(plan: Plan, flow: int, ways: Underlay, cost: _Cost) -> Choice:
     """The shortest paths of a flow over arcs that carry; only these are asked what they cost."""
     structure = plan.fabric.structure
     source, destination = int(plan.flows.source[flow]), int(plan.flows.destination[flow])
@@ -87,7 +87,7 @@ def free(arcs: Ints) -> Floats:
     return np.zeros(len(arcs))
 
 
-def cost_of(plan: Plan, path: int, uses: ArcUsers) -> Cost:
+def cost_of(plan: Plan, path: int, uses: ArcUsers) -> _Cost:
     """Utilisation that arcs would have with the QPs of one path on them instead.
 
     Only what the flow's own job puts on the arcs in question is summed up anew, and of a flow

@@ -16,7 +16,7 @@ from itertools import islice
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.load import worst_by_tier
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.plan.columns import distinct
@@ -27,7 +27,7 @@ from heddle_controller.plan.ports import port_faults
 from heddle_controller.plan.programs import entries_of
 
 MOST_TOLD = 20
-TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 """How far a figure of the certificate may be from what is found again, relative to it."""
 
 
@@ -179,9 +179,9 @@ def _certificate(told: Certificate, found: dict[str, float]) -> Iterator[str]:
         rows.append((name, tier.max_utilization, tier.lower_bound, found[tier.tier]))
     for name, said, bound, real in rows:
         # Told the other way round, a NaN would pass.
-        if not abs(said - real) <= TOLERANCE * max(1.0, real):
+        if not abs(said - real) <= _TOLERANCE * max(1.0, real):
             yield f"certificate: worst utilisation{name} is {real:.6g}, said to be {said:.6g}"
-        if not 0 <= bound <= said + TOLERANCE * max(1.0, said):
+        if not 0 <= bound <= said + _TOLERANCE * max(1.0, said):
             yield f"certificate: lower bound{name} {bound:.6g} is not within 0 and {said:.6g}"
     for name in sorted({tier for tier, value in found.items() if value > 0}):
         if name not in {tier.tier for tier in told.tiers}:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.plan.diff import changed_flows
 
@@ -36,7 +36,7 @@ class Comparison:
     tiers: tuple[TierChange, ...]
 
 
-def compare(before: Plan, after: Plan) -> Comparison:
+def compare_plans(before: Plan, after: Plan) -> Comparison:
     """Two plans, flows matched by id; flows of one plan only count as neither lost nor moved."""
     had = _routed(before)
     has = _routed(after)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan, Turn
@@ -26,7 +27,7 @@ from heddle_controller.place.estimate import (
 )
 from heddle_controller.place.score import scores
 from heddle_controller.plan.sharing import turns_in
-from heddle_controller.plan.what_if import compare
+from heddle_controller.plan.what_if import compare_plans
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
     Planned,
@@ -45,7 +46,7 @@ from heddle_controller.planner.port import Cost, PlanAnswer, Trial, WhatIf
 from heddle_controller.state.codec.jobs import job_json
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 
-MAX_TOLD = 20
+_MAX_TOLD = 20
 """Jobs named in a trial."""
 
 
@@ -144,7 +145,7 @@ class PlanningCore:
         """See ``Planner``."""
         before = standing if standing is not None else self._rehearsed(intent, None)
         after = self._rehearsed(supposed, standing)
-        return WhatIf(before, after, compare(before, after))
+        return WhatIf(before, after, compare_plans(before, after))
 
     def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """See ``Planner``."""
@@ -209,7 +210,7 @@ def _trial(name: str, before: Plan, after: Plan) -> Trial:
     costs.sort(key=lambda cost: (-cost.after.seconds / max(cost.before.seconds, 1e-12), cost.job))
     flows, paths, fabric = after.flows, after.paths, after.fabric
     if name not in flows.job_names:
-        return Trial(Score(), tuple(costs[:MAX_TOLD]), len(costs), 0.0, False, "")
+        return Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "")
     mine = flows.job == flows.job_names.index(name)
     uses = mine[paths.flow][paths.owner()]
     own = np.unique(paths.arcs[uses])
@@ -218,7 +219,7 @@ def _trial(name: str, before: Plan, after: Plan) -> Trial:
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
     return Trial(
         score=now[name],
-        costs=tuple(costs[:MAX_TOLD]),
+        costs=tuple(costs[:_MAX_TOLD]),
         slowed_jobs=len(costs),
         cross_zone_gbps=cross_zone_gbps(flows.take(np.flatnonzero(mine)), zone_of_nodes(fabric)),
         shares_links=bool(shared),

@@ -60,8 +60,8 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
     unpacker, mirrors, planned = Unpacker(), dict[str, FabricMirror](), False
     while True:
         if planned and not select.select([end], [], [], QUIET)[0]:
-            graphs.load()
-            cp_sat.load()
+            graphs.load_graphs()
+            cp_sat.load_cp_sat()
             planned = False
         if not received(end, unpacker):
             return

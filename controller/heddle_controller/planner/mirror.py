@@ -26,7 +26,7 @@ from heddle_controller.plan.entry_edits import known_edit, splice_entries
 from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay, Rollback
 
 Array = npt.NDArray[Any]
-MOST = 1 / 4
+_MOST = 1 / 4
 """Of the elements of an array, beyond which all of them are sent."""
 STRUCTURE = ("name", "nodes", "links", "zone_names", "host_names")
 WHOSE = ("flow", "first_qp", "last_qp")
@@ -84,7 +84,7 @@ class _PackedEdit(NamedTuple):
     rows: Entries
 
 
-Record = TypeVar("Record", JobRecord, DemandRecord)
+_Record = TypeVar("_Record", JobRecord, DemandRecord)
 
 
 class FabricMirror:
@@ -230,7 +230,7 @@ class FabricMirror:
         if known is entries:
             return None
         edit = known_edit(known, entries, stages=True) if known is not None else None
-        if edit is None or len(edit.came) > MOST * len(entries):
+        if edit is None or len(edit.came) > _MOST * len(entries):
             columns = (getattr(entries, one.name) for one in fields(Entries) if one.compare)
             return Entries(*columns)  # how they were made is nothing to the other end
         return _PackedEdit(edit.gone, edit.came, entries.take(edit.came))
@@ -257,7 +257,7 @@ def _places(edit: Edit) -> Array:
 
 def _packed_paths(now: Paths, was: Paths | None) -> Paths | _Elements:
     places = None if was is None else changed_places(was, now)
-    if places is None or len(places) > MOST * len(now.arcs):
+    if places is None or len(places) > _MOST * len(now.arcs):
         return now
     return _Elements(places, now.arcs[places])
 
@@ -291,7 +291,7 @@ def _states(elements: _Elements) -> dict[int, Any]:
     return dict(zip(elements.places.tolist(), elements.values.tolist(), strict=True))
 
 
-def _records(records: Iterable[Record], known: Iterable[Record]) -> list[int | Record]:
+def _records(records: Iterable[_Record], known: Iterable[_Record]) -> list[int | _Record]:
     """Those that are known by their place, and the others themselves.
 
     Those with one name and etag are the same. What is only supposed has no etag.

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.flows import Flows
 
-LARGE = 16_384
+_LARGE = 16_384
 """Bytes from which an array goes in shared memory."""
-HEADER = struct.Struct("<QI")
+_HEADER = struct.Struct("<QI")
 """Bytes of the pickle, and number of arrays beside it, whose sizes follow."""
 MANY, SAMPLE = 1024, 64
 """Names of a column that travels as one text, at least, and those of them that are looked at: a
@@ -43,7 +43,7 @@ def packed(message: object) -> tuple[bytes, int | None]:
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if view.nbytes < LARGE:
+        if view.nbytes < _LARGE:
             return True
         large.append(view)
         return False
@@ -52,7 +52,7 @@ def packed(message: object) -> tuple[bytes, int | None]:
     _Pickler(written, protocol=5, buffer_callback=keep).dump(message)
     body = written.getvalue()
     sizes = struct.pack(f"<{len(large)}Q", *(view.nbytes for view in large))
-    return HEADER.pack(len(body), len(large)) + sizes + body, _shared(large) if large else None
+    return _HEADER.pack(len(body), len(large)) + sizes + body, _shared(large) if large else None
 
 
 class _Text(NamedTuple):
@@ -119,13 +119,13 @@ class Unpacker:
 
     def message(self) -> tuple[Any] | None:
         """The message, if it is whole; one comes at a time."""
-        if len(self._bytes) < HEADER.size:
+        if len(self._bytes) < _HEADER.size:
             return None
-        length, count = HEADER.unpack_from(self._bytes)
-        begin = HEADER.size + count * SIZE
+        length, count = _HEADER.unpack_from(self._bytes)
+        begin = _HEADER.size + count * SIZE
         if len(self._bytes) < begin + length:
             return None
-        sizes = struct.unpack_from(f"<{count}Q", self._bytes, HEADER.size)
+        sizes = struct.unpack_from(f"<{count}Q", self._bytes, _HEADER.size)
         body = bytes(self._bytes[begin : begin + length])
         del self._bytes[: begin + length]
         return (pickle.loads(body, buffers=self._mapped(sizes)),)  # noqa: S301 - see the module

@@ -29,7 +29,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import IDLE, Certificate, Plan
-from heddle_controller.model.port_paths import joined, no_port_paths
+from heddle_controller.model.port_paths import joined_port_paths, no_port_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.model.unannounced import first_flows, unannounced_rows
 from heddle_controller.place.ask import EQUAL
@@ -38,7 +38,7 @@ from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.ids import check_ids
 from heddle_controller.state.records import Intent
 
-WORTH_MOVING = 0.02
+_WORTH_MOVING = 0.02
 """How much fuller than in another plan the worst link is, for flows to move that need not.
 
 Of changes that are no losses; what is compared in the background has a setting.
@@ -193,7 +193,7 @@ def with_known_ports(fabric: Fabric, standing: Plan | None) -> Fabric:
     told = fabric.port_paths or no_port_paths()
     if standing is not None and standing.fabric.structure is fabric.structure:
         planned = standing.known_ways().without(told.source, told.destination)
-        told = joined([told, planned])
+        told = joined_port_paths([told, planned])
     return replace(fabric, port_paths=told)
 
 
@@ -274,12 +274,12 @@ def _repaired(
     wanted: Wanted, previous: Plan, repair: Repair, engine: Engine, known: Plan | None
 ) -> Plan:
     repaired = repair.repair(wanted.fabric, wanted.flows)
-    if wanted.kept or only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
+    if wanted.kept or only_losses(previous, wanted) or repaired.certificate.gap < _WORTH_MOVING:
         return _verified(repaired, engine, known)
     plan = _verified(repair.relieved() or repaired, engine, known)
     if len(plan.flows) <= FEW:
         with suppress(Exception):  # the repaired plan is sound
-            better = better_anew(plan, engine, WORTH_MOVING)
+            better = better_anew(plan, engine, _WORTH_MOVING)
             return plan if better is None else better.plan
     return plan
 
@@ -295,7 +295,7 @@ def settled_plan(
     plan = best_plan(wanted, previous, repair, engine)
     if wanted.kept or previous is None or only_losses(previous, wanted):
         return plan
-    better = better_anew(plan, engine, WORTH_MOVING)
+    better = better_anew(plan, engine, _WORTH_MOVING)
     return plan if better is None else better.plan
 
 

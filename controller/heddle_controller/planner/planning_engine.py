@@ -10,7 +10,7 @@ from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.engine import Engine
-from heddle_controller.solve import Options, anew, prove, repairer_of
+from heddle_controller.solve import Options, plan_anew, prove, repairer_of
 from heddle_controller.traffic.jobs import flows_of_job
 
 PROOF_SECONDS = 10.0
@@ -22,7 +22,7 @@ def planning_engine(solve_seconds: float | None, objective: Objective = "headroo
     options = Options(objective=objective, time_limit_seconds=solve_seconds)
     return Engine(
         flows_of_job=flows_of_job,
-        solve=partial(anew, options=options),
+        solve=partial(plan_anew, options=options),
         repairer=partial(repairer_of, options=options),
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,

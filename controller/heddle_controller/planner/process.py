@@ -47,12 +47,12 @@ log = structlog.stdlib.get_logger(__name__)
 
 FLOWS = 25_000
 """Flows for which an answer may take as long again."""
-LOOKS = 4
+_LOOKS = 4
 """How often within ``silence`` it is looked whether the process works."""
-TRIES = 2
+_TRIES = 2
 """Processes that are asked for one plan, one after another."""
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +181,15 @@ class PlanningProcess:
         fabric: str,
         flows: int,
         ask: Callable[[FabricMirror], Any],
-        take: Callable[[FabricMirror, Any], Answer],
-    ) -> Answer:
+        take: Callable[[FabricMirror, Any], _Answer],
+    ) -> _Answer:
         """Wait for the turn, then for the answer.
 
         Who is cancelled goes away at once; an exchange that has begun goes on to its end.
         """
         await self._turn.acquire()
         patience = self._limits.patience * (1 + flows / FLOWS)
-        tries = TRIES if kind in {"plan", "prepare"} else 1
+        tries = _TRIES if kind in {"plan", "prepare"} else 1
         exchange = asyncio.create_task(
             self._exchanged(Question(kind, fabric, None), ask, take, patience, tries)
         )
@@ -207,10 +207,10 @@ class PlanningProcess:
         self,
         question: Question,
         ask: Callable[[FabricMirror], Any],
-        take: Callable[[FabricMirror, Any], Answer],
+        take: Callable[[FabricMirror, Any], _Answer],
         patience: float,
         tries: int,
-    ) -> Answer:
+    ) -> _Answer:
         for left in range(tries - 1, -1, -1):
             if self._closed:
                 raise PlannerLost("was ended")
@@ -260,7 +260,7 @@ class PlanningProcess:
                 raise ConnectionError("the pipe is closed")
         return found[0]
 
-    async def _unless_hung(self, work: Coroutine[Any, Any, Answer], patience: float) -> Answer:
+    async def _unless_hung(self, work: Coroutine[Any, Any, _Answer], patience: float) -> _Answer:
         """Wait for an exchange: a process that hangs may not even take the question.
 
         Raises:
@@ -272,7 +272,7 @@ class PlanningProcess:
         worked, since = -1.0, begun
         task = asyncio.create_task(work)
         try:
-            while not (await asyncio.wait([task], timeout=self._limits.silence / LOOKS))[0]:
+            while not (await asyncio.wait([task], timeout=self._limits.silence / _LOOKS))[0]:
                 now, work_done = time.monotonic(), processor_seconds(pid)
                 if work_done > worked or _wants_to_work(pid):
                     worked, since = work_done, now

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from heddle_controller.model.demand import resolve
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import SUPPOSED, Gpus, Job
@@ -25,7 +25,6 @@ JobFlows = Callable[[Job, Fabric], Flows]
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64
-MAX_PROBLEMS = 20
 LONGEST_RESERVATION = 86_400
 """Seconds: hosts that nobody comes for are free again the next day."""
 

@@ -38,14 +38,14 @@ from heddle_controller.state.records import (
     Reservation,
 )
 
-TRIES = 5
+_TRIES = 5
 """A fabric that is put again between check and write five times in a row is a client's loop."""
 
 NOWHERE = -1
 """No revision and no version: what was checked against it can only be replayed."""
 
-Answer = TypeVar("Answer")
-NOBODY = Request()
+_Answer = TypeVar("_Answer")
+_NOBODY = Request()
 
 
 SMALL = 32
@@ -67,7 +67,7 @@ class Intake:
         *,
         title: str = "",
         etag: str = "",
-        request: Request = NOBODY,
+        request: Request = _NOBODY,
     ) -> FabricRecord:
         """Create or replace a fabric.
 
@@ -95,7 +95,7 @@ class Intake:
         return await _checked(check, write, request)
 
     async def submit_job(
-        self, fabric: str, job: Job, *, reservation: str = "", request: Request = NOBODY
+        self, fabric: str, job: Job, *, reservation: str = "", request: Request = _NOBODY
     ) -> JobRecord:
         """Add a job that fits, and redeem a reservation if one is named."""
 
@@ -117,7 +117,7 @@ class Intake:
         *,
         etag: str = "",
         reservation: str = "",
-        request: Request = NOBODY,
+        request: Request = _NOBODY,
     ) -> JobRecord:
         """Replace the specification of a job by one that fits."""
 
@@ -150,7 +150,7 @@ class Intake:
         seconds: float,
         *,
         gpus: Sequence[Gpus] = (),
-        request: Request = NOBODY,
+        request: Request = _NOBODY,
     ) -> Reservation:
         """Keep hosts, or GPUs of them, that the fabric has and nobody else wants."""
         check_name("reservation", name)
@@ -174,7 +174,7 @@ class Intake:
         return await _checked(check, write, request)
 
     async def put_demands(
-        self, fabric: str, name: str, demands: Demands, *, request: Request = NOBODY
+        self, fabric: str, name: str, demands: Demands, *, request: Request = _NOBODY
     ) -> DemandRecord:
         """Set a demand set whose flows the fabric can have, and nobody else has.
 
@@ -199,11 +199,11 @@ class Intake:
 
 async def _checked(
     check: Callable[[], Awaitable[int]],
-    write: Callable[[int], Awaitable[Answer]],
+    write: Callable[[int], Awaitable[_Answer]],
     request: Request,
-) -> Answer:
+) -> _Answer:
     check_request(request)
-    for _ in range(TRIES - 1):
+    for _ in range(_TRIES - 1):
         try:
             return await _once(check, write, request)
         except StaleIntent:
@@ -213,9 +213,9 @@ async def _checked(
 
 async def _once(
     check: Callable[[], Awaitable[int]],
-    write: Callable[[int], Awaitable[Answer]],
+    write: Callable[[int], Awaitable[_Answer]],
     request: Request,
-) -> Answer:
+) -> _Answer:
     try:
         ground = await check()
     except (InputError, FailedPrecondition) as refusal:

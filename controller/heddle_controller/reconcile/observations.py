@@ -29,8 +29,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State, Structure
-from heddle_controller.model.port_paths import PortPaths, joined, no_port_paths
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
+from heddle_controller.model.port_paths import PortPaths, joined_port_paths, no_port_paths
 from heddle_controller.reconcile.southbound import AgentSession, LinkReport
 from heddle_controller.reconcile.unannounced import (
     FoundFlows,
@@ -44,7 +45,7 @@ LinkEnds: TypeAlias = tuple[str, str, str]
 """Lesser node id, greater node id, key as text."""
 
 
-def ends_of(link: LinkName) -> LinkEnds:
+def link_ends(link: LinkName) -> LinkEnds:
     """A link's name in a form that compares."""
     low, high = sorted((link.source, link.target))
     return low, high, str(link.key)
@@ -107,7 +108,7 @@ class LinkStates:
         before = self._ports.get(host)
         if before is not None and before.structure is told.structure:
             known = before.known.without(told.source, told.destination)
-            ports = joined([known, told.known])
+            ports = joined_port_paths([known, told.known])
             if ports.same_as(before.known):
                 return False
             told = replace(told, known=ports)
@@ -127,7 +128,7 @@ class LinkStates:
         structure = fabric.structure
         if self._all_ports is None or self._all_ports[0] is not structure:
             parts = [self.ports_of(host, structure) for host in sorted(self._ports)]
-            self._all_ports = structure, joined(parts)
+            self._all_ports = structure, joined_port_paths(parts)
         return replace(fabric, port_paths=self._all_ports[1])
 
     def tells_ports(self, known: PortPaths | None) -> bool:
@@ -179,7 +180,7 @@ class LinkStates:
         if about.id > said.session:
             said.session, said.stands = about.id, True
         told = {
-            ends_of(one.link): (one.state, one.sequence)
+            link_ends(one.link): (one.state, one.sequence)
             for one in report.links
             if switch in (one.link.source, one.link.target)
         }
@@ -306,7 +307,7 @@ def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
     """Links that are DOWN in a plan's fabric."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     return frozenset(
-        ends_of(LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]))
+        link_ends(LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]))
         for row in np.flatnonzero(fabric.link_state == State.DOWN).tolist()
     )
 

@@ -26,8 +26,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Floats, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.unannounced import JOB, SET, flow_id, unannounced_rows
 from heddle_controller.state.records import DemandRecord
@@ -41,7 +42,7 @@ STAYS = 0.5
 """Of the share at which a pair is found, what it has to send to stay."""
 GROWS, SHRINKS = 1.25, 0.5
 """Times what is planned for a pair, beyond which more or less is planned."""
-WORTH = STAYS / 4
+_WORTH = STAYS / 4
 """Likewise, what one switch has to count to be remembered: a NIC may have a few."""
 TINY = 1e-9
 SILENT = 3.0
@@ -178,7 +179,7 @@ class Unannounced:
         total = np.bincount(told.source, told.gbps, minlength=len(ids))[told.source]
         gbps = told.gbps * np.minimum(1.0, line[told.source] / np.maximum(total, TINY))
         speed = np.minimum(line[told.source], line[told.destination])
-        rows = np.flatnonzero(gbps > WORTH * self._terms.share * speed)
+        rows = np.flatnonzero(gbps > _WORTH * self._terms.share * speed)
         ends = told.source[rows].tolist(), told.destination[rows].tolist(), gbps[rows].tolist()
         return {(ids[one], ids[other]): rate for one, other, rate in zip(*ends, strict=True)}
 

@@ -24,7 +24,7 @@ from heddle_controller.state.errors import PortError
 
 log = structlog.stdlib.get_logger(__name__)
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 MARK_SECONDS = 60.0
 """At least between two marks in the log."""
@@ -40,7 +40,7 @@ class AuditService(AuditServiceServicer):
 
     @override
     async def ListAuditRecords(
-        self, request: pb.ListAuditRecordsRequest, context: Context
+        self, request: pb.ListAuditRecordsRequest, context: _Context
     ) -> pb.ListAuditRecordsResponse:
         """By number."""
         if request.page_size < 0:
@@ -50,7 +50,7 @@ class AuditService(AuditServiceServicer):
         limit = min(request.page_size or DEFAULT, CEILING)
         page = await self._store.audit(after=request.after, limit=limit)
         return pb.ListAuditRecordsResponse(
-            records=[codec.record_to_pb(record) for record in page.records],
+            records=[codec.audit_record_to_pb(record) for record in page.records],
             anchor=codec.mark_to_pb(page.anchor),
             head=codec.mark_to_pb(page.head),
         )

@@ -31,7 +31,7 @@ from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import DemandRecord, Intent
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 MAX_DEMANDS = 1_000_000
 """Flows of one set."""
@@ -58,7 +58,7 @@ class DemandService(DemandServiceServicer):
 
     @override
     async def PutDemands(
-        self, request_iterator: AsyncIterator[pb.PutDemandsRequest], context: Context
+        self, request_iterator: AsyncIterator[pb.PutDemandsRequest], context: _Context
     ) -> pb.DemandSet:
         """Stored when the client half-closes, if all flows came that it said would.
 
@@ -86,16 +86,16 @@ class DemandService(DemandServiceServicer):
         if count != told:
             text = f"says {told}, but {count} came; nothing was stored: send the whole set again"
             raise refuse("request", "flow_count", text)
-        columns = await asyncio.to_thread(codec.joined, parts)
+        columns = await asyncio.to_thread(codec.joined_demands, parts)
         record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
-        return codec.record_to_pb(fabric, record)
+        return codec.demand_record_to_pb(fabric, record)
 
     @override
     async def ListDemandSets(
-        self, request: pb.ListDemandSetsRequest, context: Context
+        self, request: pb.ListDemandSetsRequest, context: _Context
     ) -> pb.ListDemandSetsResponse:
         """By name."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
         seen = self._observations.of(fabric)
@@ -105,7 +105,7 @@ class DemandService(DemandServiceServicer):
 
     @override
     async def ListDemands(
-        self, request: pb.ListDemandsRequest, context: Context
+        self, request: pb.ListDemandsRequest, context: _Context
     ) -> pb.ListDemandsResponse:
         """In the order told; a page token dies when the set is put again."""
         fabric, name = names.parse_demands(request.name, "name")
@@ -131,7 +131,7 @@ class DemandService(DemandServiceServicer):
 
     @override
     async def DeleteDemands(
-        self, request: pb.DeleteDemandsRequest, context: Context
+        self, request: pb.DeleteDemandsRequest, context: _Context
     ) -> pb.DeleteDemandsResponse:
         """Its flows go with the next plan."""
         fabric, name = names.parse_demands(request.name, "name")
@@ -145,13 +145,13 @@ class DemandService(DemandServiceServicer):
 
     @override
     async def ReportRates(
-        self, request_iterator: AsyncIterator[pb.ReportRatesRequest], context: Context
+        self, request_iterator: AsyncIterator[pb.ReportRatesRequest], context: _Context
     ) -> pb.ReportRatesResponse:
         """Each batch goes to the watchers as it comes."""
         fabric, accepted, unknown = "", 0, 0
         async for message in request_iterator:
             if not fabric:
-                fabric = names.parse_fabric(message.fabric, "fabric")
+                fabric = names.parse_fabric_name(message.fabric, "fabric")
                 await self._store.versions(fabric)  # NOT_FOUND now, not after an hour of rates
             elif message.fabric:
                 raise refuse("request", "fabric", "it belongs in the first message only")
@@ -169,10 +169,10 @@ class DemandService(DemandServiceServicer):
 
     @override
     async def WatchRates(
-        self, request: pb.WatchRatesRequest, context: Context
+        self, request: pb.WatchRatesRequest, context: _Context
     ) -> AsyncIterator[pb.RateBatch]:
         """The newest of each source, then what comes."""
-        fabric = names.parse_fabric(request.fabric, "fabric")
+        fabric = names.parse_fabric_name(request.fabric, "fabric")
         await self._store.versions(fabric)
         async with aclosing(self._rates.watch(fabric)) as batches:
             async for rates in batches:
@@ -193,7 +193,7 @@ def _sets(
     found = [record for record in every if record.name > part.after]
     shown = found[: part.size]
     return pb.ListDemandSetsResponse(
-        demand_sets=[codec.record_to_pb(fabric, one, facts[one.name]) for one in shown],
+        demand_sets=[codec.demand_record_to_pb(fabric, one, facts[one.name]) for one in shown],
         next_page_token=part.token(shown[-1].name) if len(found) > len(shown) else "",
     )
 

@@ -10,7 +10,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.plan.drain import flows_over
-from heddle_controller.serve.codec.plan import NAMED
+from heddle_controller.serve.codec.plan import NAMES_PER_ANSWER
 from heddle_controller.serve.what_if import link_rows
 from heddle_controller.state.records import Committed
 
@@ -66,7 +66,7 @@ class DrainWatch:
             generation=committed.generation,
             flow_count=len(over),
             settled_generation=settled,
-            unsettled_switches=[] if idle else sorted(unsettled)[:NAMED],
+            unsettled_switches=[] if idle else sorted(unsettled)[:NAMES_PER_ANSWER],
             idle=idle,
             unrouted_count=len(committed.plan.unrouted),
             planned=answers,

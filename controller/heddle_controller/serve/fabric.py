@@ -17,8 +17,9 @@ from heddle.names import link_name
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Ints, NodeKind, State
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.reconcile.ports import Store
@@ -31,7 +32,7 @@ from heddle_controller.serve.watch import Changes
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord, LinkName
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,46 +74,46 @@ class FabricService(FabricServiceServicer):
         self._changes = changes
 
     @override
-    async def PutFabric(self, request: pb.PutFabricRequest, context: Context) -> pb.Fabric:
+    async def PutFabric(self, request: pb.PutFabricRequest, context: _Context) -> pb.Fabric:
         """Create or replace; decoded and checked in a thread."""
         given = request.fabric
-        name = names.parse_fabric(given.name, "fabric.name")
+        name = names.parse_fabric_name(given.name, "fabric.name")
         asked = request_of(request.request_id)
         fabric = await asyncio.to_thread(codec.fabric_from_pb, given)
         record = await self._intake.put_fabric(
             name, fabric, title=given.title, etag=given.etag, request=asked
         )
         seen = self._seen(record)
-        return await asyncio.to_thread(codec.record_to_pb, record, seen)
+        return await asyncio.to_thread(codec.fabric_record_to_pb, record, seen)
 
     @override
-    async def GetFabric(self, request: pb.GetFabricRequest, context: Context) -> pb.Fabric:
+    async def GetFabric(self, request: pb.GetFabricRequest, context: _Context) -> pb.Fabric:
         """With all nodes and links; encoded in a thread."""
-        name = names.parse_fabric(request.name, "name")
+        name = names.parse_fabric_name(request.name, "name")
         record = await self._store.get_fabric(name)
         return await asyncio.to_thread(
-            codec.record_to_pb, record, self._seen(record), self._aside(name)
+            codec.fabric_record_to_pb, record, self._seen(record), self._aside(name)
         )
 
     @override
     async def ListFabrics(
-        self, request: pb.ListFabricsRequest, context: Context
+        self, request: pb.ListFabricsRequest, context: _Context
     ) -> pb.ListFabricsResponse:
         """By name."""
         part = page("fabrics", request.page_size, request.page_token, default=100, ceiling=1000)
         found = await self._store.list_fabrics(after=part.after, limit=part.size + 1)
         more = len(found) > part.size
         return pb.ListFabricsResponse(
-            fabrics=[codec.summary_to_pb(summary) for summary in found[: part.size]],
+            fabrics=[codec.fabric_summary_to_pb(summary) for summary in found[: part.size]],
             next_page_token=part.token(found[part.size - 1].name) if more else "",
         )
 
     @override
     async def ListLinks(
-        self, request: pb.ListLinksRequest, context: Context
+        self, request: pb.ListLinksRequest, context: _Context
     ) -> pb.ListLinksResponse:
         """In the order of the fabric; a page token dies when any link changes."""
-        name = names.parse_fabric(request.parent, "parent")
+        name = names.parse_fabric_name(request.parent, "parent")
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
         record = await self._store.get_fabric(name)
@@ -139,9 +140,9 @@ class FabricService(FabricServiceServicer):
         return self._observations.of(record.name).seen(record.fabric)
 
     @override
-    async def SetLinkState(self, request: pb.SetLinkStateRequest, context: Context) -> pb.Link:
+    async def SetLinkState(self, request: pb.SetLinkStateRequest, context: _Context) -> pb.Link:
         """Administrative state of one link."""
-        name = names.parse_fabric(request.fabric, "fabric")
+        name = names.parse_fabric_name(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
         link = await self._link(name, request.link)
@@ -165,9 +166,9 @@ class FabricService(FabricServiceServicer):
         return record.link(common.find_link(record.fabric, link, "link")).link
 
     @override
-    async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: Context) -> pb.Node:
+    async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: _Context) -> pb.Node:
         """Administrative state of one switch."""
-        name = names.parse_fabric(request.fabric, "fabric")
+        name = names.parse_fabric_name(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         if not request.node:
             raise refuse("request", "node", "it is empty: give the id of a switch")
@@ -181,10 +182,10 @@ class FabricService(FabricServiceServicer):
 
     @override
     async def WatchFabric(
-        self, request: pb.WatchFabricRequest, context: Context
+        self, request: pb.WatchFabricRequest, context: _Context
     ) -> AsyncIterator[pb.FabricEvent]:
         """The fabric, its links and switches that are not up, ``synced``, then changes."""
-        name = names.parse_fabric(request.name, "name")
+        name = names.parse_fabric_name(request.name, "name")
         before: FabricSnapshot | None = None
         async with aclosing(self._changes.watch(name)) as changes:
             async for _ in changes:
@@ -232,7 +233,7 @@ def _events(
 ) -> list[pb.FabricEvent]:
     record, events = now.record, []
     if before is None or before.record.revision != record.revision:
-        events = [pb.FabricEvent(fabric=codec.summary_to_pb(record.summary()))]
+        events = [pb.FabricEvent(fabric=codec.fabric_summary_to_pb(record.summary()))]
     told = codec.links_to_pb(record, now.seen, links.tolist())
     events += [pb.FabricEvent(link=link) for link in told]
     return events + _switches(record, nodes)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.unannounced import unannounced_rows

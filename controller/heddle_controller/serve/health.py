@@ -21,7 +21,7 @@ from heddle_controller.serve.watch import shutting_down
 LAST_WORD_SECONDS = 0.2
 """Between NOT_SERVING and the end of a watch at shutdown."""
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 
 class Health(HealthServicer):
@@ -55,7 +55,7 @@ class Health(HealthServicer):
 
     @override
     async def Check(
-        self, request: pb.HealthCheckRequest, context: Context
+        self, request: pb.HealthCheckRequest, context: _Context
     ) -> pb.HealthCheckResponse:
         if request.service not in self._services:
             raise not_found("UNKNOWN_SERVICE", f"there is no service {request.service[:80]!r} here")
@@ -63,7 +63,7 @@ class Health(HealthServicer):
 
     @override
     async def Watch(
-        self, request: pb.HealthCheckRequest, context: Context
+        self, request: pb.HealthCheckRequest, context: _Context
     ) -> AsyncIterator[pb.HealthCheckResponse]:
         wake = asyncio.Event()
         self._watchers.add(wake)

@@ -55,7 +55,7 @@ async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
     raise not_found("NO_SUCH_GENERATION", message, name=name)
 
 
-def summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
+def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
     """What is remembered of a plan."""
     facts = summary.facts
     return pb.PlanSummary(
@@ -94,8 +94,8 @@ def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.CompareP
     old, new = (codec.Routes(plan, np.zeros(len(plan.flows), np.int64)) for plan in (before, after))
     told = [(after.flows.ids[row], row) for row in moved[:MAX_TOLD].tolist()]
     return pb.ComparePlansResponse(
-        before=codec.summary_to_pb(fabric, one),
-        after=codec.summary_to_pb(fabric, other),
+        before=codec.committed_to_pb(fabric, one),
+        after=codec.committed_to_pb(fabric, other),
         causes=_causes(causes_between(before, after)),
         moved=[
             pb.MovedFlow(flow=flow, before=old.route(was[flow]).paths, after=new.route(row).paths)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.serve.codec.ports import parts_to_pb, rows_by_job, sending_nics
 from heddle_controller.serve.flow_index import FlowIndex, Ports
 
@@ -35,7 +35,7 @@ class ToldPorts:
         """
         if index.by_port is self._of:
             return []
-        rows = rows_of(index, self._hosts, self._nics)
+        rows = rows_leaving(index, self._hosts, self._nics)
         told: list[pb.JobPortsEvent] = []
         digests: dict[str, bytes] = {}
         for job, mine in rows_by_job(index.plan, rows):
@@ -53,7 +53,7 @@ class ToldPorts:
         return told
 
 
-def rows_of(index: FlowIndex, hosts: Sequence[str], nics: Sequence[str]) -> Ints:
+def rows_leaving(index: FlowIndex, hosts: Sequence[str], nics: Sequence[str]) -> Ints:
     """Flow rows that leave some NICs, ascending; no host and no NIC: all.
 
     Raises:

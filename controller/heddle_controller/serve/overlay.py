@@ -16,7 +16,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.request import request_of
 from heddle_controller.state.records import FabricSummary
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 MAX_FAILURES = 100
 
@@ -29,7 +29,7 @@ class OverlayService(OverlayServiceServicer):
         self._book = book
 
     @override
-    async def SetOverlay(self, request: pb.SetOverlayRequest, context: Context) -> pb.Overlay:
+    async def SetOverlay(self, request: pb.SetOverlayRequest, context: _Context) -> pb.Overlay:
         """Agents are told before the answer; what they make of it, ``GetOverlay`` says."""
         fabric = names.parse_overlay(request.name, "name")
         if request.state not in (pb.OVERLAY_STATE_ACTIVE, pb.OVERLAY_STATE_WITHDRAWN):
@@ -44,7 +44,7 @@ class OverlayService(OverlayServiceServicer):
         return self._told(summary)
 
     @override
-    async def GetOverlay(self, request: pb.GetOverlayRequest, context: Context) -> pb.Overlay:
+    async def GetOverlay(self, request: pb.GetOverlayRequest, context: _Context) -> pb.Overlay:
         """As stored, and as agents of this controller say."""
         fabric = names.parse_overlay(request.name, "name")
         return self._told((await self._store.get_fabric(fabric)).summary())

@@ -31,7 +31,7 @@ from heddle_controller.serve.what_if import check_free
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, JobRecord
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 
 class PlacementService(PlacementServiceServicer):
@@ -53,12 +53,12 @@ class PlacementService(PlacementServiceServicer):
         self._advisor = advisor
 
     @override
-    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Context) -> pb.Job:
+    async def SubmitJob(self, request: pb.SubmitJobRequest, context: _Context) -> pb.Job:
         """Durable when answered."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
-        return codec.record_to_pb(
+        return codec.job_record_to_pb(
             fabric,
             await self._intake.submit_job(
                 fabric, job, reservation=request.reservation, request=asked
@@ -66,15 +66,15 @@ class PlacementService(PlacementServiceServicer):
         )
 
     @override
-    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.Job:
+    async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.Job:
         """One job."""
-        fabric, job = names.parse_job(request.name, "name")
-        return codec.record_to_pb(fabric, await self._store.get_job(fabric, job))
+        fabric, job = names.parse_job_name(request.name, "name")
+        return codec.job_record_to_pb(fabric, await self._store.get_job(fabric, job))
 
     @override
-    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
+    async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
         """By name."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"jobs/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
         found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
@@ -85,22 +85,22 @@ class PlacementService(PlacementServiceServicer):
         )
 
     @override
-    async def UpdateJob(self, request: pb.UpdateJobRequest, context: Context) -> pb.Job:
+    async def UpdateJob(self, request: pb.UpdateJobRequest, context: _Context) -> pb.Job:
         """Replace the specification; the job is ACCEPTED again."""
-        fabric, name = names.parse_job(request.name, "name")
+        fabric, name = names.parse_job_name(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
         record = await self._intake.update_job(
             fabric, job, etag=request.etag, reservation=request.reservation, request=asked
         )
-        return codec.record_to_pb(fabric, record)
+        return codec.job_record_to_pb(fabric, record)
 
     @override
     async def DeleteJob(
-        self, request: pb.DeleteJobRequest, context: Context
+        self, request: pb.DeleteJobRequest, context: _Context
     ) -> pb.DeleteJobResponse:
         """Free its hosts; its routes go with the next plan."""
-        fabric, name = names.parse_job(request.name, "name")
+        fabric, name = names.parse_job_name(request.name, "name")
         asked = request_of(request.request_id)
         await self._store.delete_job(fabric, name, etag=request.etag, request=asked)
         version = await version_without(self._store, fabric)
@@ -108,10 +108,10 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def WatchJobs(
-        self, request: pb.WatchJobsRequest, context: Context
+        self, request: pb.WatchJobsRequest, context: _Context
     ) -> AsyncIterator[pb.JobEvent]:
         """Every job, ``synced``, then each that changed or went."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         before: dict[str, JobRecord] | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -130,10 +130,10 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def OrderRanks(
-        self, request: pb.OrderRanksRequest, context: Context
+        self, request: pb.OrderRanksRequest, context: _Context
     ) -> pb.OrderRanksResponse:
         """By the plans that the orders would have; nothing is committed."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._intent(fabric)
@@ -151,10 +151,10 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def RecommendPlacement(
-        self, request: pb.RecommendPlacementRequest, context: Context
+        self, request: pb.RecommendPlacementRequest, context: _Context
     ) -> pb.RecommendPlacementResponse:
         """By the plans that the job would have; a client that goes away ends the work."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         intent = await self._intent(fabric)
         reserved = await self._store.list_reservations(fabric)
         ask = await asyncio.to_thread(placements.ask_from_pb, request, intent, reserved)
@@ -168,10 +168,10 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def ReservePlacement(
-        self, request: pb.ReservePlacementRequest, context: Context
+        self, request: pb.ReservePlacementRequest, context: _Context
     ) -> pb.Reservation:
         """Durable when answered."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         asked = request_of(request.request_id)
         name = names.check_id(request.reservation_id, "reservation_id")
         found = await self._intake.reserve(
@@ -186,10 +186,10 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def ListReservations(
-        self, request: pb.ListReservationsRequest, context: Context
+        self, request: pb.ListReservationsRequest, context: _Context
     ) -> pb.ListReservationsResponse:
         """By name."""
-        fabric = names.parse_fabric(request.parent, "parent")
+        fabric = names.parse_fabric_name(request.parent, "parent")
         found = await self._store.list_reservations(fabric)
         return pb.ListReservationsResponse(
             reservations=[placements.reservation_to_pb(fabric, one) for one in found]
@@ -197,16 +197,16 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def ReleasePlacement(
-        self, request: pb.ReleasePlacementRequest, context: Context
+        self, request: pb.ReleasePlacementRequest, context: _Context
     ) -> pb.ReleasePlacementResponse:
         """Its hosts are free when this is answered."""
-        fabric, name = names.parse_reservation(request.name, "name")
+        fabric, name = names.parse_reservation_name(request.name, "name")
         await self._store.release(fabric, name, request=request_of(request.request_id))
         return pb.ReleasePlacementResponse()
 
 
 def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:
-    return [codec.record_to_pb(fabric, record) for record in records]
+    return [codec.job_record_to_pb(fabric, record) for record in records]
 
 
 def _difference(
@@ -216,7 +216,7 @@ def _difference(
     now = {record.job.name for record in records}
     gone = [pb.JobEvent(deleted=names.job_name(fabric, name)) for name in before if name not in now]
     return gone + [
-        pb.JobEvent(job=codec.record_to_pb(fabric, record))
+        pb.JobEvent(job=codec.job_record_to_pb(fabric, record))
         for record in records
         if before.get(record.job.name) != record
     ]

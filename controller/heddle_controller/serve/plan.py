@@ -27,10 +27,15 @@ from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
 from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.serve.history import compared_to_pb, kept_plan, rollback_to_pb, summary_to_pb
-from heddle_controller.serve.job_ports import ToldPorts, rows_of
+from heddle_controller.serve.history import (
+    compared_to_pb,
+    kept_plan,
+    plan_summary_to_pb,
+    rollback_to_pb,
+)
+from heddle_controller.serve.job_ports import ToldPorts, rows_leaving
 from heddle_controller.serve.paging import page
-from heddle_controller.serve.port_paths import check_reporter, check_room, report_of
+from heddle_controller.serve.port_paths import check_reporter, check_room, port_report
 from heddle_controller.serve.request import request_of
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.serve.summaries import Summaries
@@ -41,7 +46,7 @@ from heddle_controller.state.errors import NotFound
 LONGEST_ROLLBACK = 604_800.0
 """Seconds."""
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 
 class PlanService(PlanServiceServicer):
@@ -67,35 +72,35 @@ class PlanService(PlanServiceServicer):
         self._summaries = Summaries(store, observations)
 
     @override
-    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
-        fabric = names.parse_plan(request.name, "name")
+    async def GetPlan(self, request: pb.GetPlanRequest, context: _Context) -> pb.Plan:
+        fabric = names.parse_plan_name(request.name, "name")
         plan = await self._summaries.of(fabric)
         if plan is None or request.generation not in {0, plan.generation}:
             kept = await kept_plan(self._store, fabric, request.generation)
-            return await asyncio.to_thread(codec.summary_to_pb, fabric, kept)
+            return await asyncio.to_thread(codec.committed_to_pb, fabric, kept)
         return plan
 
     @override
     async def ListPlans(
-        self, request: pb.ListPlansRequest, context: Context
+        self, request: pb.ListPlansRequest, context: _Context
     ) -> pb.ListPlansResponse:
         """Newest first; plans that come meanwhile are on no later page."""
-        fabric = names.parse_plan(request.parent, "parent")
+        fabric = names.parse_plan_name(request.parent, "parent")
         collection = f"plans/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
         found = await self._store.plan_summaries(fabric, below=part.row(""), limit=part.size + 1)
         told = found[: part.size]
         return pb.ListPlansResponse(
-            plans=[summary_to_pb(one) for one in told],
+            plans=[plan_summary_to_pb(one) for one in told],
             next_page_token=part.token(told[-1].generation) if len(found) > len(told) else "",
         )
 
     @override
     async def ComparePlans(
-        self, request: pb.ComparePlansRequest, context: Context
+        self, request: pb.ComparePlansRequest, context: _Context
     ) -> pb.ComparePlansResponse:
         """Any two that are kept, in either order."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         if not request.before:
             raise refuse("request", "before", "it is 0: give a generation of heddle history")
         before = await kept_plan(self._store, fabric, request.before)
@@ -109,9 +114,9 @@ class PlanService(PlanServiceServicer):
         return index
 
     @override
-    async def RollBackPlan(self, request: pb.RollBackPlanRequest, context: Context) -> pb.Rollback:
+    async def RollBackPlan(self, request: pb.RollBackPlanRequest, context: _Context) -> pb.Rollback:
         """Stored; the loop goes back."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         if not request.generation:
             raise refuse("request", "generation", "it is 0: give one of heddle history")
         if not 1 <= request.seconds <= LONGEST_ROLLBACK:
@@ -127,19 +132,19 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def EndRollback(
-        self, request: pb.EndRollbackRequest, context: Context
+        self, request: pb.EndRollbackRequest, context: _Context
     ) -> pb.EndRollbackResponse:
         """Stored; the loop plans freely from then on."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         await self._store.end_rollback(fabric, request=request_of(request.request_id))
         return pb.EndRollbackResponse()
 
     @override
     async def ListRoutes(
-        self, request: pb.ListRoutesRequest, context: Context
+        self, request: pb.ListRoutesRequest, context: _Context
     ) -> pb.ListRoutesResponse:
         """In the order of the plan; a page token dies with it."""
-        fabric = names.parse_plan(request.parent, "parent")
+        fabric = names.parse_plan_name(request.parent, "parent")
         link = request.link if request.HasField("link") else None
         named = f"{link.source}/{link.target}/{link.key}" if link else ""
         collection = f"routes/{fabric}/{request.job}/{named}"
@@ -158,10 +163,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def ListJobFares(
-        self, request: pb.ListJobFaresRequest, context: Context
+        self, request: pb.ListJobFaresRequest, context: _Context
     ) -> pb.ListJobFaresResponse:
         """By name; a page token dies with the plan."""
-        fabric = names.parse_plan(request.parent, "parent")
+        fabric = names.parse_plan_name(request.parent, "parent")
         collection = f"fares/{fabric}/{request.job}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
         index = await self._index(fabric)
@@ -177,10 +182,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def ListLinkLoads(
-        self, request: pb.ListLinkLoadsRequest, context: Context
+        self, request: pb.ListLinkLoadsRequest, context: _Context
     ) -> pb.ListLinkLoadsResponse:
         """The hottest first; a page token dies with the plan."""
-        fabric = names.parse_plan(request.parent, "parent")
+        fabric = names.parse_plan_name(request.parent, "parent")
         collection = f"links/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=20, ceiling=1000)
         index = await self._index(fabric)
@@ -196,10 +201,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def WatchPlan(
-        self, request: pb.WatchPlanRequest, context: Context
+        self, request: pb.WatchPlanRequest, context: _Context
     ) -> AsyncIterator[pb.Plan]:
         """Each plan as it is committed, and again as switches come to hold it."""
-        fabric = names.parse_plan(request.name, "name")
+        fabric = names.parse_plan_name(request.name, "name")
         told: pb.Plan | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -210,19 +215,19 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def ExplainFlow(
-        self, request: pb.ExplainFlowRequest, context: Context
+        self, request: pb.ExplainFlowRequest, context: _Context
     ) -> pb.ExplainFlowResponse:
         """From the newest plan alone."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         index = await self._index(fabric)
         if index.explains_at_once(request.flow):
             return _explained(index, request.flow)
         return await asyncio.to_thread(_explained, index, request.flow)
 
     @override
-    async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
+    async def WhatIf(self, request: pb.WhatIfRequest, context: _Context) -> pb.WhatIfResponse:
         """The plan that would be made, beside the newest one; nothing is committed."""
-        fabric = names.parse_fabric(request.fabric, "fabric")
+        fabric = names.parse_fabric_name(request.fabric, "fabric")
         seen = self._observations.of(fabric)
         intent = seen.with_unannounced(await self._store.intent(fabric))
         committed = await self._store.committed(fabric)
@@ -234,10 +239,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def WatchDrain(
-        self, request: pb.WatchDrainRequest, context: Context
+        self, request: pb.WatchDrainRequest, context: _Context
     ) -> AsyncIterator[pb.DrainProgress]:
         """Whenever it is another."""
-        fabric = names.parse_fabric(request.fabric, "fabric")
+        fabric = names.parse_fabric_name(request.fabric, "fabric")
         watch, told = DrainWatch(request), None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -251,10 +256,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def GetJobPorts(
-        self, request: pb.GetJobPortsRequest, context: Context
+        self, request: pb.GetJobPortsRequest, context: _Context
     ) -> pb.GetJobPortsResponse:
         """In the order of the plan; a page token dies with it."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         _check_host(fabric, request)
         wanted = f"{list(request.hosts)}{list(request.nics)}"
         collection = f"ports/{fabric}/{request.job}/{wanted}"
@@ -271,10 +276,10 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def WatchJobPorts(
-        self, request: pb.WatchJobPortsRequest, context: Context
+        self, request: pb.WatchJobPortsRequest, context: _Context
     ) -> AsyncIterator[pb.JobPortsEvent]:
         """Of every job, ``synced``, then of each that changed or went."""
-        fabric = names.parse_plan(request.plan, "plan")
+        fabric = names.parse_plan_name(request.plan, "plan")
         _check_host(fabric, request)
         told = ToldPorts(request)
         async with aclosing(self._changes.watch(fabric)) as changes:
@@ -288,13 +293,13 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def ReportPortPaths(
-        self, request: pb.ReportPortPathsRequest, context: Context
+        self, request: pb.ReportPortPathsRequest, context: _Context
     ) -> pb.ReportPortPathsResponse:
         """Into the observations of this controller, and no further."""
-        fabric = names.parse_fabric(request.fabric, "fabric")
+        fabric = names.parse_fabric_name(request.fabric, "fabric")
         check_reporter(current_caller(), fabric, request.host)
         record = await self._store.get_fabric(fabric)
-        told = await asyncio.to_thread(report_of, request, record.fabric)
+        told = await asyncio.to_thread(port_report, request, record.fabric)
         check_room(self._observations.of(fabric), request.host, told)
         self._observations.report_ports(fabric, request.host, told)
         return pb.ReportPortPathsResponse()
@@ -347,7 +352,7 @@ def _ports(
     if request.job not in flows.job_names:
         message = f"job {request.job[:200]!r} has no flow in plan {index.generation}"
         raise not_found("UNKNOWN_JOB", f"{message}: see heddle job show", job=request.job)
-    rows = rows_of(index, request.hosts, request.nics)
+    rows = rows_leaving(index, request.hosts, request.nics)
     rows = rows[flows.job[rows] == flows.job_names.index(request.job)]
     ports = ports_to_pb(index.plan, index.ports, rows[slice(*span)], request.job)
     ports.generation = index.generation

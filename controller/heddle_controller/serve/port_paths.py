@@ -27,7 +27,7 @@ def check_reporter(caller: Caller, fabric: str, host: str) -> None:
         raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "OTHER_HOST", message)
 
 
-def report_of(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortReport:
+def port_report(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortReport:
     """What a host tells; takes a while, so call it in a thread.
 
     Raises:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.watch import shutting_down
 

@@ -56,7 +56,7 @@ class Summaries:
             plan = pb.Plan()
             plan.CopyFrom(before.plan)
         else:
-            plan = codec.summary_to_pb(fabric, committed)
+            plan = codec.committed_to_pb(fabric, committed)
         plan.ClearField("rollback")
         wanted = await self._store.rollback(fabric)
         if wanted is not None:

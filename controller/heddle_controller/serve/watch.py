@@ -3,8 +3,8 @@
 store and observations -> Changes.run -> an ``asyncio.Event`` of each stream. There
 is no queue of events: a stream that is slow, because its client is, finds several
 changes merged into one, and holds no more memory than one answer. A stream rests at
-least ``PACE`` seconds, and ``REST`` times as long as it took to read and send (but
-not beyond ``LONGEST``): a storm of writes, or a long list, costs other calls little.
+least ``_PACE`` seconds, and ``REST`` times as long as it took to read and send (but
+not beyond ``_LONGEST``): a storm of writes, or a long list, costs other calls little.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal, unavailable
 from heddle_controller.state.errors import Unavailable
 
-PACE = 0.02
+_PACE = 0.02
 """Least time between two reads of one stream, in seconds."""
 REST = 4.0
-LONGEST = 0.5
+_LONGEST = 0.5
 """Most time between two reads of one stream while there is something to read, in seconds."""
 
 
@@ -92,7 +92,7 @@ class Changes:
                 began = time.monotonic()
                 yield
                 spent = time.monotonic() - began
-                await asyncio.sleep(min(max(PACE, REST * spent), LONGEST))
+                await asyncio.sleep(min(max(_PACE, REST * spent), _LONGEST))
         finally:
             events.discard(event)
             if not events:

@@ -15,9 +15,10 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.job import Gpus, Job, in_use
 from heddle_controller.plan.drain import cut_off, flows_over, links_of
 from heddle_controller.plan.fares import Fares, fares_of
@@ -39,11 +40,11 @@ from heddle_controller.state.records import (
 
 MAX_TOLD = 1000
 """Flows named in an answer."""
-EQUAL = 1e-9
+_EQUAL = 1e-9
 """Shares that differ by less are one share."""
 MAX_JOBS = 1000
 """Jobs supposed at once."""
-SUPPOSED = "what-if"
+_SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
 
@@ -123,7 +124,7 @@ def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Itera
     if request.demands:
         demands = demand_codec.demands_from_pb(request.demands)
         resolve(demands, fabric, origin="request")
-        yield DemandRecord(SUPPOSED, demands, "", intent.change_time)
+        yield DemandRecord(_SUPPOSED, demands, "", intent.change_time)
 
 
 def what_if_to_pb(
@@ -134,7 +135,7 @@ def what_if_to_pb(
     if committed is None:
         before = plan_codec.plan_to_pb(fabric, old)
     else:
-        before = plan_codec.summary_to_pb(fabric, committed)
+        before = plan_codec.committed_to_pb(fabric, committed)
     after = plan_codec.plan_to_pb(fabric, new)
     after.changed_count = len(found.comparison.moved)
     ids = new.flows.ids
@@ -200,7 +201,7 @@ def outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:
     differs = [
         one
         for one in told
-        if abs(one.before.share - one.after.share) > EQUAL
+        if abs(one.before.share - one.after.share) > _EQUAL
         or one.before.unrouted_count != one.after.unrouted_count
     ]
     return sorted(differs, key=lambda one: one.after.share - one.before.share)

@@ -4,7 +4,7 @@ Pure: plans come from the fabric, the flows and the options alone. Only this roo
 knows OR-Tools.
 """
 
-from heddle_controller.solve.leftover import anew, repairer_of
+from heddle_controller.solve.leftover import plan_anew, repairer_of
 from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
@@ -14,7 +14,7 @@ __all__ = [
     "Options",
     "Repairer",
     "after_losses",
-    "anew",
+    "plan_anew",
     "protected",
     "prove",
     "repairer_of",

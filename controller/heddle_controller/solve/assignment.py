@@ -16,8 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Paths

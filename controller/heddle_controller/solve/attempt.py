@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.solve.assignment import Assignment
@@ -27,7 +27,7 @@ from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.greedy import place_greedily
 from heddle_controller.solve.search.residue import place_residue
 from heddle_controller.solve.search.rounding import whole_shares
-from heddle_controller.solve.search.search import SLACK, LoadTarget, Search
+from heddle_controller.solve.search.search import WORTH_SEARCHING, LoadTarget, Search
 
 FINEST = 256
 """Parts of one flow beyond which finer ones spread load no better."""
@@ -316,7 +316,7 @@ def acceptable_utilization(problem: PlanningProblem, assignment: Assignment) -> 
     whole = problem.target().bounds
     divided = whole if problem.lp_tiers is None else problem.lp_tiers
     unit = float(assignment.unit.max(initial=0.0)) * network.per_gbps
-    near = np.append(divided, np.inf)[network.tier] * (1 + SLACK) + unit
+    near = np.append(divided, np.inf)[network.tier] * (1 + WORTH_SEARCHING) + unit
     limit: Floats = np.maximum(near, np.append(whole, np.inf)[network.tier])
     return limit
 
@@ -366,7 +366,7 @@ def better(problem: PlanningProblem, first: Assignment, second: Assignment) -> A
     worst arc first.
     """
     target, chosen = problem.target(), problem.network.chosen
-    bounds = target.bounds * (1 + SLACK)
+    bounds = target.bounds * (1 + WORTH_SEARCHING)
 
     def badness(assignment: Assignment) -> tuple[float, list[float], list[float], list[float]]:
         worst = tier_worst(problem.network, assignment)

@@ -18,7 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.network import Network
@@ -33,7 +34,7 @@ MOST_JOINED = 4096
 """Ways over apexes of one tier that are looked at when more candidates are wanted."""
 MOST_WAYS, MOST_LOOKED = 16, 1000
 """Ways of any length that are told at most, and beginnings of such that are looked at."""
-LONGEST = 2 * (NodeKind.CORE - NodeKind.NIC)
+_LONGEST = 2 * (NodeKind.CORE - NodeKind.NIC)
 """Hops of the longest way up and down again."""
 
 
@@ -146,7 +147,7 @@ class Candidates:
 
     def _padded(self, paths: Ints) -> Ints:
         """Paths as wide as the longest way over a core."""
-        more = max(0, LONGEST - paths.shape[1])
+        more = max(0, _LONGEST - paths.shape[1])
         return np.pad(paths, ((0, 0), (0, more)), constant_values=self.network.pad)
 
     def _search(self, source: int, destination: int) -> Ints:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.solve.network import Network
 
-AT_ONCE = 1_000_000
+_AT_ONCE = 1_000_000
 """Sources times nodes looked at in one go: no other thread runs meanwhile, and memory is finite."""
 
 
@@ -92,7 +93,7 @@ class CheapestPaths:
 
         graph = csr_matrix((least, self._pair % size, self._begin), shape=(size, size))
         sources, of_row = np.unique(source, return_inverse=True)
-        width = max(1, AT_ONCE // size)
+        width = max(1, _AT_ONCE // size)
         for low in range(0, len(sources), width):
             own = np.flatnonzero((of_row >= low) & (of_row < low + width))
             part, end = of_row[own] - low, destination[own]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network

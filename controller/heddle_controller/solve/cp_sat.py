@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 
-def load() -> None:
+def load_cp_sat() -> None:
     """Load it now, where nobody waits for that."""
     new_model()
 

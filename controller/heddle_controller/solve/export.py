@@ -7,18 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, starts
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.network import Network
 
-AT_ONCE = 4096
+_AT_ONCE = 4096
 """Pieces of an array that are joined in one go."""
 
 
-def paths_of(assignment: Assignment, *, renumber: bool) -> Paths:
+def exported_paths(assignment: Assignment, *, renumber: bool) -> Paths:
     """All paths with the NIC arcs at both ends.
 
     ``renumber`` joins the QPs of a flow that share a path and numbers them anew;
@@ -46,16 +45,16 @@ def merged_chunks(assignment: Assignment, chunks: list[int], *, renumber: bool) 
         flow, first_qp, last_qp = flow[keep], first_qp[keep], last_qp[keep]
         inner = [path for path, kept in zip(inner, keep.tolist(), strict=True) if kept]
     lengths = np.array([len(path) for path in inner], dtype=np.int64)
-    return Paths(flow, first_qp, last_qp, starts(lengths), joined(inner))
+    return Paths(flow, first_qp, last_qp, starts(lengths), concatenated(inner))
 
 
-def joined(pieces: Sequence[Ints]) -> Ints:
+def concatenated(pieces: Sequence[Ints]) -> Ints:
     """All pieces, one after the other.
 
     Not tens of thousands in one go: whoever wants the interpreter would wait for all of them.
     """
     empty = np.empty(0, dtype=np.int64)
-    parts = (pieces[at : at + AT_ONCE] for at in range(0, len(pieces), AT_ONCE))
+    parts = (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE))
     return np.concatenate([empty, *(np.concatenate(part) for part in parts)])
 
 

@@ -17,16 +17,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, NodeKind
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
-from heddle_controller.solve.export import merged_chunks, paths_of
+from heddle_controller.solve.export import exported_paths, merged_chunks
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of
 
-WORTH = 0.01
+_WORTH = 0.01
 """How much less full the fullest link of a tier must be, relative to it, for more entries."""
 LEFT = 2
 """One entry of so many is for pieces at most; the others are for flows that come."""
@@ -53,12 +54,12 @@ def with_headroom(problem: PlanningProblem, assignment: Assignment) -> Assignmen
         everything = list(range(len(assignment.flow)))
         best = loaded(problem, merged_chunks(assignment, everything, renumber=True))
     _level(problem, best)
-    lower = (tier_worst(problem.network, best) < before * (1 - WORTH)).any()
+    lower = (tier_worst(problem.network, best) < before * (1 - _WORTH)).any()
     return best if lower else spread
 
 
 def _is_even(problem: PlanningProblem, reached: Floats) -> bool:
-    return bool((reached <= problem.bound.tiers * (1 + WORTH)).all())
+    return bool((reached <= problem.bound.tiers * (1 + _WORTH)).all())
 
 
 def _level(problem: PlanningProblem, assignment: Assignment) -> None:
@@ -86,7 +87,7 @@ def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
 def _has_room(problem: PlanningProblem, assignment: Assignment) -> bool:
     """Whether tables stay half empty."""
     fabric, flows = problem.network.fabric, problem.flows
-    needs = entry_needs(fabric, flows, paths_of(assignment, renumber=True), pairs_of(flows))
+    needs = entry_needs(fabric, flows, exported_paths(assignment, renumber=True), pairs_of(flows))
     size = fabric.structure.nodes.table_size
     return bool((needs.by_switch(fabric.node_count) * LEFT <= size)[limited(fabric)].all())
 
@@ -96,7 +97,7 @@ def _taken_apart(problem: PlanningProblem, before: Floats) -> Assignment | None:
     best, reached = None, before
     for pieces in _coloured(problem):
         found = tier_worst(problem.network, pieces)
-        lower = (found < reached * (1 - WORTH)).any()
+        lower = (found < reached * (1 - _WORTH)).any()
         if lower and (found <= reached + TOLERANCE).all():
             best, reached = pieces, found
         if _is_even(problem, reached):

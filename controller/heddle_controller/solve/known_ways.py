@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.port_paths import PortPaths, padded
 from heddle_controller.model.underlay import needs_entry

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import IDLE, Paths, Plan, join_paths
@@ -24,18 +24,16 @@ from heddle_controller.model.unannounced import first_flows, unannounced_rows
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.certificate import certify
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.export import joined, with_nics
+from heddle_controller.solve.export import concatenated, with_nics
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.nic_ports import PortsRepairer
-from heddle_controller.solve.nic_ports import anew as all_anew
-from heddle_controller.solve.nic_ports import repairer_of as repairer_of_all
+from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.solve.repair.spare_paths import backups_for
 from heddle_controller.solve.tables.needs import limited
 from heddle_controller.solve.unrouted import reason_unrouted
 
-WORTH = 0.02
+_WORTH = 0.02
 """How much less full the fullest link of another path has to be for a flow to move to it."""
 
 
@@ -51,14 +49,14 @@ def announced(fabric: Fabric, flows: Flows) -> Flows:
     return first_flows(flows, int(found[0]))
 
 
-def anew(
+def plan_anew(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
     """A plan from nothing, as ``nic_ports.anew`` makes it of what was announced."""
     told = announced(fabric, flows)
     if told is flows:
-        return all_anew(fabric, flows, before, options)
-    base = all_anew(fabric, told, before and announced_part(before), options)
+        return plan_with_ports(fabric, flows, before, options)
+    base = plan_with_ports(fabric, told, before and announced_part(before), options)
     return with_leftover(base, flows, before, options or Options())
 
 
@@ -74,7 +72,7 @@ class AnnouncedFirst:
         self.options = options or Options()
         self.plan = previous
         """The newest plan: the one given, then the last one that was made."""
-        self._base: Repairer | PortsRepairer = repairer_of_all(
+        self._base: Repairer | PortsRepairer = ports_repairer_of(
             announced_part(previous), self.options
         )
 
@@ -170,7 +168,7 @@ def _least_full(
     hops = np.count_nonzero(ways != network.pad, axis=1)
     best = int(np.lexsort((hops, full))[0])
     if stays is not None:
-        most = max(IDLE, float(full[best]) * (1 + WORTH))
+        most = max(IDLE, float(full[best]) * (1 + _WORTH))
         for row in np.flatnonzero(full <= most).tolist():
             if stays.issuperset(ways[row][ways[row] != network.pad].tolist()):
                 return row
@@ -200,4 +198,6 @@ def _paths(network: Network, flows: Flows, chosen: dict[int, Ints]) -> Paths:
     ways = [chosen[row] for row in rows]
     first = starts(np.array([len(way) for way in ways], dtype=np.int64))
     last_qp = flows.qps[flow] - 1
-    return with_nics(network, flows, Paths(flow, np.zeros_like(flow), last_qp, first, joined(ways)))
+    return with_nics(
+        network, flows, Paths(flow, np.zeros_like(flow), last_qp, first, concatenated(ways))
+    )

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 
 

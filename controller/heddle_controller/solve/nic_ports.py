@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT as FIRST
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.flows import qp_ports as consecutive
@@ -33,7 +33,7 @@ from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.solve.attempt import PlanningProblem, by_wish
 from heddle_controller.solve.bounds.certificate import certify, scaled
 from heddle_controller.solve.bounds.cuts import cut_bound
-from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.export import exported_paths
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.known_ways import KnownWays
 from heddle_controller.solve.network import Network, attached
@@ -41,19 +41,18 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve, unit_of
 from heddle_controller.solve.repair.backups import backups_of
 from heddle_controller.solve.repair.carry_over import inner_paths, rows_now
-from heddle_controller.solve.repair.repairer import Repairer
-from heddle_controller.solve.repair.repairer import anew as anew_by_entries
+from heddle_controller.solve.repair.repairer import Repairer, plan_by_entries
 from heddle_controller.solve.tables.fit import fit_tables
 from heddle_controller.solve.unrouted import Reasons
 
 FIRST_PROBES, MOST_PROBES = 16, 64
 """Ports of two NICs that are wanted known at first, and at most."""
-PORTS = 1 << 16
+_PORTS = 1 << 16
 SHARED_LINK = 1 << 20
 """What a link in common costs a backup; a switch in common costs one."""
 
 
-def anew(
+def plan_with_ports(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
     """A plan of all flows, by entries and, where switches hash, by ports that are known.
@@ -63,11 +62,11 @@ def anew(
     ports that they have in the plan before, where these take their paths.
     """
     if not fabric.structure.hashes.any():
-        return anew_by_entries(fabric, flows, before, options)
+        return plan_by_entries(fabric, flows, before, options)
     return _by_known_ports(fabric, flows, before, options or Options())
 
 
-def repairer_of(plan: Plan, options: Options | None = None) -> Repairer | PortsRepairer:
+def ports_repairer_of(plan: Plan, options: Options | None = None) -> Repairer | PortsRepairer:
     """A plan, ready to be repaired."""
     hashes = plan.fabric.structure.hashes.any()
     return PortsRepairer(plan, options) if hashes else Repairer(plan, options)
@@ -151,7 +150,7 @@ class _Planning:
         wish = wished.paths.take(np.flatnonzero(routed[wished.paths.flow]))
         assignment = by_wish(problem, inner_paths(network, wish))
         fairer = None if self.calm else even(assignment, ways, problem.target(), deadline)
-        paths = paths_of(assignment if fairer is None else fairer, renumber=not self.calm)
+        paths = exported_paths(assignment if fairer is None else fairer, renumber=not self.calm)
         by_ports = ways.by_ports[paths.flow]
         rows = np.flatnonzero(by_ports), np.flatnonzero(~by_ports)
         fitted = fit_tables(network, ways, flows, paths.take(rows[1]))
@@ -312,7 +311,7 @@ class _Ports:
         turn = (usual[has] - FIRST) % known.port_count[row[has]]
         ports[has] = known.ports[known.first_port[row[has]] + turn]
         owner = np.repeat(np.arange(len(known)), known.port_count)
-        code, sought = owner * PORTS + known.ports, row * PORTS + kept
+        code, sought = owner * _PORTS + known.ports, row * _PORTS + kept
         place = np.minimum(np.searchsorted(code, sought), max(len(code) - 1, 0))
         stays = has & (kept != NONE)
         if len(code):

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 
 

@@ -24,7 +24,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric
+from heddle_controller.model.arrays import Bools
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
@@ -42,7 +43,7 @@ from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
-from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.export import exported_paths
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.headroom import with_headroom
 from heddle_controller.solve.network import Network, attached
@@ -59,7 +60,7 @@ from heddle_controller.solve.tables.fit import fit_tables, too_parted
 from heddle_controller.solve.tables.needs import pairs_of
 from heddle_controller.solve.unrouted import Reasons
 
-MOST_ROUNDS = 8
+_MOST_ROUNDS = 8
 """Plans made to find out which flows the tables leave no room to part."""
 
 TIES = 2.0**16, 2.0**40
@@ -68,7 +69,7 @@ TIES = 2.0**16, 2.0**40
 IMPROVING = 0.6
 """Part of a time limit for improvement; backups and tables need some after it."""
 
-Step: TypeAlias = Callable[[PlanningProblem, Assignment], Assignment | None]
+_Step: TypeAlias = Callable[[PlanningProblem, Assignment], Assignment | None]
 """What makes a plan better that is as good as it gets by its loads; None where it cannot."""
 
 MOST_LOAD = 2.0**20
@@ -108,7 +109,9 @@ def _solved(
 ) -> Plan:
     """The plan; ``known`` is the bound of the flows as they are."""
     options, deadline = effort
-    steps: list[Step] = [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
+    steps: list[_Step] = (
+        [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
+    )
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
@@ -117,12 +120,12 @@ def _solved(
         bound = cut_bound(network, few, usable) if known is None or few is not flows else known
         problem = PlanningProblem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
-        paths = ties.expand(paths_of(assignment, renumber=True))
+        paths = ties.expand(exported_paths(assignment, renumber=True))
         for step in steps:
             other = step(problem, assignment)
             if other is None:
                 continue
-            found = ties.expand(paths_of(other, renumber=True))
+            found = ties.expand(exported_paths(other, renumber=True))
             if not too_parted(network, flows, found, pair).any():
                 assignment, paths = other, found
         return problem, paths
@@ -132,7 +135,7 @@ def _solved(
     parted = np.zeros_like(short)
     ties = tie(flows, colocation_groups(flows, pair, parted), short)
     problem, paths = planned(ties)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         more = too_parted(network, flows, paths, pair)
         if not more.any() or deadline.passed():
             break

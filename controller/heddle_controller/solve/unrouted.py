@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve.network import Network

@@ -2,7 +2,7 @@
 
 A job, a state: all of it. What is large (a fabric, a demand set, a job of thousands of
 hosts) is told by its digest and what a person wants to know first, so that a record
-never takes more than ``MOST`` bytes. Etags and versions are left out: they are the
+never takes more than ``_MOST`` bytes. Etags and versions are left out: they are the
 store's, and no part of what somebody wanted.
 """
 
@@ -22,7 +22,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.state.codec.jobs import job_json
 from heddle_controller.state.records import Reservation, Rollback
 
-MOST = 4096
+_MOST = 4096
 """Bytes of one side."""
 _NAMED = 20
 """Links or switches told by name."""
@@ -31,7 +31,7 @@ _NAMED = 20
 def job_text(job: Job) -> str:
     """A job whole, or its digest, size and where its hosts begin."""
     content = job_json(job)
-    if len(content) <= MOST:
+    if len(content) <= _MOST:
         return content.decode()
     some = {"host_count": len(job.hosts), "gpus_per_host": job.gpus_per_host}
     return _text({"name": job.name[:256], **some, **digest_of(content)})

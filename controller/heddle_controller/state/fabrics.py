@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import orjson
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State, Structure
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.state.audit import AuditEntry
 from heddle_controller.state.audit_texts import fabric_text, overlay_text, state_text
 from heddle_controller.state.change import (
@@ -129,7 +130,7 @@ def states_of(view: View) -> States:
     return states
 
 
-def overlay_of(view: View) -> Overlay:
+def _overlay_of(view: View) -> Overlay:
     """Whether its entries are followed."""
     return view.get(OVERLAY, "", lambda raw: Overlay(**orjson.loads(raw))) or Overlay()
 
@@ -147,7 +148,7 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
             revision=view.number(REVISION),
             fabric=Fabric(structures[meta.digest], states.link_admin, states.node_admin),
             state_time=states.time,
-            overlay=overlay_of(view),
+            overlay=_overlay_of(view),
         )
 
     record = view.get(GROUND, "", made)
@@ -184,7 +185,7 @@ def put_fabric(
         revision=view.number(REVISION) + (not same),
         fabric=Fabric(structure, states.link_admin, states.node_admin),
         state_time=states.time,
-        overlay=overlay_of(view),
+        overlay=_overlay_of(view),
     )
     before = ""
     if old:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from heddle_controller.model.errors import Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, Job, besides, in_use
 from heddle_controller.state.audit_texts import job_text
 from heddle_controller.state.change import INTENT, NEITHER, Change, Stamp, entry_of
@@ -22,7 +22,7 @@ from heddle_controller.state.errors import (
     NotFound,
 )
 from heddle_controller.state.holds import Holds
-from heddle_controller.state.ids import MAX_PROBLEMS, check_job_ids
+from heddle_controller.state.ids import check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from heddle_controller.state.reservations import taken
 from heddle_controller.state.view import (

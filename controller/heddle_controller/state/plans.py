@@ -98,7 +98,7 @@ def commit(
     )
 
 
-def certify(
+def replace_newest(
     view: View, blob: Blob, stamp: Stamp, *, epoch: int, generation: int, bound: float
 ) -> Change | None:
     """Put the newest plan, whole, in place of what is kept of it; None where it is not the newest.

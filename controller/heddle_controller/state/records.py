@@ -17,8 +17,9 @@ from enum import IntEnum
 import numpy as np
 
 from heddle.names import link_name
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Fabric, Floats, LinkKey, State
+from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.job import Gpus, Job, held_of
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import orjson
 
-from heddle_controller.model.errors import Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, common, gpus_words, in_use
 from heddle_controller.state.audit_texts import reservation_text
 from heddle_controller.state.change import NEITHER, Change, Guard, Stamp, entry_of
 from heddle_controller.state.errors import AlreadyExists, FailedPrecondition, NotFound
 from heddle_controller.state.holds import Holds
-from heddle_controller.state.ids import MAX_PROBLEMS
 from heddle_controller.state.records import Reservation
 from heddle_controller.state.view import HOST, View, check_known, check_revision
 
@@ -32,7 +31,7 @@ class Taken(NamedTuple):
     sets: Mapping[str, bytes | None]
 
 
-def reserve(
+def reserve_hosts(
     view: View, wanted: Reservation, checked: int, stamp: Stamp
 ) -> tuple[Change, Reservation]:
     """Keep hosts. Raises as ``WorkStore.reserve`` tells."""
@@ -73,7 +72,7 @@ def reserve(
     return change, wanted
 
 
-def release(view: View, name: str, stamp: Stamp) -> Change:
+def release_hosts(view: View, name: str, stamp: Stamp) -> Change:
     """End a reservation. Raises ``NotFound``, also for one that is over."""
     check_known(view)
     old = _found(view, name)

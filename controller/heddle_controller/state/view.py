@@ -15,7 +15,7 @@ from heddle_controller.state.codec.container import DamagedError
 from heddle_controller.state.errors import NotFound, StaleIntent
 from heddle_controller.state.records import Versions
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that a store moves with each change: see ``Versions``."""
@@ -100,7 +100,7 @@ class View:
         """Names of a kind that another kind does not have."""
         return sorted(self._kinds.get(kind, {}).keys() - self._kinds.get(other, {}).keys())
 
-    def get(self, kind: str, name: str, parse: Callable[[bytes], Value]) -> Value | None:
+    def get(self, kind: str, name: str, parse: Callable[[bytes], _Value]) -> _Value | None:
         """What a field means; None if it is not there.
 
         Raises:
@@ -115,10 +115,10 @@ class View:
                 meanings[name] = parse(value)
             except (KeyError, TypeError, ValueError) as error:
                 raise DamagedError(f"{kind}/{name} of fabric {self.name}: {error}") from error
-        meaning: Value = meanings[name]
+        meaning: _Value = meanings[name]
         return meaning
 
-    def all(self, kind: str, parse: Callable[[bytes], Value]) -> Mapping[str, Value]:
+    def all(self, kind: str, parse: Callable[[bytes], _Value]) -> Mapping[str, _Value]:
         """What all fields of a kind mean, by name, in order; never changed once given out."""
         whole: dict[str, Any] | None = self._whole.get(kind)
         moved: Iterable[str] = self._moved.pop(kind, ())

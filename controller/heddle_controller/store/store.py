@@ -64,11 +64,11 @@ from heddle_controller.store.batches import Tokens
 from heddle_controller.store.feed import Watcher
 from heddle_controller.store.large import LargeValues
 
-Answer = TypeVar("Answer")
-Decide = Callable[[View, Stamp], tuple[Change, Answer]]
+_Answer = TypeVar("_Answer")
+Decide = Callable[[View, Stamp], tuple[Change, _Answer]]
 
 NO_ASK = Ask()
-TRIES = 50
+_TRIES = 50
 """Of one write; others have to come between as often for it to fail."""
 PATIENT = 3
 """Tries that follow one another at once; later ones step aside for a moment."""
@@ -273,7 +273,7 @@ class StateStore:
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
             end = stamp.now + seconds
             wanted = Reservation(name, tuple(hosts), stamp.now, end, tuple(gpus))
-            return reservations.reserve(view, wanted, checked_revision, stamp)
+            return reservations.reserve_hosts(view, wanted, checked_revision, stamp)
 
         parts = [repr(part) for part in gpus]
         ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts, *parts))
@@ -290,7 +290,7 @@ class StateStore:
         await self._write(
             fabric,
             Ask(request, fingerprint("release", fabric, name)),
-            lambda view, stamp: (reservations.release(view, name, stamp), None),
+            lambda view, stamp: (reservations.release_hosts(view, name, stamp), None),
             lambda _: None,
         )
 
@@ -488,7 +488,7 @@ class StateStore:
             check_known(view)
             self._check_epoch(epoch)
             bound = certificate.lower_bound
-            change = plans.certify(
+            change = plans.replace_newest(
                 view, blob, stamp, epoch=epoch, generation=generation, bound=bound
             )
             if change is None:
@@ -553,10 +553,10 @@ class StateStore:
         self,
         fabric: str,
         ask: Ask,
-        decide: Decide[Answer],
-        decode: Callable[[bytes], Answer] | None = None,
+        decide: Decide[_Answer],
+        decode: Callable[[bytes], _Answer] | None = None,
         needs: Callable[[View], Awaitable[object]] | None = None,
-    ) -> Answer:
+    ) -> _Answer:
         """Make the change that ``decide`` wants of a fabric.
 
         Args:
@@ -572,7 +572,7 @@ class StateStore:
             Unavailable: the database is away; then the change may have been made or not.
         """
         current = False
-        for turn in range(TRIES):
+        for turn in range(_TRIES):
             if turn > PATIENT:
                 await asyncio.sleep(random.uniform(0, 0.002 * turn))  # noqa: S311 - no secret
             try:
@@ -602,9 +602,9 @@ class StateStore:
         self,
         fabric: str,
         request: Request,
-        decide: Decide[Answer],
+        decide: Decide[_Answer],
         needs: Callable[[View], Awaitable[object]] | None,
-    ) -> tuple[Change, Answer]:
+    ) -> tuple[Change, _Answer]:
         view = self.applier.view(fabric)
         await self._large.structure_of(view)
         if needs is not None:

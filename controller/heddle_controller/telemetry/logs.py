@@ -23,7 +23,7 @@ SECRET_NAME = re.compile(
 )
 PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 BEARER = re.compile(r"(?<=\bbearer )\S+", re.IGNORECASE)
-PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
 HIDDEN = "***"
 
 
@@ -38,7 +38,7 @@ def hide_secrets(
 
 def _clean(value: object) -> object:
     if isinstance(value, str):
-        for pattern in (PASSWORD_IN_ADDRESS, BEARER, PEM):
+        for pattern in (PASSWORD_IN_ADDRESS, BEARER, _PEM):
             value = pattern.sub(HIDDEN, value)
         return value
     if isinstance(value, dict):

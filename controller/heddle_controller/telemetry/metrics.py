@@ -25,7 +25,7 @@ from prometheus_client import (
 from heddle_controller.model.plan import Certificate
 from heddle_controller.reconcile.metrics import Metric
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 _HELP = {
     Metric.RECONCILE_RUNS: "Times the loop looked at a fabric",
@@ -112,7 +112,7 @@ class Telemetry:
             self._counters[metric] = Counter(metric, about, ["fabric"], registry=self.registry)
         elif metric.endswith("_seconds"):
             self._histograms[metric] = Histogram(
-                metric, about, ["fabric"], buckets=SECONDS, registry=self.registry
+                metric, about, ["fabric"], buckets=_SECONDS, registry=self.registry
             )
         else:
             self._gauges[metric] = Gauge(metric, about, ["fabric"], registry=self.registry)
@@ -220,7 +220,7 @@ class CallMeters:
             "heddle_rpcs_total", "Calls ended, by status", [*method, "code"], registry=registry
         )
         self.seconds = Histogram(
-            "heddle_rpc_seconds", "How long calls took", method, buckets=SECONDS, registry=registry
+            "heddle_rpc_seconds", "How long calls took", method, buckets=_SECONDS, registry=registry
         )
 
 

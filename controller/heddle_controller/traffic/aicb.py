@@ -21,7 +21,7 @@ from heddle_controller.model.job import Group, Operation, Parallelism
 from heddle_controller.traffic.lines import Lines
 from heddle_controller.traffic.summary import Key, Trace, summarise
 
-COLUMNS = ("comm_type", "comm_group", "comm_group_size", "msg_size")
+_COLUMNS = ("comm_type", "comm_group", "comm_group_size", "msg_size")
 
 _OPERATIONS: dict[str, Operation | None] = {
     "all_reduce": Operation.ALL_REDUCE,
@@ -51,7 +51,7 @@ _GROUPS: dict[str, Group | None] = {
     "embedding_group": None,
     "all": Group.WORLD,
 }
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _DEGREES = ("tp", "dp", "cp", "ep", "pp")
 
@@ -68,7 +68,7 @@ class _Stage:
         return {key: total // max(1, self.iterations) for key, total in self.sums.items()}
 
 
-def parse(first: str, lines: Lines) -> Trace:
+def parse_aicb(first: str, lines: Lines) -> Trace:
     """The summary of a trace; ``first`` is the line already taken from ``lines``.
 
     Raises:
@@ -80,14 +80,14 @@ def parse(first: str, lines: Lines) -> Trace:
     for line in chain([first], lines):
         if line.startswith("["):
             stages.append(_Stage())
-        elif COLUMNS[0] in line or not columns:
+        elif _COLUMNS[0] in line or not columns:
             columns = _columns(line, lines)
         elif line.strip():
             if not stages:
                 stages.append(_Stage())
             _row(line.split(","), columns, stages[-1], sizes, lines)
     if not columns:
-        raise lines.refuse(f"no header; a trace has the columns {', '.join(COLUMNS)}")
+        raise lines.refuse(f"no header; a trace has the columns {', '.join(_COLUMNS)}")
     degrees = {name: sizes[f"{name}_group"] for name in _DEGREES}
     degrees["pp"] = max(degrees["pp"], len(stages))
     return summarise(Parallelism(**degrees), (stage.per_iteration() for stage in stages))
@@ -95,9 +95,9 @@ def parse(first: str, lines: Lines) -> Trace:
 
 def _columns(line: str, lines: Lines) -> dict[str, int]:
     names = {name.strip(): row for row, name in enumerate(line.split(","))}
-    missing = [name for name in COLUMNS if name not in names]
+    missing = [name for name in _COLUMNS if name not in names]
     if missing:
-        shown = ", ".join(COLUMNS)
+        shown = ", ".join(_COLUMNS)
         reason = f"no trace: a section's header has the columns {shown}; {missing[0]} is missing"
         raise lines.refuse(reason)
     return names
@@ -108,7 +108,7 @@ def _row(
 ) -> None:
     """Adds one row to its stage's sums and to the sizes of groups."""
     try:
-        kind, group_name, size, message = (cells[columns[name]].strip() for name in COLUMNS)
+        kind, group_name, size, message = (cells[columns[name]].strip() for name in _COLUMNS)
     except IndexError:
         raise lines.refuse(
             f"has {len(cells)} cells, fewer than its header; is it cut off?"
@@ -118,15 +118,15 @@ def _row(
         stage.iterations += stage.begun
         stage.begun = False
         return
-    operation = _known(_OPERATIONS, kind, COLUMNS[0], lines)
-    group = _known(_GROUPS, group_name, COLUMNS[1], lines) if group_name != "None" else None
-    members = lines.size(size, COLUMNS[2]) if group else 0
+    operation = _known(_OPERATIONS, kind, _COLUMNS[0], lines)
+    group = _known(_GROUPS, group_name, _COLUMNS[1], lines) if group_name != "None" else None
+    members = lines.size(size, _COLUMNS[2]) if group else 0
     sizes[group_name] = max(sizes[group_name], members)
     if _is_setup(cells, columns):
         return
     stage.begun = True
     if operation and group:
-        total = lines.size(message, COLUMNS[3])
+        total = lines.size(message, _COLUMNS[3])
         shared = operation is Operation.ALL_GATHER
         stage.sums[operation, group] += total // max(1, members) if shared else total
 
@@ -137,7 +137,7 @@ def _is_setup(cells: list[str], columns: dict[str, int]) -> bool:
     return row < len(cells) and cells[row].strip().split(".")[0] == "init"
 
 
-def _known(names: dict[str, T], name: str, column: str, lines: Lines) -> T:
+def _known(names: dict[str, _T], name: str, column: str, lines: Lines) -> _T:
     if name in names:
         return names[name]
     close = get_close_matches(name, names, n=1)

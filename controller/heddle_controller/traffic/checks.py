@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
 from heddle_controller.model.job import Collective, Gpus, Job, Parallelism, in_use

@@ -11,9 +11,9 @@ from heddle.sizes import size_of
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-LARGEST = 1 << 62
+_LARGEST = 1 << 62
 FASTEST = 1e30
 """Of numbers that need be no integers, such as FLOPs."""
 
@@ -49,7 +49,7 @@ class Fields:
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """An integer; must be there unless there is a default."""
         value = self.record.get(name, default)
-        if type(value) is int and least <= value < LARGEST:
+        if type(value) is int and least <= value < _LARGEST:
             return value
         what = f"give an integer, {least} or more"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
@@ -69,13 +69,13 @@ class Fields:
         """Bytes: an integer, or a number with a unit such as 64MiB or 1.5GB."""
         value = self.record.get(name)
         number = size_of(value) if isinstance(value, str) else value
-        if _is_number(number) and 1 <= number < LARGEST and number == int(number):
+        if _is_number(number) and 1 <= number < _LARGEST and number == int(number):
             return int(number)
         what = "give the bytes one rank puts in, such as 1048576 or 64MiB"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return 1
 
-    def choice(self, name: str, choices: Mapping[str, T], default: T | None = None) -> T:
+    def choice(self, name: str, choices: Mapping[str, _T], default: _T | None = None) -> _T:
         """One of some words; case, '-', '_' and spaces do not count."""
         value = self.record.get(name)
         plain = {_plain(word): choice for word, choice in choices.items()}

@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 
 from heddle.gpus import MAX_GPUS
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.fabric import Ints
 from heddle_controller.model.job import Gpus, Group, Job, Parallelism
 
 MAX_RANKS = 1 << 22

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.content import open_content
-from heddle_controller.traffic.lines import CEILING, Lines
+from heddle_controller.traffic.lines import MOST_BYTES_OF_TRACE, Lines
 
 VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
 """Of the JSON, that are read."""
@@ -38,9 +38,9 @@ METRICS = {
     "nccl_p2p_bus_bandwidth_gbs": ("p2p_operation", "rate"),
     "nccl_p2p_exec_time_microseconds": ("p2p_operation", "time"),
 }
-UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _RANGE = re.compile(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
-LARGEST = 1 << 62
+_LARGEST = 1 << 62
 MAX_FILES = 100_000
 
 
@@ -82,19 +82,19 @@ class Sum:
             self.sizes.add(size)
 
 
-Measured = dict[Call, Sum]
+CallSums = dict[Call, Sum]
 
 
-def load_measured(paths: Iterable[Path]) -> Measured:
+def load_measured(paths: Iterable[Path]) -> CallSums:
     """What the files say together; of a folder, all files below it. JSON or text, plain or gzip.
 
     Raises:
         InputError: a file that cannot be read or is neither, a line that was cut, a version that is
             not known, a number that makes no sense; with the file and the line.
     """
-    found: Measured = defaultdict(Sum)
+    found: CallSums = defaultdict(Sum)
     for path in _files(paths):
-        with open_content(path, CEILING) as file:
+        with open_content(path, MOST_BYTES_OF_TRACE) as file:
             lines = Lines(file, path)
             first = next((line for line in lines if line.strip()), "")
             if first.lstrip().startswith("{"):
@@ -131,7 +131,7 @@ def bus_factor(function: str, ranks: int) -> float:
     return float(ranks - 1) if function == "AllGather" else 1.0
 
 
-def _read_json(first: str, lines: Lines, found: Measured) -> None:
+def _read_json(first: str, lines: Lines, found: CallSums) -> None:
     """Each line is an object; a marker of v4.3 says how many of the next are its own."""
     context: Mapping[str, Any] | None = None
     left: dict[str, int] = {}
@@ -211,7 +211,7 @@ def _none_missing(left: Mapping[str, int], lines: Lines) -> None:
 
 
 def _add_record(
-    context: Mapping[str, Any], record: Mapping[str, Any], lines: Lines, found: Measured
+    context: Mapping[str, Any], record: Mapping[str, Any], lines: Lines, found: CallSums
 ) -> None:
     kind = next((kind for kind in ("coll", "p2p") if f"{kind}_perf" in record), None)
     if kind is None:
@@ -238,7 +238,7 @@ def _add_record(
 
 
 def _whole(value: object, name: str, lines: Lines) -> int:
-    if type(value) is not int or not 0 <= value < LARGEST:
+    if type(value) is not int or not 0 <= value < _LARGEST:
         raise lines.refuse(
             f"{name} is {str(value)[:40]!r}; it should be a whole number, 0 or above"
         )
@@ -251,7 +251,7 @@ def _text(value: object, name: str, lines: Lines) -> str:
     return value
 
 
-def _read_text(first: str, lines: Lines, found: Measured) -> None:
+def _read_text(first: str, lines: Lines, found: CallSums) -> None:
     """Text for Prometheus: of each range of sizes a mean bandwidth and a mean time."""
     means: dict[tuple[Call, str, str], dict[str, float]] = defaultdict(dict)
     line: str | None = first
@@ -313,4 +313,4 @@ def _range(text: str, lines: Lines) -> tuple[float, float]:
     parts = _RANGE.fullmatch(text)
     if parts is None:
         raise lines.refuse(f"message_size is {text[:40]!r}; it should be such as 4-5GB")
-    return float(int(parts[1]) * UNITS[parts[3]]), float(int(parts[2]) * UNITS[parts[3]])
+    return float(int(parts[1]) * _UNITS[parts[3]]), float(int(parts[2]) * _UNITS[parts[3]])

@@ -13,17 +13,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
 
 WEIGHS_ONE = 1e15
 """FLOPs for each second of the slowest link that weigh as much as a job that tells nothing."""
 
-Sent = tuple[Ints, Ints, Floats]
+_Sent = tuple[Ints, Ints, Floats]
 """Sending and receiving NICs, and the bytes between them in one round."""
 
 
-def priority_of(job: Job, fabric: Fabric, sent: Iterable[Sent]) -> float:
+def priority_of(job: Job, fabric: Fabric, sent: Iterable[_Sent]) -> float:
     """The priority that a job tells; else that of its GPU intensity; else 1.
 
     Args:
@@ -37,7 +38,7 @@ def priority_of(job: Job, fabric: Fabric, sent: Iterable[Sent]) -> float:
     return job.flops_per_iteration / seconds / WEIGHS_ONE if seconds > 0 else 1.0
 
 
-def slowest_link_seconds(fabric: Fabric, sent: Iterable[Sent]) -> float:
+def slowest_link_seconds(fabric: Fabric, sent: Iterable[_Sent]) -> float:
     """Seconds that the busiest NIC needs, out or in, for all that is sent."""
     total = np.zeros((2, fabric.node_count))
     for source, destination, size in sent:

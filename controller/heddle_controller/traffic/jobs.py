@@ -32,8 +32,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate, no_flows
 from heddle_controller.model.job import Collective, Job, Operation, Parallelism
 from heddle_controller.model.rates import LEAST
@@ -44,9 +45,9 @@ from heddle_controller.traffic.intensity import priority_of
 from heddle_controller.traffic.patterns import (
     TREES,
     Layout,
-    hops_of,
     pairwise,
     pattern_of,
+    rank_pairs,
     runs_on_channels,
 )
 from heddle_controller.traffic.phases import phases_of
@@ -154,7 +155,7 @@ def _phase(
     groups, size = None, 0.0
     for one in collectives:
         groups = rank_groups(parallelism, one.group) if groups is None else groups
-        source, destination = hops_of(one, groups, layout)
+        source, destination = rank_pairs(one, groups, layout)
         sources.append(nics[source])
         destinations.append(nics[destination])
         sizes.append(hop_bytes(one, groups, layout.host, source))

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.gpus import parse_gpus
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.model.flows import TrafficClass

@@ -8,9 +8,9 @@ from heddle.text import integer, number
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.files.content import MEBIBYTE, Content
 
-CEILING = 1024 * MEBIBYTE
+MOST_BYTES_OF_TRACE = 1024 * MEBIBYTE
 """Of a trace, unpacked; a recorded iteration of 100,000 ranks stays far below."""
-MAX_LINE = 4 * MEBIBYTE
+_MAX_LINE = 4 * MEBIBYTE
 """The first line of a section names all its ranks."""
 
 
@@ -19,7 +19,7 @@ class Lines:
 
     def __init__(self, file: Content, path: Path) -> None:
         self._file = file
-        self._left = CEILING
+        self._left = MOST_BYTES_OF_TRACE
         self.path = path
         self.number = 0
 
@@ -27,12 +27,12 @@ class Lines:
         return self
 
     def __next__(self) -> str:
-        raw = self._file.readline(MAX_LINE + 1)
+        raw = self._file.readline(_MAX_LINE + 1)
         if not raw:
             raise StopIteration
         self.number += 1
         self._left -= len(raw)
-        if len(raw) > MAX_LINE or self._left < 0:
+        if len(raw) > _MAX_LINE or self._left < 0:
             raise self.refuse("too long for a trace; is it the right file?")
         try:
             return raw.decode().rstrip("\r\n")

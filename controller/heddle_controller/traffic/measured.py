@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.inspector import Call, Measured, Sum, bus_factor
+from heddle_controller.traffic.inspector import Call, CallSums, Sum, bus_factor
 from heddle_controller.traffic.jobs import host_of_ranks
 
 FUNCTIONS = {
@@ -35,9 +35,8 @@ FUNCTIONS = {
 """What each function of NCCL may be of a job; an all-to-all is sends to all others."""
 OTHER_HALF = {"Recv"}
 """Functions that say again what others say."""
-NONE = "none"
+LEFT_OUT = "none"
 """Instead of a kind of group: a communicator that is to be left out."""
-MAX_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +57,16 @@ def collectives_of(job: Job) -> tuple[Collective, ...]:
     return job.collectives or implied_collectives(resolve_parallelism(job))
 
 
-def compare(
-    job: Job, measured: Measured, kinds: Mapping[str, str], iterations: int = 0
+def compare_measured(
+    job: Job, measured: CallSums, kinds: Mapping[str, str], iterations: int = 0
 ) -> tuple[MeasuredCollective, ...]:
     """Each collective of a job, as measured.
 
     Args:
         job: As it is planned.
         measured: What NCCL Inspector told of one run of it.
-        kinds: Kind of group by communicator, its name or its id, or ``NONE``; others are found by
-            their ranks and hosts.
+        kinds: Kind of group by communicator, its name or its id, or ``LEFT_OUT``; others are found
+            by their ranks and hosts.
         iterations: That were recorded; 0: not known.
 
     Raises:
@@ -106,21 +105,21 @@ def _row(told: Sequence[Collective], one: Collective) -> int:
     return next(row for row, other in enumerate(told) if other is one)
 
 
-Place = tuple[Operation, Group]
+_Place = tuple[Operation, Group]
 
 
 def _placed(
-    job: Job, told: Sequence[Collective], measured: Measured, kinds: Mapping[str, str]
-) -> tuple[dict[Place, Measured], list[Problem]]:
+    job: Job, told: Sequence[Collective], measured: CallSums, kinds: Mapping[str, str]
+) -> tuple[dict[_Place, CallSums], list[Problem]]:
     """Calls by collective of the job, and what cannot be placed."""
     shapes = _shapes(job, resolve_parallelism(job), {one.group for one in told})
-    placed: dict[Place, Measured] = defaultdict(dict)
+    placed: dict[_Place, CallSums] = defaultdict(dict)
     problems: dict[str, Problem] = {}
     for call, total in measured.items():
         if call.function in OTHER_HALF or call.rank_count == 1:
             continue
         kind = kinds.get(call.name) or kinds.get(call.communicator)
-        if kind == NONE:
+        if kind == LEFT_OUT:
             continue
         groups = [g for g in shapes if (kind is None or g == kind) and _fits(shapes[g], call)]
         wanted = FUNCTIONS.get(call.function, ())
@@ -142,13 +141,13 @@ def _label(call: Call) -> str:
     return f"communicator {call.communicator}{named}, {call.function}"
 
 
-def _why_not(call: Call, groups: Sequence[Group], places: set[Place]) -> str:
+def _why_not(call: Call, groups: Sequence[Group], places: set[_Place]) -> str:
     size = f"{call.rank_count} ranks on {call.node_count} hosts"
     name = call.name if call.name != "unknown" else call.communicator
     if places:
         kinds = " or ".join(sorted({group.value for _, group in places}))
         return f"has {size}, and may be {kinds}: say which by --communicator '{name}=KIND'"
-    leave_out = f"leave it out by --communicator '{name}={NONE}'"
+    leave_out = f"leave it out by --communicator '{name}={LEFT_OUT}'"
     if not groups:
         return f"has {size}, and no group of the job has; {leave_out}"
     kinds = " or ".join(group.value for group in groups)
@@ -173,7 +172,7 @@ def _fits(shape: tuple[int, frozenset[int]], call: Call) -> bool:
     return call.rank_count == shape[0] and call.node_count in shape[1]
 
 
-def _unclear(several: Sequence[Collective], calls: Measured, iterations: int) -> str:
+def _unclear(several: Sequence[Collective], calls: CallSums, iterations: int) -> str:
     """Why calls do not say what one time moves; empty where they do."""
     counted = all(total.calls for total in calls.values())
     if not counted:
@@ -192,7 +191,7 @@ def _rounded(sizes: Iterable[float]) -> set[int]:
 
 
 def _sized(
-    operation: Operation, several: Sequence[Collective], calls: Measured, iterations: int
+    operation: Operation, several: Sequence[Collective], calls: CallSums, iterations: int
 ) -> Iterator[tuple[Collective, MeasuredCollective]]:
     """The collectives of one operation and group, each with its part of what was measured."""
     size = _each_time(operation, calls, iterations)
@@ -208,7 +207,7 @@ def _sized(
         yield one, MeasuredCollective(one, part, count, rate)
 
 
-def _each_time(operation: Operation, calls: Measured, iterations: int) -> float:
+def _each_time(operation: Operation, calls: CallSums, iterations: int) -> float:
     """Bytes that one rank puts in each time: into a collective, or to a neighbour."""
     whole = operation is Operation.ALL_TO_ALL
     units: dict[tuple[str, int, int], list[tuple[Call, Sum]]] = defaultdict(list)

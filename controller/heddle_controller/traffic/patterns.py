@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.job import Algorithm, Collective, Group, Operation
 from heddle_controller.traffic.trees import double_tree
 
-Hops = tuple[Ints, Ints]
+RankPairs = tuple[Ints, Ints]
 """Sending and receiving rank of each hop; the ranks are on different hosts."""
 
 
@@ -43,7 +43,7 @@ class Layout:
     route all-to-all and send/recv by PXN, None to send from the rank's own NIC."""
 
 
-Pattern = Callable[[Ints, Layout], Hops]
+Pattern = Callable[[Ints, Layout], RankPairs]
 
 
 def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
@@ -74,19 +74,19 @@ def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
     return found
 
 
-def ring(groups: Ints, layout: Layout) -> Hops:
+def ring(groups: Ints, layout: Layout) -> RankPairs:
     """Each channel once round: all-reduce, all-gather and reduce-scatter."""
     lines = channels(groups, layout.host)
     return _joined([(line, np.roll(line, -1, axis=1)) for line in lines])
 
 
-def chain(groups: Ints, layout: Layout) -> Hops:
+def chain(groups: Ints, layout: Layout) -> RankPairs:
     """Each channel from its first host to its last: a pipelined broadcast."""
     lines = channels(groups, layout.host)
     return _joined([(line[:, :-1], line[:, 1:]) for line in lines])
 
 
-def tree_down(groups: Ints, layout: Layout) -> Hops:
+def tree_down(groups: Ints, layout: Layout) -> RankPairs:
     """Both trees of each channel, from the first host down: a broadcast."""
     hops = []
     for line in channels(groups, layout.host):
@@ -95,37 +95,37 @@ def tree_down(groups: Ints, layout: Layout) -> Hops:
     return _joined(hops)
 
 
-def tree_both(groups: Ints, layout: Layout) -> Hops:
+def tree_both(groups: Ints, layout: Layout) -> RankPairs:
     """Both trees of each channel, up and then down at the same time: an all-reduce."""
     down = tree_down(groups, layout)
     return _joined([down, down[::-1]])
 
 
-def pairwise(groups: Ints, layout: Layout) -> Hops:
+def pairwise(groups: Ints, layout: Layout) -> RankPairs:
     """Every member to every other: all-to-all."""
     others = ~np.eye(groups.shape[1], dtype=bool)
     first, second = np.nonzero(others)
     return _point_to_point([(groups[:, first], groups[:, second])], layout)
 
 
-def neighbours(groups: Ints, layout: Layout) -> Hops:
+def neighbours(groups: Ints, layout: Layout) -> RankPairs:
     """Each member with the next, both ways: activations forward, gradients back."""
     forward = groups[:, :-1], groups[:, 1:]
     return _point_to_point([forward, forward[::-1]], layout)
 
 
-def neighbours_round(groups: Ints, layout: Layout) -> Hops:
+def neighbours_round(groups: Ints, layout: Layout) -> RankPairs:
     """As ``neighbours``, and the last with the first: interleaved pipeline stages."""
     forward = groups, np.roll(groups, -1, axis=1)
     return _point_to_point([forward, forward[::-1]], layout)
 
 
-def pass_round(groups: Ints, layout: Layout) -> Hops:
+def pass_round(groups: Ints, layout: Layout) -> RankPairs:
     """Each member to the next, the last to the first: ring attention."""
     return _point_to_point([(groups, np.roll(groups, -1, axis=1))], layout)
 
 
-def _joined(parts: list[Hops]) -> Hops:
+def _joined(parts: list[RankPairs]) -> RankPairs:
     """All hops as two flat arrays."""
     empty = np.empty(0, dtype=np.int64)
     return (
@@ -134,7 +134,7 @@ def _joined(parts: list[Hops]) -> Hops:
     )
 
 
-def _point_to_point(parts: list[Hops], layout: Layout) -> Hops:
+def _point_to_point(parts: list[RankPairs], layout: Layout) -> RankPairs:
     """The hops between hosts, by PXN if the layout has rails."""
     source, destination = _joined(parts)
     apart = layout.host[source] != layout.host[destination]
@@ -192,7 +192,7 @@ def pattern_of(collective: Collective) -> Pattern:
     return patterns_of(collective.operation, collective.group)[collective.algorithm]
 
 
-def hops_of(collective: Collective, groups: Ints, layout: Layout) -> Hops:
+def rank_pairs(collective: Collective, groups: Ints, layout: Layout) -> RankPairs:
     """The hops of a collective over groups; its algorithm must be in ``patterns_of``."""
     return pattern_of(collective)(groups, layout)
 

@@ -40,7 +40,7 @@ def is_header(line: str) -> bool:
     return MARK in line
 
 
-def parse(first: str, lines: Lines) -> Trace:
+def parse_simai(first: str, lines: Lines) -> Trace:
     """The summary of a workload; ``first`` is the line already taken from ``lines``.
 
     Raises:

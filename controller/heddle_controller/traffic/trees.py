@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 
 ROOT = 0
 """Stands above both trees; as a parent in ``_in_order`` it means "none"."""

@@ -6,8 +6,8 @@ long as a whole number of iterations of each, and turned against each other. Her
 job serves all its links at once, so shifts never contradict each other.
 
 A job that keeps its turn begins an iteration no earlier than ``shift + n * pace``, and at once if
-it is late. Turns are given only if they hold: where every iteration takes ``SLACK`` longer than
-told, what bursts still meet and hold each other up is over before the next turn.
+it is late. Turns are given only if they hold: where every iteration takes ``TURN_SLACK`` longer
+than told, what bursts still meet and hold each other up is over before the next turn.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.plan import Turn
 
-SLACK = 0.02
+TURN_SLACK = 0.02
 """Part of an iteration by which it may take longer than told before turns no longer hold."""
-WORTH = 0.05
+_WORTH = 0.05
 """Turns that save a smaller part of the mean iteration are not given."""
 STEPS = 240
 """Places on the circle."""
-ROUNDS = 4
+_ROUNDS = 4
 """The most iterations of a job on one circle, and passes over all jobs in search of shifts."""
 GROWTHS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.4)
 """Parts of a pace by which it is made longer where bursts do not fit."""
 DRAWS = 64
 """Ways to begin that stand for jobs without turns."""
-EVEN = 1e-9
+_EVEN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
     if not cycles:
         return []
     most = np.stack([one.used.max(axis=1) for one in cycles])
-    full = (np.count_nonzero(most, axis=0) > 1) & (most.sum(axis=0) > 1 + EVEN)
+    full = (np.count_nonzero(most, axis=0) > 1) & (most.sum(axis=0) > 1 + _EVEN)
     links = np.flatnonzero(full)
     # Links used alike by the same jobs say the same; one of them is enough.
     _, first = np.unique(
@@ -111,7 +111,7 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
     seconds = np.array([one.seconds for one in cycles])
     used = [one.used[links] for one in cycles]
     best: dict[str, Turn] = {}
-    least = 1 - WORTH
+    least = 1 - _WORTH
     for round_trip, counts in _circles(seconds):
         plain = _on_circle(used, seconds, round_trip, counts)
         without = 1 + _without(plain, counts) * round_trip / counts / seconds
@@ -119,7 +119,7 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
             circle = round_trip * (1 + growth)
             pace = circle / counts
             kept = pace / seconds / without
-            if np.mean(kept) > least - EVEN or kept.max() > 1 + EVEN:
+            if np.mean(kept) > least - _EVEN or kept.max() > 1 + _EVEN:
                 break
             shifts = _holding(used, seconds, circle, counts)
             if shifts is not None:
@@ -133,15 +133,15 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
 
 
 def _holding(used: list[Floats], seconds: Floats, circle: float, counts: Floats) -> Ints | None:
-    """Shifts by which all keep their pace, also where any iteration takes ``SLACK`` longer."""
-    late = seconds * (1 + SLACK)
+    """Shifts by which all keep their pace, also where any iteration takes ``TURN_SLACK`` longer."""
+    late = seconds * (1 + TURN_SLACK)
     on_time = _on_circle(used, seconds, circle, counts)
     loads = np.maximum(on_time, _on_circle(used, late, circle, counts))
-    if loads.sum(axis=0).mean(axis=1).max() > 1 + EVEN:
+    if loads.sum(axis=0).mean(axis=1).max() > 1 + _EVEN:
         return None
     shifts = _shifts(loads, counts)
     spare = circle / counts - late
-    holds = _excess(loads, shifts) * circle / counts <= spare + EVEN * circle
+    holds = _excess(loads, shifts) * circle / counts <= spare + _EVEN * circle
     return shifts if holds.all() else None
 
 
@@ -153,11 +153,11 @@ def _on_circle(used: list[Floats], seconds: Floats, circle: float, counts: Float
 
 def _circles(seconds: Floats) -> list[tuple[float, Floats]]:
     """Lengths of circles, seconds, with the iterations of each job that have room on them."""
-    room = seconds * (1 + SLACK)
+    room = seconds * (1 + TURN_SLACK)
     found: dict[tuple[float, ...], tuple[float, Floats]] = {}
-    for circle in np.unique(np.outer(np.arange(1, ROUNDS + 1), room)).tolist():
-        counts = np.floor(circle / room + EVEN)
-        if counts.min() >= 1 and counts.max() <= STEPS // ROUNDS:
+    for circle in np.unique(np.outer(np.arange(1, _ROUNDS + 1), room)).tolist():
+        counts = np.floor(circle / room + _EVEN)
+        if counts.min() >= 1 and counts.max() <= STEPS // _ROUNDS:
             found.setdefault(tuple((counts / counts.min()).round(6).tolist()), (circle, counts))
     return list(found.values())
 
@@ -167,7 +167,7 @@ def _laid(used: Floats, seconds: float, circle: float, count: int) -> Floats:
     steps = used.shape[1]
     total = np.concatenate([np.zeros((len(used), 1)), np.cumsum(used, axis=1)], axis=1)
     edges = np.arange(STEPS + 1) / STEPS * count
-    whole = np.floor(edges + EVEN)
+    whole = np.floor(edges + _EVEN)
     part = np.clip((edges - whole) * (circle / count) / seconds, 0, 1) * steps
     low = np.minimum(part.astype(np.int64), steps - 1)
     inside = total[:, low] + (part - low) * (total[:, low + 1] - total[:, low])
@@ -184,7 +184,7 @@ def _shifts(loads: Floats, counts: Floats) -> Ints:
     for row in order[1:].tolist():
         shifts[row] = _best_shift(loads, shifts, placed, row, counts)
         placed.append(row)
-    for _ in range(ROUNDS if len(loads) > 2 else 0):  # noqa: PLR2004 - of two, one stands still
+    for _ in range(_ROUNDS if len(loads) > 2 else 0):  # noqa: PLR2004 - of two, one stands still
         before = shifts.copy()
         for row in order[1:].tolist():
             others = [one for one in placed if one != row]
@@ -204,7 +204,7 @@ def _best_shift(loads: Floats, shifts: Ints, others: list[int], row: int, counts
     cost = np.zeros(tried)
     for link in np.flatnonzero(loads[row].any(axis=1)).tolist():
         cost += np.maximum(loads[row, link][places] + rest[link] - 1, 0).sum(axis=1)
-    best = np.flatnonzero(cost <= cost.min() + EVEN)
+    best = np.flatnonzero(cost <= cost.min() + _EVEN)
     runs = np.split(best, np.flatnonzero(np.diff(best) > 1) + 1)
     if len(runs) > 1 and runs[0][0] == 0 and runs[-1][-1] == tried - 1:
         runs = [np.concatenate([runs[-1], runs[0] + tried]), *runs[1:-1]]

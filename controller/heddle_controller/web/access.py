@@ -54,7 +54,7 @@ class PeerCertificate:
     pem: bytes
 
 
-def certificate_of(connection: ssl.SSLObject | None) -> PeerCertificate | None:
+def peer_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
     """The certificate that a peer showed and that our authorities signed; None without one."""
     der = connection.getpeercert(binary_form=True) if connection else None
     told: Mapping[str, Any] | None = connection.getpeercert() if connection and der else None

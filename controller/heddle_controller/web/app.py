@@ -26,8 +26,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from heddle.v1 import audit_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.serve import errors
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.auth import CHANGED
@@ -38,13 +39,13 @@ from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import COOKIE, HEADERS, Access
 from heddle_controller.web.audience import NO_STORE, OverviewStream
 from heddle_controller.web.feed import ViewFeed
-from heddle_controller.web.overview import flow_json, link_json
+from heddle_controller.web.overview import flow_json, link_view
 from heddle_controller.web.plan_view import PlanView, same_structure
-from heddle_controller.web.reports import REPORT_HEADERS, report_of, reports_in
+from heddle_controller.web.reports import REPORT_HEADERS, report_page, reports_in
 
 log = structlog.stdlib.get_logger(__name__)
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+_Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 MOST_BODY = 1 << 20
 """Bytes of a question."""
@@ -134,7 +135,7 @@ class Pages:
 
     def _routes(self) -> Iterable[BaseRoute]:
         of = "/api/fabrics/{fabric}"
-        reads: list[tuple[str, str, Handler]] = [
+        reads: list[tuple[str, str, _Handler]] = [
             ("/api/fabrics", "FabricService/ListFabrics", self._fabrics),
             ("/api/reports", READ_PLAN, self._list_reports),
             (f"{of}/overview", READ_PLAN, self._overview),
@@ -169,7 +170,7 @@ class Pages:
             yield Route(path, self._page, methods=["GET"])
         yield Route("/reports/{name}", self._report, methods=["GET"])
 
-    async def _answer(self, call: str, handler: Handler, request: Request) -> Response:
+    async def _answer(self, call: str, handler: _Handler, request: Request) -> Response:
         """An answer, or why there is none, in JSON."""
         try:
             async with asyncio.timeout(UNARY_SECONDS):
@@ -211,7 +212,7 @@ class Pages:
         """A page that the emulator wrote; "index.html" tells how all ended."""
         try:
             self._access.check(request, READ_PLAN)
-            body = await asyncio.to_thread(report_of, self._reports, request.path_params["name"])
+            body = await asyncio.to_thread(report_page, self._reports, request.path_params["name"])
         except errors.Refusal as refusal:
             return _guarded(_refused(refusal))
         return Response(body, headers=REPORT_HEADERS, media_type="text/html")
@@ -587,7 +588,7 @@ def _switch_json(
     out = arcs[first[row] : first[row + 1]]
     links = [
         {
-            **link_json(structure, arc >> 1, arc=arc),
+            **link_view(structure, arc >> 1, arc=arc),
             "kind": NodeKind(int(structure.nodes.kind[structure.head[arc]])).name.lower(),
             "gbps": float(structure.capacity[arc]),
             "out": _used(plan, arc),
@@ -615,7 +616,7 @@ def _link_json(
     measured = plan.measured(rates)
     forth, back = (float(measured.utilization[arc]) if measured.flows else None for arc in arcs)
     return {
-        **link_json(fabric.structure, row),
+        **link_view(fabric.structure, row),
         "gbps": float(fabric.structure.links.gbps[row]),
         "state": _state(fabric, row, down),
         "forth": {**_direction(plan, arcs[0]), "measured": forth},

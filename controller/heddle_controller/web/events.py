@@ -16,9 +16,9 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.state.records import FabricRecord, JobState
 
-KEPT = 200
+_KEPT = 200
 """Events of one fabric that are remembered."""
-NAMED = 5
+_NAMED = 5
 """Things that one event names."""
 
 
@@ -58,7 +58,7 @@ class Sight:
 class EventLog:
     """The newest events of one fabric."""
 
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_KEPT))
     number: int = 0
     _planned: int = 0
     """Number of the newest plan's event."""
@@ -70,7 +70,7 @@ class EventLog:
         if kind == "plan":
             since = [one for one in self.events if one.number > self._planned]
             causes = [one.number for one in since if one.kind in {"link", "switch", "job"}]
-            because, self._planned = tuple(causes[-NAMED:]), self.number
+            because, self._planned = tuple(causes[-_NAMED:]), self.number
         self.events.append(Event(self.number, now, kind, text, because))
 
     def compare(self, before: Sight | None, after: Sight, now: float) -> None:
@@ -107,11 +107,11 @@ class EventLog:
         self._admin(before.record.fabric, fabric, now)
 
     def _admin(self, before: Fabric, after: Fabric, now: float) -> None:
-        for row in np.flatnonzero(before.link_state != after.link_state)[:NAMED].tolist():
+        for row in np.flatnonzero(before.link_state != after.link_state)[:_NAMED].tolist():
             state = State(int(after.link_state[row])).name
             self.add(now, "link", f"{after.link_name(row)} was set {state} by an operator")
         kinds, ids = after.structure.nodes.kind, after.structure.nodes.ids
-        for row in np.flatnonzero(before.node_state != after.node_state)[:NAMED].tolist():
+        for row in np.flatnonzero(before.node_state != after.node_state)[:_NAMED].tolist():
             if kinds[row] != NodeKind.NIC:
                 state = State(int(after.node_state[row])).name
                 self.add(now, "switch", f"{ids[row]} was set {state} by an operator")
@@ -123,10 +123,10 @@ class EventLog:
             if before.jobs.get(name) != state
         ]
         changed += [f"job {name} ended" for name in before.jobs if name not in after.jobs]
-        for text in changed[:NAMED]:
+        for text in changed[:_NAMED]:
             self.add(now, "job", text)
-        if len(changed) > NAMED:
-            self.add(now, "job", f"and {len(changed) - NAMED} more jobs changed")
+        if len(changed) > _NAMED:
+            self.add(now, "job", f"and {len(changed) - _NAMED} more jobs changed")
 
     def _agents(self, before: Sight, after: Sight, now: float) -> None:
         if before.agents is after.agents:
@@ -142,4 +142,4 @@ class EventLog:
 
 def _told(names: list[str], one: str, many: str) -> list[str]:
     """A sentence for each; only how many there are where there are many."""
-    return [f"{name} {one}" for name in names] if len(names) <= NAMED else [f"{len(names)} {many}"]
+    return [f"{name} {one}" for name in names] if len(names) <= _NAMED else [f"{len(names)} {many}"]

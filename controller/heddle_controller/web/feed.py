@@ -19,7 +19,7 @@ import structlog
 
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.codec.plan import summary_to_pb
+from heddle_controller.serve.codec.plan import committed_to_pb
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.reads import Reads
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
@@ -309,7 +309,7 @@ class ViewFeed:
             jobs=jobs,
             missing=missing,
             aside=frozenset(self.reads.gateway.held_aside(fabric)),
-            plan=summary_to_pb(fabric, committed) if committed else None,
+            plan=committed_to_pb(fabric, committed) if committed else None,
             view=view.recent_plan(committed, record.fabric) if committed else None,
             leader=self._leader,
             leads=bool(self.reads.gateway.guard.leading),

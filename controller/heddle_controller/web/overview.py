@@ -10,18 +10,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.state.records import FabricRecord, JobRecord, JobState
 from heddle_controller.web.plan_view import PlanView, SwitchLinks
 
-Json: TypeAlias = dict[str, Any]
-NAMED = 20
+_Json: TypeAlias = dict[str, Any]
+_NAMED = 20
 """Switches, jobs and links that are told by name."""
 MARKED = 10_000
 """Links that are marked as not up."""
-CLOSE = 0.1
+_CLOSE = 0.1
 """Share by which a worst link may be above its bound without a word in the verdict."""
 
 
@@ -44,7 +45,7 @@ class Standing:
     stale_seconds: float
 
 
-def overview(now: Standing, links: SwitchLinks) -> Json:
+def overview(now: Standing, links: SwitchLinks) -> _Json:
     """As the page takes it."""
     fabric = now.record.fabric
     switches, missing = len(links.switches), now.missing
@@ -58,8 +59,8 @@ def overview(now: Standing, links: SwitchLinks) -> Json:
         "agents": {
             "connected": switches - len(missing),
             "missing_count": len(missing),
-            "missing": missing[:NAMED],
-            "aside": sorted(now.aside)[:NAMED],
+            "missing": missing[:_NAMED],
+            "aside": sorted(now.aside)[:_NAMED],
         },
         "jobs": _jobs(now.jobs),
         "plan": _plan(now.plan),
@@ -72,7 +73,7 @@ def overview(now: Standing, links: SwitchLinks) -> Json:
     return {**told, "verdict": verdict(told)}
 
 
-def verdict(told: Json) -> Json:
+def verdict(told: _Json) -> _Json:
     """Whether all is well, in words, the worst first."""
     bad, warn = list(_wrong(told)), list(_suspicious(told))
     if told["plan"] is None:
@@ -83,7 +84,7 @@ def verdict(told: Json) -> Json:
     return {"level": level, "sentences": [*bad, *warn] or [good]}
 
 
-def _wrong(told: Json) -> Iterator[str]:
+def _wrong(told: _Json) -> Iterator[str]:
     """What somebody suffers from."""
     plan, degraded = told["plan"], told["jobs"]["count"]["DEGRADED"]
     if told["stale_seconds"] > 0:
@@ -95,7 +96,7 @@ def _wrong(told: Json) -> Iterator[str]:
         yield f"{_many(degraded, 'job is', 'jobs are')} degraded."
 
 
-def _suspicious(told: Json) -> Iterator[str]:
+def _suspicious(told: _Json) -> Iterator[str]:
     """What may be of no harm, and should be known."""
     plan, agents, links = told["plan"], told["agents"], told["links"]
     if told["withdrawn"]:
@@ -114,7 +115,7 @@ def _suspicious(told: Json) -> Iterator[str]:
         lacking = _many(plan["switches"] - plan["programmed"], "switch does", "switches do")
         yield f"{lacking} not hold plan {plan['generation']} yet."
     for tier in told["tiers"]:
-        if tier["worst"] > (1 + CLOSE) * tier["bound"] > 0:
+        if tier["worst"] > (1 + _CLOSE) * tier["bound"] > 0:
             yield f"The worst link of tier {tier['tier']} is more than a tenth above its bound."
 
 
@@ -122,7 +123,7 @@ def _many(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _links(now: Standing, links: SwitchLinks) -> Json:
+def _links(now: Standing, links: SwitchLinks) -> _Json:
     fabric = now.record.fabric
     down = _down(fabric, now.seen)
     drained = ~down & (fabric.effective == State.DRAINED)
@@ -132,10 +133,10 @@ def _links(now: Standing, links: SwitchLinks) -> Json:
         "down_count": len(rows),
         "drained_count": int(np.count_nonzero(drained)),
         "unwell_count": len(now.unwell),
-        "down": [link_json(fabric.structure, row) for row in rows[:NAMED].tolist()],
+        "down": [link_view(fabric.structure, row) for row in rows[:_NAMED].tolist()],
         "unwell": [
             {"source": ends[0], "target": ends[1], "key": ends[2], "reason": condition.reason}
-            for ends, condition in list(now.unwell.items())[:NAMED]
+            for ends, condition in list(now.unwell.items())[:_NAMED]
         ],
         "marks": {"down": _marks(rows, links), "drained": _marks(np.flatnonzero(drained), links)},
     }
@@ -153,7 +154,7 @@ def _marks(rows: Ints, links: SwitchLinks) -> list[int]:
     return [place for place in places.tolist() if place != NONE][:MARKED]
 
 
-def link_json(structure: Structure, link: int, *, arc: int = NONE) -> Json:
+def link_view(structure: Structure, link: int, *, arc: int = NONE) -> _Json:
     """A link by the names of its ends; those of an arc in the direction of travel."""
     a, b = int(structure.links.a[link]), int(structure.links.b[link])
     a, b = (b, a) if arc != NONE and arc % 2 else (a, b)
@@ -161,18 +162,18 @@ def link_json(structure: Structure, link: int, *, arc: int = NONE) -> Json:
     return {"source": ids[a], "target": ids[b], "key": str(structure.links.key[link])}
 
 
-def _jobs(jobs: tuple[JobRecord, ...]) -> Json:
+def _jobs(jobs: tuple[JobRecord, ...]) -> _Json:
     count = Counter(JobState(record.facts.state).name for record in jobs)
     degraded = [record for record in jobs if record.facts.state == JobState.DEGRADED]
     return {
         "count": {state.name: count[state.name] for state in JobState},
         "degraded": [
-            {"job": record.job.name, "reason": record.facts.reason} for record in degraded[:NAMED]
+            {"job": record.job.name, "reason": record.facts.reason} for record in degraded[:_NAMED]
         ],
     }
 
 
-def _plan(plan: plan_pb2.Plan | None) -> Json | None:
+def _plan(plan: plan_pb2.Plan | None) -> _Json | None:
     if plan is None:
         return None
     return {
@@ -190,7 +191,7 @@ def _plan(plan: plan_pb2.Plan | None) -> Json | None:
     }
 
 
-def _tiers(now: Standing) -> list[Json]:
+def _tiers(now: Standing) -> list[_Json]:
     """The worst link of each tier against the least that it could be."""
     if now.plan is None or now.view is None:
         return []
@@ -201,7 +202,7 @@ def _tiers(now: Standing) -> list[Json]:
             "tier": tier.tier,
             "worst": tier.max_utilization,
             "bound": tier.lower_bound,
-            "link": link_json(structure, worst[tier.tier] >> 1, arc=worst[tier.tier])
+            "link": link_view(structure, worst[tier.tier] >> 1, arc=worst[tier.tier])
             if worst.get(tier.tier, NONE) != NONE
             else None,
         }
@@ -209,18 +210,18 @@ def _tiers(now: Standing) -> list[Json]:
     ]
 
 
-def _slowest(view: PlanView | None) -> Json | None:
+def _slowest(view: PlanView | None) -> _Json | None:
     """The flow whose fullest link is the fullest of all."""
     if view is None or view.slowest == NONE:
         return None
     return {**flow_json(view, view.slowest), "generation": view.generation}
 
 
-def flow_json(view: PlanView, row: int) -> Json:
+def flow_json(view: PlanView, row: int) -> _Json:
     """A flow, and its fullest link."""
     plan, arc = view.plan, int(view.fullest[row])
     flows, ids = plan.flows, plan.fabric.structure.nodes.ids
-    told: Json = {
+    told: _Json = {
         "flow": flows.ids[row],
         "job": flows.job_names[int(flows.job[row])],
         "source": ids[int(flows.source[row])],
@@ -233,6 +234,6 @@ def flow_json(view: PlanView, row: int) -> Json:
     }
     if arc != NONE:
         used = float(view.utilization[arc])
-        told["link"] = link_json(plan.fabric.structure, arc >> 1, arc=arc)
+        told["link"] = link_view(plan.fabric.structure, arc >> 1, arc=arc)
         told["utilization"], told["share"] = used, 1.0 / max(used, 1.0)
     return told

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, Structure
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, Structure
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.fares import fullest_arcs

@@ -13,9 +13,9 @@ from pathlib import Path
 from heddle_controller.serve import errors
 from heddle_controller.web.access import HEADERS
 
-MOST_TOLD = 1000
+_MOST_TOLD = 1000
 """Reports that are listed."""
-MOST_BYTES = 64 << 20
+_MOST_BYTES = 64 << 20
 """Bytes of a page that is shown."""
 REPORT_HEADERS: Mapping[str, str] = {
     **HEADERS,
@@ -35,10 +35,10 @@ def reports_in(folder: Path) -> list[dict[str, str | float]]:
         with suppress(OSError):  # it may go meanwhile
             found.append((path.stat().st_mtime, path.name))
     found.sort(key=lambda one: (-one[0], one[1]))
-    return [{"name": name, "time": time} for time, name in found[:MOST_TOLD]]
+    return [{"name": name, "time": time} for time, name in found[:_MOST_TOLD]]
 
 
-def report_of(folder: Path | None, name: str) -> bytes:
+def report_page(folder: Path | None, name: str) -> bytes:
     """A page of the folder.
 
     Raises:
@@ -50,8 +50,8 @@ def report_of(folder: Path | None, name: str) -> bytes:
     if not name.endswith(".html") or name.startswith(".") or path.parent != folder:
         raise errors.not_found("NO_REPORT", "reports are pages: see /reports/index.html")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise errors.not_found("NO_REPORT", f"the report is larger than {MOST_BYTES:,} bytes")
+        if path.stat().st_size > _MOST_BYTES:
+            raise errors.not_found("NO_REPORT", f"the report is larger than {_MOST_BYTES:,} bytes")
         return path.read_bytes()
     except (OSError, ValueError):  # a name with a NUL
         cure = "see /api/reports, or write one with heddle-emulator drill FILE --report FOLDER"

@@ -25,7 +25,7 @@ from heddle_controller.serve.interceptors.auth import Admission, is_loopback
 from heddle_controller.serve.reads import Reads
 from heddle_controller.serve.security.budget import Allowance, Budget
 from heddle_controller.serve.security.keys import Tls, server_context
-from heddle_controller.web.access import CERTIFICATE, Access, certificate_of
+from heddle_controller.web.access import CERTIFICATE, Access, peer_certificate
 from heddle_controller.web.app import Pages
 from heddle_controller.web.audience import CONNECTION
 
@@ -120,7 +120,7 @@ class BoundedConnection(H11Protocol):
         if len(self.connections) > (self.limit_concurrency or 0):
             transport.abort()
             return
-        shown = certificate_of(transport.get_extra_info("ssl_object"))
+        shown = peer_certificate(transport.get_extra_info("ssl_object"))
         self.app: ASGIApp = _Connected(self.app, {CERTIFICATE: shown, CONNECTION: transport})
         self.loop.call_later(FIRST_SECONDS, self._look, None, False)
 

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, NodeKind
+from heddle_controller.model.arrays import Bools
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_emulator.fluid.rates import flow_ratios

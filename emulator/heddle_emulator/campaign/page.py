@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from heddle_controller.model.fabric import NodeKind
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.results import MEASURES, Result, Summary
+from heddle_emulator.campaign.results import TRIAL_MEASURES, Result, Summary
 from heddle_emulator.report.campaign import CampaignEvidence, SpreadChart, TrialLine
 from heddle_emulator.report.evidence import Fact
 
 _UNITS = {"s": "s", "%": "share", "": "flows"}
 
 
-def evidence(
+def campaign_evidence(
     campaign: Campaign,
     summary: Summary,
     results: Sequence[Result],
@@ -29,7 +29,7 @@ def evidence(
             tuple(float(measure.of(result)) for result in whole),
             measure.lowest_is_worst,
         )
-        for measure in MEASURES.values()
+        for measure in TRIAL_MEASURES.values()
     )
     return CampaignEvidence(
         name=campaign.name,

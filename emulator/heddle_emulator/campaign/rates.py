@@ -53,6 +53,6 @@ class Expected:
         return self.links + self.switches
 
 
-def expected(links: int, switches: int) -> Expected:
+def expected_failures(links: int, switches: int) -> Expected:
     """Of so many links and switches."""
     return Expected(links * CABLE, links * FLAP, switches * SWITCH)

@@ -14,7 +14,7 @@ from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Result, Summary
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind
 
-FOLDER = "replays"
+_FOLDER = "replays"
 STRIKES, SETTLE = "100ms", "2s"
 
 
@@ -22,7 +22,7 @@ def write_replays(out: Path, campaign: Campaign, summary: Summary) -> list[Path]
     """A drill for each of the worst trials; their paths, worst first."""
     if not summary.worst:
         return []
-    folder = out / FOLDER
+    folder = out / _FOLDER
     folder.mkdir(exist_ok=True)
     paths = [folder / f"trial-{result.number}.yaml" for result in summary.worst]
     for path, result in zip(paths, summary.worst, strict=True):

@@ -91,7 +91,7 @@ def read_result(record: Mapping[str, Any]) -> Result:
     return Result(**{**record, "events": events})
 
 
-SHOWN = 8
+_SHOWN = 8
 """Worst trials that are named."""
 
 
@@ -111,7 +111,7 @@ class TrialMeasure:
         return f"{value:.1%}" if self.unit == "%" else f"{value:g}"
 
 
-MEASURES: dict[str, TrialMeasure] = {
+TRIAL_MEASURES: dict[str, TrialMeasure] = {
     "stranded_local": TrialMeasure("QPs stranded after local repair", lambda r: r.stranded_local),
     "stranded_bgp": TrialMeasure("QPs stranded once BGP has converged", lambda r: r.stranded_bgp),
     "slowest_local": TrialMeasure(
@@ -170,11 +170,11 @@ def summed_up(results: Sequence[Result], asked: int) -> Summary:
     whole = [result for result in ordered if not result.fault]
     spreads = {
         name: _spread([measure.of(result) for result in whole])
-        for name, measure in MEASURES.items()
+        for name, measure in TRIAL_MEASURES.items()
         if whole
     }
     bad = sum(result.bad for result in ordered)
-    worst = tuple(sorted(ordered, key=_badness, reverse=True)[:SHOWN])
+    worst = tuple(sorted(ordered, key=_badness, reverse=True)[:_SHOWN])
     return Summary(asked, len(ordered), spreads, worst, bad)
 
 

@@ -20,12 +20,12 @@ from heddle_emulator.campaign.results import Result, read_result
 from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.executor import Executor
 
-Report = Callable[[int, int], None]
+CampaignProgress = Callable[[int, int], None]
 """Told how many trials are done, and of how many."""
 
 
-def run(
-    campaign: Campaign, executor: Executor, journal: Journal, report: Report
+def run_campaign(
+    campaign: Campaign, executor: Executor, journal: Journal, report: CampaignProgress
 ) -> tuple[Result, ...]:
     """Play what the journal has no result of, or none but a fault; all results, of before as well.
 

@@ -19,9 +19,10 @@ from enum import Enum
 
 import numpy as np
 
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
-from heddle_emulator.campaign.rates import MEND_HOURS, expected
+from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_emulator.campaign.rates import MEND_HOURS, expected_failures
 from heddle_emulator.drill.live import cable_name
 from heddle_emulator.drill.scenario import Step, StepKind, Target
 
@@ -123,7 +124,7 @@ def _published(
     fabric: Fabric, links: Ints, mend_hours: float, random: np.random.Generator
 ) -> tuple[FaultEvent, ...]:
     switches = np.flatnonzero(fabric.structure.nodes.kind != NodeKind.NIC)
-    hourly = expected(len(links), len(switches))
+    hourly = expected_failures(len(links), len(switches))
     most = np.array([hourly.links, hourly.flaps, hourly.switches]) / hourly.total
     first = FaultKind(
         random.choice([FaultKind.LINK.value, FaultKind.FLAP.value, FaultKind.SWITCH.value], p=most)

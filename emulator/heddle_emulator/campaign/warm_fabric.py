@@ -37,9 +37,9 @@ from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import crossing, moved
 
 FABRIC, DEMANDS = "fabrics/campaign", "flows"
-PATIENCE_SECONDS = 60.0
-POLL_SECONDS = 0.005
-ASK_SECONDS = 0.05
+_PATIENCE_SECONDS = 60.0
+_POLL_SECONDS = 0.005
+_ASK_SECONDS = 0.05
 FLAPS = 3
 FLAP_SECONDS = 0.01
 
@@ -84,10 +84,10 @@ class WarmFabric:
         kind = Fleet if told.datagrams else InstantNoticeFleet
         fleet = kind(told.fabric, [controller.api], name=FABRIC, notices=told.datagrams)
         self.fleet = await enter(fleet)
-        await fleet.connected(PATIENCE_SECONDS)
+        await fleet.connected(_PATIENCE_SECONDS)
         await client.put_demands(DEMANDS, told.fabric, told.flows)
-        plan = await client.committed_plan(len(told.flows), PATIENCE_SECONDS)
-        self._plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+        plan = await client.committed_plan(len(told.flows), _PATIENCE_SECONDS)
+        self._plan = await client.programmed_plan(plan.generation - 1, _PATIENCE_SECONDS)
         self.fleet.switches.hosts = await told_hosts(told.fabric, client)
         self._steps = StepRunner(LiveFabric(self.fleet))
         await enter(Watcher(client, self._view, plans=False))
@@ -109,7 +109,7 @@ class WarmFabric:
                 the state of the fabric is not known then.
         """
         start = time.monotonic()
-        await self.fleet.connected(PATIENCE_SECONDS)
+        await self.fleet.connected(_PATIENCE_SECONDS)
         self._view.forget()
         result = begun(trial, self.campaign.fabric)
         for measure in (self._broken, self._mended):
@@ -150,7 +150,7 @@ class WarmFabric:
         for repair in self._repairs:
             await self._steps.do(repair)
         self.fleet.converge()
-        await self.fleet.connected(PATIENCE_SECONDS)
+        await self.fleet.connected(_PATIENCE_SECONDS)
         await self._settled(before + 1 if lasting else before)
         self._seen = seen = self._evaluate()
         fuller = seen.worst > self._first.worst * (1 + NEEDLESS)
@@ -182,7 +182,7 @@ class WarmFabric:
 
         Its generation is at least as given.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
             while not self._informed():
                 self._view.news.clear()
                 await self._view.news.wait()
@@ -209,13 +209,13 @@ class WarmFabric:
         agents = [self.fleet.agents[row] for row in self.fleet.running]
         while True:
             pushed = all(agent.held.generation >= least for agent in agents)
-            if pushed or time.monotonic() - asked > ASK_SECONDS:
+            if pushed or time.monotonic() - asked > _ASK_SECONDS:
                 plan = await self._client.plan()
                 current = plan.generation >= least and plan.links_current
                 if current and plan.HasField("programmed_time"):
                     return plan
                 asked = time.monotonic()
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _acked(self, since: float) -> float:
         """Seconds from a moment to the last FIB ack, by the clock of this machine."""

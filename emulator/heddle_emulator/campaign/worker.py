@@ -19,7 +19,7 @@ from heddle_emulator.campaign.warm_fabric import WarmFabric
 from heddle_emulator.executor import ExecutorError
 from heddle_emulator.fleet import ControllerError
 
-FAILURES = (HeddleError, ControllerError, TimeoutError, OSError)
+_FAILURES = (HeddleError, ControllerError, TimeoutError, OSError)
 MOST_WORDS = 500
 """Characters, of what went wrong."""
 
@@ -62,14 +62,14 @@ class CampaignWorker:
                 self._fabric = await self._opened()
             try:
                 return await self._fabric.run(trial)
-            except FAILURES as error:
+            except _FAILURES as error:
                 await self._leave()
                 return replace(begun(trial, self._campaign.fabric), fault=_line(error))
 
     async def _opened(self) -> WarmFabric:
         try:
             return await WarmFabric(self._campaign).__aenter__()
-        except FAILURES as error:
+        except _FAILURES as error:
             raise ExecutorError(f"no fabric could be brought up: {_line(error)}") from error
 
     async def _ended(self) -> None:

@@ -17,9 +17,9 @@ from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.output import echo
 from heddle_emulator.netns import LabError
 
-FAILED = 1
+_FAILED = 1
 REFUSED = 2
-INTERRUPTED = 130
+_INTERRUPTED = 130
 COMMANDS = (
     "campaign",
     "compare",
@@ -63,10 +63,10 @@ plain_numbers(cli, click.ClickException)
 
 def main() -> None:
     """The program's entry: runs the command line and exits."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_command_line(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
+def run_command_line(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     try:
         result = cli.main(arguments, prog_name="heddle-emulator", standalone_mode=False)
@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
         return REFUSED
     except LabError as error:
         echo(f"error: {error}", err=True)
-        return FAILED
+        return _FAILED
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return _INTERRUPTED
     return result if isinstance(result, int) else 0

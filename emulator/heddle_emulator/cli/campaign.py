@@ -26,10 +26,10 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.campaign.campaign import DRAWS, Campaign, changed, load_campaign
-from heddle_emulator.campaign.page import evidence, outcome
+from heddle_emulator.campaign.page import campaign_evidence, outcome
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.results import MEASURES, Summary, summed_up
-from heddle_emulator.campaign.run import Journal, Report, run
+from heddle_emulator.campaign.results import TRIAL_MEASURES, Summary, summed_up
+from heddle_emulator.campaign.run import CampaignProgress, Journal, run_campaign
 from heddle_emulator.campaign.trials import Draw
 from heddle_emulator.cli.output import CleanConsole, echo, interrupted
 from heddle_emulator.executor import Executor, ExecutorError
@@ -37,8 +37,8 @@ from heddle_emulator.executor.processes import ProcessExecutor
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
 
-FAILED = 1
-INTERRUPTED = 130
+_FAILED = 1
+_INTERRUPTED = 130
 SUMMARY, PAGE = "summary.json", "index.html"
 _HEAD = ("measure", "least", "median", "90 %", "99 %", "most")
 
@@ -104,13 +104,13 @@ def campaign(
     record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
     (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
     links = [replay.relative_to(out).as_posix() for replay in replays]
-    known = evidence(told, summary, [*journal.results.values()], links, _again())
+    known = campaign_evidence(told, summary, [*journal.results.values()], links, _again())
     (out / PAGE).write_text(campaign_page(known), encoding="utf-8")
     if as_json:
         echo(json.dumps(record))
     else:
         _show(told, summary, out, replays)
-    return code or (0 if summary.held else FAILED)
+    return code or (0 if summary.held else _FAILED)
 
 
 def _again() -> str:
@@ -147,18 +147,18 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
     """Play what is left; 0, or why not all of it was."""
     try:
         with _progress(told) as report:
-            run(told, executor, journal, report)
+            run_campaign(told, executor, journal, report)
     except KeyboardInterrupt:
         echo(f"interrupted: {len(journal.results)} trials are kept, go on with --resume")
-        return INTERRUPTED
+        return _INTERRUPTED
     except ExecutorError as error:
         echo(f"error: {error}", err=True)
-        return FAILED
+        return _FAILED
     return 0
 
 
 @contextmanager
-def _progress(told: Campaign) -> Iterator[Report]:
+def _progress(told: Campaign) -> Iterator[CampaignProgress]:
     """A bar with the time that is left; off a terminal a line for each tenth."""
     console = CleanConsole(stderr=True)
     if console.is_terminal:
@@ -185,7 +185,7 @@ def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> N
     for place, column in enumerate(_HEAD):
         rows.add_column(column, justify="right" if place else "left", no_wrap=True)
     for name, spread in summary.spreads.items():
-        measure = MEASURES[name]
+        measure = TRIAL_MEASURES[name]
         parts = (spread.least, spread.median, spread.p90, spread.p99, spread.most)
         rows.add_row(measure.title, *(measure.show(value) for value in parts))
     console.print(rows)

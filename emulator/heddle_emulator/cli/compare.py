@@ -28,8 +28,8 @@ from heddle_emulator.strategy.compare import compare as compared
 from heddle_emulator.strategy.makespan import Sending
 from heddle_emulator.strategy.save import SaveFolder
 
-FAILED = 1
-HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")
+_FAILED = 1
+_HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")
 
 _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -108,7 +108,7 @@ def compare(
     except (HeddleError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
         echo(f"error: {told}", err=True)
-        return FAILED
+        return _FAILED
     if save:
         folder = SaveFolder(save)
         for name, outcome in found.outcomes.items():
@@ -142,7 +142,7 @@ def _played(sending: Sending, queues: ControlName | None) -> Sending:
 
 def _show(found: Comparison) -> None:
     table = Table(box=None, pad_edge=False)
-    for column, name in enumerate(HEAD):
+    for column, name in enumerate(_HEAD):
         table.add_column(name, justify="right" if column else "left", no_wrap=True)
     for name, outcome in found.outcomes.items():
         seconds = outcome.makespan_seconds

@@ -12,10 +12,10 @@ from heddle_controller.model.fabric import Fabric
 from heddle_emulator.demo.nic import play_nic
 from heddle_emulator.demo.scene import FABRICS
 from heddle_emulator.demo.screen import Screen
-from heddle_emulator.demo.story import play
+from heddle_emulator.demo.story import play_demo
 from heddle_emulator.fleet import ControllerError
 
-FAILED = 1
+_FAILED = 1
 TERMINATED = 128 + signal.SIGTERM
 
 
@@ -61,7 +61,7 @@ def demo(*, keep: bool, seed: int, fabric: str, nic: bool) -> int:
 def _verdict(screen: Screen, held: bool) -> int:  # noqa: FBT001 - the last word, not a mode
     if not held:
         screen.line(f"the demo failed: {screen.failed} of its checks did not hold", "bold red")
-        return FAILED
+        return _FAILED
     screen.line("all of it held", "bold green")
     return 0
 
@@ -73,4 +73,4 @@ async def _played(screen: Screen, fabric: Fabric, *, keep: bool, seed: int) -> b
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
-    return await play(screen, fabric, keep=keep, seed=seed)
+    return await play_demo(screen, fabric, keep=keep, seed=seed)

@@ -13,7 +13,7 @@ from heddle_emulator.cli.output import CleanConsole, interrupted
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import WORLDS, load_scenario
-from heddle_emulator.drill.report import COLUMNS, evidence, table
+from heddle_emulator.drill.report import COLUMNS, drill_evidence, measure_table
 from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Verdict
@@ -21,9 +21,9 @@ from heddle_emulator.drill.worlds import FLUID, NETNS, fit
 from heddle_emulator.netns import needs
 from heddle_emulator.report.folder import write
 
-FAILED = 1
+_FAILED = 1
 FILE_COLUMNS = 160
-SHOWN = frozenset({"", "all"})
+_SHOWN = frozenset({"", "all"})
 """Of whom the fluid world's table on a screen tells; reports have it all."""
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
@@ -53,7 +53,7 @@ def drill(
     for scenario, where in loaded:
         fit(scenario, where)
     if any(where == NETNS for _, where in loaded):
-        needs.check()
+        needs.check_needs()
     signal.signal(signal.SIGTERM, interrupted)
     screen, runner = _screen(), DrillRunner({FLUID: FluidWorld(), NETNS: LabWorld()})
     try:
@@ -62,11 +62,11 @@ def drill(
                 _show(screen, _played(runner, scenario, where, runs or scenario.runs))
     finally:
         if report is not None:
-            write(report, [evidence(verdict) for verdict in runner.verdicts])
+            write(report, [drill_evidence(verdict) for verdict in runner.verdicts])
     verdicts = runner.verdicts
     held = sum(verdict.held for verdict in verdicts)
     screen.print(f"{held} of {len(verdicts)} drills held", style="bold")
-    return 0 if held == len(verdicts) else FAILED
+    return 0 if held == len(verdicts) else _FAILED
 
 
 def _screen() -> Console:
@@ -91,10 +91,10 @@ def _show(screen: Console, verdict: Verdict) -> None:
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(_HEAD):
         rows.add_column(column, justify="left" if place < _HEAD.index("runs") else "right")
-    for row in table(verdict):
-        if verdict.world == NETNS or (row[1] in SHOWN and " " not in row[0]):
+    for row in measure_table(verdict):
+        if verdict.world == NETNS or (row[1] in _SHOWN and " " not in row[0]):
             rows.add_row(*row)
     screen.print(rows)
     for finding in verdict.findings:
         style = "green" if finding.held else "bold red"
-        screen.print(f"  {'held' if finding.held else 'FAILED'}  {finding}", style=style)
+        screen.print(f"  {'held' if finding.held else '_FAILED'}  {finding}", style=style)

@@ -19,7 +19,7 @@ from heddle_emulator.play.stage import NVLINK_GBPS
 from heddle_emulator.play.unrolled import FOLLOWED
 from heddle_emulator.topology import clos, published
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 down = click.option(
     "--down", multiple=True, metavar="A,B[,KEY]", help="A link that is down; may be repeated."
@@ -50,7 +50,7 @@ def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
     return fabric.with_links(dict.fromkeys(rows, State.DOWN))
 
 
-def wire(command: Command) -> Command:
+def wire(command: _Command) -> _Command:
     """The options of what packets cost."""
     return _with(
         command,
@@ -88,7 +88,7 @@ def wire(command: Command) -> Command:
     )
 
 
-def setting(command: Command) -> Command:
+def setting(command: _Command) -> _Command:
     """The options of what packets cost and what a host has inside."""
     more = _with(
         _followed(command),
@@ -105,7 +105,7 @@ def setting(command: Command) -> Command:
     return wire(more)
 
 
-def _followed(command: Command) -> Command:
+def _followed(command: _Command) -> _Command:
     """The option of how closely rings and trees are followed."""
     return click.option(
         "--follow",
@@ -118,7 +118,7 @@ def _followed(command: Command) -> Command:
     )(command)
 
 
-def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
     """A command with options, told in that order."""
     for option in reversed(options):
         command = option(command)

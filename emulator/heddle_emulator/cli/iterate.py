@@ -28,7 +28,7 @@ from heddle_emulator.play.iteration import (
     Iteration,
     Placed,
     cycles_of,
-    script_of,
+    iteration_script,
     slower,
 )
 from heddle_emulator.play.iteration import iterate as iterated
@@ -41,14 +41,14 @@ from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.workload import WORKLOADS, Workload, by_matrix, workload
 
-FAILED = 1
+_FAILED = 1
 MOST_STEPS = 10_000
-MATRIX = "matrix"
-HEAD = ("job", "strategy", "iteration s", "computing s", "network")
+_MATRIX = "matrix"
+_HEAD = ("job", "strategy", "iteration s", "computing s", "network")
 _KNOWN = "\b\n" + "\n".join(
     [
         *(f"{name:<15} {one.what}" for name, one in WORKLOADS.items()),
-        f"{MATRIX:<15} an all-to-all as --matrix says",
+        f"{_MATRIX:<15} an all-to-all as --matrix says",
     ]
 )
 
@@ -154,7 +154,7 @@ def iterate(
         own = by_matrix(load_matrix(matrix), seconds, overlap=overlap) if matrix else None
         placed = _placed(loaded, jobs, gpus, None if packed else seed, own)
         placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
-    script = script_of(loaded, placed, iterations)
+    script = iteration_script(loaded, placed, iterations)
     real = [*placed[:-1], *(slower(one, drift) for one in placed[-1:])]
     _check_step(step, placed, iterations)
     folder = SaveFolder(save) if save else None
@@ -174,7 +174,7 @@ def iterate(
                     found[f"{name}, turns"] = play(turns=taken)
     except (HeddleError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
-        return FAILED
+        return _FAILED
     if folder:
         save_flows(loaded, script.flows, folder.path / "flows.csv")
     if as_json:
@@ -213,7 +213,7 @@ def _played(
     turns: Mapping[str, Turn] = NO_TURNS,
 ) -> _Found:
     timeline = Timeline(step) if step else None
-    script = script_of(fabric, placed, iterations, turns)
+    script = iteration_script(fabric, placed, iterations, turns)
     told = iterated(fabric, placed, carried, script, settings, timeline=timeline, turns=turns)
     return _Found(told, over_time(fabric, timeline) if timeline else None, turns)
 
@@ -233,9 +233,9 @@ def _placed(
     if seed is not None:
         free = [free[place] for place in np.random.default_rng(seed).permutation(len(free))]
     placed = []
-    for number, text in enumerate(jobs or (MATRIX if own else "llama3-8k:16",)):
+    for number, text in enumerate(jobs or (_MATRIX if own else "llama3-8k:16",)):
         name, _, told = text.partition(":")
-        found = own if own and name == MATRIX else workload(name)
+        found = own if own and name == _MATRIX else workload(name)
         least = _least(found, gpus)
         if told and not (told.isascii() and told.isdecimal()):
             raise refuse("job", text, "write WORKLOAD or WORKLOAD:HOSTS")
@@ -290,7 +290,7 @@ def _record(found: dict[str, _Found], seed: int) -> dict[str, object]:
 
 def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None:
     table = Table(box=None, pad_edge=False)
-    for column, name in enumerate(HEAD):
+    for column, name in enumerate(_HEAD):
         table.add_column(name, justify="right" if column > 1 else "left", no_wrap=True)
     for row, one in enumerate(placed):
         for name, told in found.items():

@@ -23,10 +23,10 @@ from heddle_emulator.netns.programs import METRICS_PORT, Programs
 from heddle_emulator.netns.up import bring_up, introduce
 from heddle_emulator.topology import clos, with_ipv6
 
-DEFAULT = "lab"
-FAILED = 1
+_DEFAULT = "lab"
+_FAILED = 1
 
-_name = click.option("--name", default=DEFAULT, show_default=True, help="Which lab.")
+_name = click.option("--name", default=_DEFAULT, show_default=True, help="Which lab.")
 _count = click.IntRange(1, 1000)
 
 
@@ -84,7 +84,7 @@ def up(
     seed: int,
 ) -> int:
     """Build a lab, and leave it running until `lab down`."""
-    needs.check()
+    needs.check_needs()
     chosen = (
         load_fabric_file(fabric)
         if fabric
@@ -131,7 +131,7 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
 @_name
 def status(*, name: str) -> int:
     """Say what runs and what BGP lacks; exit code 1 if anything is amiss."""
-    needs.check()
+    needs.check_needs()
     seen = looking.status(looking.reopen(name))
     echo(f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables")
     running = ", ".join(f"{count} {program}" for program, count in sorted(seen.programs.items()))
@@ -139,7 +139,7 @@ def status(*, name: str) -> int:
     echo(f"cut: {', '.join(seen.cut) or 'nothing'}")
     for fault in (*seen.faults, *seen.lacking):
         echo(f"amiss: {fault}")
-    return FAILED if seen.faults or seen.lacking else 0
+    return _FAILED if seen.faults or seen.lacking else 0
 
 
 @lab.command("exec", context_settings={"allow_interspersed_args": False})
@@ -148,7 +148,7 @@ def status(*, name: str) -> int:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
     """Run a command inside a switch, a host, or mgmt; vtysh finds the switch's FRR by itself."""
-    needs.check()
+    needs.check_needs()
     running = looking.reopen(name)
     if node not in running.spaces:
         nodes = ", ".join(list(running.spaces)[:8])
@@ -164,7 +164,7 @@ def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
 @click.option("--all", "every", is_flag=True, help="Every lab that nobody is using.")
 def down(*, name: str, every: bool) -> int:
     """Remove a lab with all that runs in it; also one that was only half built."""
-    needs.check()
+    needs.check_needs()
     there = mark.labs()
     chosen, failed = there if every else [mark.check_name(name)], False
     for one in chosen:
@@ -177,4 +177,4 @@ def down(*, name: str, every: bool) -> int:
         except LabError as error:
             echo(f"error: {error}", err=True)
             failed = True
-    return FAILED if failed else 0
+    return _FAILED if failed else 0

@@ -12,13 +12,14 @@ import click
 import numpy as np
 
 from heddle.client import HeddleError
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.output import CleanConsole, echo, echo_lines
 from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.play.nccl import NcclRun, SizeResult, script_of, table
+from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.strategy.save import SaveFolder
@@ -26,9 +27,9 @@ from heddle_emulator.traffic import save_flows
 from heddle_emulator.traffic.collective import KINDS
 from heddle_emulator.traffic.matrix import load_matrix, most_sent
 
-FAILED = 1
+_FAILED = 1
 SAVED = ("size", "seconds", "algbw", "busbw", "busbw_mean")
-MOST_QPS = 1024
+_MOST_QPS = 1024
 USUAL = "1M..8G"
 _KNOWN = "\b\n" + "\n".join(
     [
@@ -122,7 +123,7 @@ def nccl(
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             costs, tell = settings_of(words), status.update
-            found = table(
+            found = size_table(
                 loaded,
                 trial,
                 wanted,
@@ -134,7 +135,7 @@ def nccl(
             )
     except (HeddleError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
-        return FAILED
+        return _FAILED
     if folder:
         _save(folder, loaded, trial, found, carried)
     if as_json:
@@ -152,7 +153,7 @@ def _save(
     carried: Mapping[str, Carried],
 ) -> None:
     """The flows that plans are made for, and what each strategy came to."""
-    save_flows(fabric, script_of(fabric, trial).flows, folder.path / "flows.csv")
+    save_flows(fabric, nccl_script(fabric, trial).flows, folder.path / "flows.csv")
     for name, lines in found.items():
         folder.rows(name, SAVED, [[getattr(line, word) for word in SAVED] for line in lines])
     for name, one in carried.items():
@@ -167,8 +168,8 @@ def _sizes(text: str | None, factor: float, matrix: Floats | None) -> list[int]:
 
 
 def _checked(qps: int) -> int:
-    if not 1 <= qps <= MOST_QPS:
-        raise refuse("nccl", "qps", f"is {qps}; give 1 to {MOST_QPS}")
+    if not 1 <= qps <= _MOST_QPS:
+        raise refuse("nccl", "qps", f"is {qps}; give 1 to {_MOST_QPS}")
     return qps
 
 

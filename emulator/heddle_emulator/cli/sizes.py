@@ -11,7 +11,7 @@ import re
 from heddle_controller.model.errors import refuse
 
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-MOST = 64
+_MOST = 64
 
 
 def sizes_of(text: str, factor: float = 2.0) -> list[int]:
@@ -33,8 +33,10 @@ def sizes_of(text: str, factor: float = 2.0) -> list[int]:
         while size <= last * (1 + 1e-9):
             found.append(round(size))
             size *= factor
-            if len(found) > MOST:
-                raise refuse("sizes", word.strip(), f"makes more than {MOST}; take a larger factor")
+            if len(found) > _MOST:
+                raise refuse(
+                    "sizes", word.strip(), f"makes more than {_MOST}; take a larger factor"
+                )
     return found
 
 

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator import topology as builders
 from heddle_emulator.cli.output import echo
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _out(command: Command) -> Command:
+def _out(command: _Command) -> _Command:
     return click.option(
         "--out",
         required=True,
@@ -25,7 +26,7 @@ def _out(command: Command) -> Command:
     )(command)
 
 
-def _common(command: Command) -> Command:
+def _common(command: _Command) -> _Command:
     """The options that every builder has."""
     for option in (
         click.option("--name", help="Name written into the file."),
@@ -46,7 +47,7 @@ def _common(command: Command) -> Command:
     return command
 
 
-def _count(name: str, default: int | None, text: str) -> Callable[[Command], Command]:
+def _count(name: str, default: int | None, text: str) -> Callable[[_Command], _Command]:
     return click.option(
         f"--{name}",
         type=int,

@@ -15,11 +15,11 @@ from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.table import flows_by
 
-MATRIX = "matrix"
+_MATRIX = "matrix"
 
 
 @click.command()
-@click.argument("pattern", type=click.Choice(sorted([*PATTERNS, MATRIX])))
+@click.argument("pattern", type=click.Choice(sorted([*PATTERNS, _MATRIX])))
 @click.option(
     "--fabric",
     required=True,
@@ -73,8 +73,8 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     matrix       as --matrix says, NICs being its ranks, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
     loaded = load_fabric_file(fabric)
-    if (pattern == MATRIX) != (matrix is not None):
-        raise refuse("traffic", MATRIX, "goes with --matrix FILE, and nothing else does")
+    if (pattern == _MATRIX) != (matrix is not None):
+        raise refuse("traffic", _MATRIX, "goes with --matrix FILE, and nothing else does")
     if matrix is None:
         flows = flows_between(
             loaded,
@@ -88,7 +88,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
         )
     elif any(one is not None for one in (nics, gbps, fan_in, size)):
         reason = "says itself who sends how much; leave --nics, --gbps, --fan-in and --size"
-        raise refuse("traffic", MATRIX, reason)
+        raise refuse("traffic", _MATRIX, reason)
     else:
         flows = flows_by(loaded, load_matrix(matrix), qps=qps)
     save_flows(loaded, flows, out)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
-from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, NodeKind, State
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import NUMBERS, Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.job import Algorithm, Group, Job, Operation
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from heddle.names import link_name
 from heddle.v1 import common_pb2, plan_pb2
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 

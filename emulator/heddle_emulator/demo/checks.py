@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from heddle.v1 import common_pb2
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.model.plan import Paths

@@ -17,19 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.plan_file import load_plan
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, qp_ports
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.netns import LabError, mark, needs, witness
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
-from heddle_emulator.netns.ports import count, learn
+from heddle_emulator.netns.ports import count_packets, learn
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.topology import clos, hashing
 from heddle_emulator.traffic import flows_between, save_flows
 
-NAME = "demo-nic"
+_NAME = "demo-nic"
 EXACT = 1e-6
 
 
@@ -44,13 +45,13 @@ class Size:
     probes: int = 64
 
 
-def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str = NAME) -> bool:
+def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str = _NAME) -> bool:
     """Run the demo; True if everything it claims held.
 
     Raises:
         LabError: this machine can have no lab, or it fails.
     """
-    needs.check()
+    needs.check_needs()
     size = size or Size()
     fabric = hashing(
         clos(
@@ -85,7 +86,7 @@ def _show(screen: Screen, lab: Lab, flows: Flows, size: Size) -> None:
         np.repeat(flows.source_ports(), flows.qps), np.tile(np.arange(size.qps), len(flows))
     )
     screen.title("Hashing alone")
-    hashed = float(count(lab, flows, usual).utilization.max())
+    hashed = float(count_packets(lab, flows, usual).utilization.max())
     screen.line(
         f"{len(flows)} flows of {size.qps} QPs, ports as they come: worst link {hashed:.2f}"
     )
@@ -95,7 +96,7 @@ def _show(screen: Screen, lab: Lab, flows: Flows, size: Size) -> None:
     screen.line(f"{size.probes} ports of each two NICs probed: {paths} paths known")
     planned = plan_by_ports(lab, flows, learned)
     screen.title("Hosts send from these ports")
-    found = count(lab, flows, planned.ports)
+    found = count_packets(lab, flows, planned.ports)
     worst = float(found.utilization.max())
     on = sum(arcs == frozenset(way) for arcs, way in zip(found.arcs, planned.ways, strict=True))
     screen.check(

@@ -20,7 +20,7 @@ from heddle_controller.model.job import Collective, Group, Job, Operation, Paral
 from heddle_emulator.topology import dual_tor, three_tier
 
 GPUS = 8
-MIB = 1 << 20
+_MIB = 1 << 20
 REDUCE, EXCHANGE, PASS = Operation.ALL_REDUCE, Operation.ALL_TO_ALL, Operation.SEND_RECV
 
 
@@ -43,9 +43,9 @@ PARTS = (
         (16, 0),
         Parallelism(tp=2, pp=8, dp=8),
         (
-            Collective(REDUCE, Group.TP, 256 * MIB),
-            Collective(PASS, Group.PP, 64 * MIB),
-            Collective(REDUCE, Group.DP, 4096 * MIB),
+            Collective(REDUCE, Group.TP, 256 * _MIB),
+            Collective(PASS, Group.PP, 64 * _MIB),
+            Collective(REDUCE, Group.DP, 4096 * _MIB),
         ),
     ),
     Part(
@@ -53,28 +53,28 @@ PARTS = (
         "EP 16, DP 64: experts",
         (8, 0),
         Parallelism(dp=64, ep=16),
-        (Collective(EXCHANGE, Group.EP, 128 * MIB), Collective(REDUCE, Group.DP, 2048 * MIB)),
+        (Collective(EXCHANGE, Group.EP, 128 * _MIB), Collective(REDUCE, Group.DP, 2048 * _MIB)),
     ),
     Part(
         "llama-70b",
         "TP 8, PP 2, DP 4: both zones",
         (4, 4),
         Parallelism(tp=8, pp=2, dp=4),
-        (Collective(PASS, Group.PP, 64 * MIB), Collective(REDUCE, Group.DP, 2048 * MIB)),
+        (Collective(PASS, Group.PP, 64 * _MIB), Collective(REDUCE, Group.DP, 2048 * _MIB)),
     ),
     Part(
         "dlrm",
         "all to all: recommendation",
         (0, 8),
         Parallelism(dp=64),
-        (Collective(EXCHANGE, Group.WORLD, 512 * MIB),),
+        (Collective(EXCHANGE, Group.WORLD, 512 * _MIB),),
     ),
     Part(
         "gpt-13b",
         "TP 8, DP 14",
         (0, 14),
         Parallelism(tp=8, dp=14),
-        (Collective(REDUCE, Group.TP, 256 * MIB), Collective(REDUCE, Group.DP, 3072 * MIB)),
+        (Collective(REDUCE, Group.TP, 256 * _MIB), Collective(REDUCE, Group.DP, 3072 * _MIB)),
         whole_racks=False,
     ),
     Part(
@@ -82,7 +82,7 @@ PARTS = (
         "TP 8, DP 6",
         (0, 6),
         Parallelism(tp=8, dp=6),
-        (Collective(REDUCE, Group.TP, 256 * MIB), Collective(REDUCE, Group.DP, 1024 * MIB)),
+        (Collective(REDUCE, Group.TP, 256 * _MIB), Collective(REDUCE, Group.DP, 1024 * _MIB)),
         whole_racks=False,
     ),
 )

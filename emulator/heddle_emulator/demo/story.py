@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.traffic.jobs import flows_of_jobs
@@ -37,8 +38,8 @@ from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import Hosts
 from heddle_emulator.walk import Measurement, crossing, measure, moved
 
-FABRIC = "fabrics/demo"
-PATIENCE = 45.0
+_FABRIC = "fabrics/demo"
+_PATIENCE = 45.0
 """Seconds that any one step may take; all together take a fraction of it."""
 
 
@@ -67,7 +68,7 @@ class DemoStage:
         """Measure a plan that is programmed, and hold it against what the controller says."""
         generation, routes = await self.client.list_routes()
         while generation != plan.generation:
-            plan = await self.client.programmed_plan(generation - 1, PATIENCE)
+            plan = await self.client.programmed_plan(generation - 1, _PATIENCE)
             generation, routes = await self.client.list_routes()
         self.fleet.switches.hosts = Hosts(self.fabric, routes)
         self.plan, told = plan, routed(self.fabric, self.flows, routes)
@@ -126,11 +127,11 @@ def now() -> float:
 QPS = 8
 """QPs of each flow: NCCL splits a flow over several where it is told to, and so can a plan."""
 
-SHOWN = 12
+_SHOWN = 12
 """Moved flows listed by name."""
 
 
-async def play(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) -> bool:
+async def play_demo(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) -> bool:
     """Run the demo on one of the scene's fabrics; True if everything it claims held."""
     jobs = [replace(job, qps=QPS) for job in scene_jobs(fabric, seed)]
     flows = flows_of_jobs(jobs, fabric)
@@ -157,16 +158,16 @@ async def _parts(
     screen.title("Controller and agents")
     async with (
         Controller(folder, "--web-port=0") as controller,
-        Client(controller.api, FABRIC) as client,
+        Client(controller.api, _FABRIC) as client,
     ):
         screen.line(
             f"controller on {controller.api}, metrics on {controller.metrics},"
             f" page on {controller.page}"
         )
         await client.put_fabric(fabric)
-        async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed, notices=True) as fleet:
+        async with Fleet(fabric, [controller.api], name=_FABRIC, seed=seed, notices=True) as fleet:
             with screen.progress("agents connected over gRPC") as report:
-                await fleet.connected(PATIENCE, report)
+                await fleet.connected(_PATIENCE, report)
             yield controller, client, fleet
 
 
@@ -191,8 +192,8 @@ async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
 
         watch = asyncio.create_task(follow())
         try:
-            await client.programmed_jobs([job.name for job in stage.jobs], PATIENCE)
-            plan = await client.programmed_plan(0, PATIENCE)
+            await client.programmed_jobs([job.name for job in stage.jobs], _PATIENCE)
+            plan = await client.programmed_plan(0, _PATIENCE)
             report(*_programmed(plan))
         finally:
             watch.cancel()
@@ -251,7 +252,7 @@ async def _break(stage: DemoStage) -> None:
         "every packet arrives by its backup before the controller has said a word" + first_of(lost),
     )
     stage.fleet.converge()
-    plan = await stage.client.programmed_plan(generation, PATIENCE)
+    plan = await stage.client.programmed_plan(generation, _PATIENCE)
     screen.line(
         f"link down to last FIB ack {seconds_since(start, plan):.3f} s: plan {plan.generation},"
         f" solved in {plan.solve_seconds:.3f} s"
@@ -279,10 +280,10 @@ def _moves(stage: DemoStage, before: Measurement, after: Measurement, on_it: Int
     """Which flows moved, and that none did that had no need."""
     screen, flows = stage.screen, stage.flows
     which = moved(before.walk, after.walk)
-    rows = tables.moved_rows(stage.fabric, flows, before.paths, after.paths, which[:SHOWN])
+    rows = tables.moved_rows(stage.fabric, flows, before.paths, after.paths, which[:_SHOWN])
     screen.table(tables.MOVED_HEAD, rows, left=4)
-    if len(which) > SHOWN:
-        screen.line(f"and {len(which) - SHOWN} more")
+    if len(which) > _SHOWN:
+        screen.line(f"and {len(which) - _SHOWN} more")
     displaced = np.setdiff1d(which, on_it)
     idle = needless(stage.fleet.world, flows, before.paths, after.paths, displaced)
     screen.check(

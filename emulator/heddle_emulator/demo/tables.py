@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from heddle.v1 import common_pb2
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Paths
@@ -17,7 +18,7 @@ from heddle_emulator.walk import Measurement
 
 JOB_HEAD = ("job", "runs", "hosts", "GPUs", "flows", "Gbit/s")
 TIER_HEAD = ("tier", "worst link", "proven least", "gap")
-FEW = 3
+_FEW = 3
 MOVED_HEAD = ("flow", "QPs moved", "was by", "is by")
 
 
@@ -92,7 +93,7 @@ def moved_rows(fabric: Fabric, flows: Flows, before: Paths, after: Paths, which:
 def _listed(ways: set[str]) -> str:
     """Ways in order; of more than a few the first, the last, and how many."""
     names = sorted(ways)
-    if len(names) <= FEW:
+    if len(names) <= _FEW:
         return ", ".join(names)
     return f"{names[0]} … {names[-1]} ({len(names)})"
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import Fabric
 
 
 @dataclass(slots=True)

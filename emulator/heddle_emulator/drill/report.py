@@ -12,7 +12,7 @@ from pathlib import Path
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.drill.measures import measure_of
 from heddle_emulator.drill.scenario import Statistic
-from heddle_emulator.drill.verdict import Finding, Key, Values, Verdict, statistic
+from heddle_emulator.drill.verdict import Finding, MeasureKey, Values, Verdict, statistic
 from heddle_emulator.drill.worlds import NETNS
 from heddle_emulator.report.evidence import (
     Convergence,
@@ -24,7 +24,7 @@ from heddle_emulator.report.evidence import (
 )
 
 COLUMNS = (Statistic.MEDIAN, Statistic.P99, Statistic.MIN, Statistic.MAX)
-STAGES = {
+_STAGES = {
     "detected": "detect",
     "notified": "notify",
     "solved": "solve",
@@ -32,11 +32,11 @@ STAGES = {
     "acked": "ack",
 }
 """The stages of a convergence by the measures that end them."""
-WHOLE = ("solved", "acked")
+_WHOLE = ("solved", "acked")
 """Without these there is none."""
 
 
-def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+def measure_table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     """Rows of what was measured: measure, probe, variant, runs, then each of ``COLUMNS``."""
     for (variant, measure, probe), series in verdict.values.items():
         show = measure_of(measure).show
@@ -51,7 +51,7 @@ def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
             yield (f"stage: {stage}", "", "", str(len(lasted)), *numbers)
 
 
-def evidence(verdict: Verdict) -> Evidence:
+def drill_evidence(verdict: Verdict) -> Evidence:
     """All that is known of one drill; reads the scenario's own text."""
     scenario = verdict.scenario
     return Evidence(
@@ -96,7 +96,7 @@ def _found(finding: Finding) -> Found:
     )
 
 
-def _measured(key: Key, values: Values) -> Measured:
+def _measured(key: MeasureKey, values: Values) -> Measured:
     variant, name, probe = key
     measure, series = measure_of(name), [float(value) for value in values[key]]
     numbers = {which.value: statistic(series, which) for which in COLUMNS}
@@ -106,11 +106,11 @@ def _measured(key: Key, values: Values) -> Measured:
 def _convergence(values: Values) -> Convergence | None:
     """Stages of every run of every variant, as far as all runs have them."""
     variants = sorted({variant for variant, _, _ in values})
-    told = {v: {m: values.get((v, m, ""), ()) for m in STAGES} for v in variants}
-    timed = {v: moments for v, moments in told.items() if all(moments[m] for m in WHOLE)}
-    if not timed or not all(_alike(moments, WHOLE) for moments in timed.values()):
+    told = {v: {m: values.get((v, m, ""), ()) for m in _STAGES} for v in variants}
+    timed = {v: moments for v, moments in told.items() if all(moments[m] for m in _WHOLE)}
+    if not timed or not all(_alike(moments, _WHOLE) for moments in timed.values()):
         return None
-    known = [m for m in STAGES if all(_alike(one, (m, "acked")) for one in timed.values())]
+    known = [m for m in _STAGES if all(_alike(one, (m, "acked")) for one in timed.values())]
     runs = tuple(
         Stages(f"{variant} run {number}".strip(), _differences(ends))
         for variant, moments in timed.items()
@@ -127,7 +127,7 @@ def _alike(moments: Mapping[str, Sequence[float]], names: Iterable[str]) -> bool
 def _stages(known: Sequence[str]) -> Iterator[str]:
     """Names of stages; where an end is not known, one has several names."""
     names: list[str] = []
-    for moment, name in STAGES.items():
+    for moment, name in _STAGES.items():
         names.append(name)
         if moment in known:
             yield ", ".join(names)

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 from heddle.client import HeddleError
 from heddle_emulator.drill.scenario import Scenario, Variant
 from heddle_emulator.drill.steps import StepError
-from heddle_emulator.drill.verdict import Key, Verdict, judge
+from heddle_emulator.drill.verdict import MeasureKey, Verdict, judge
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.netns import LabError
 from heddle_emulator.report.evidence import Story
@@ -76,7 +76,7 @@ class World(Protocol):
         """End what was kept from one scenario to the next."""
 
 
-FAILURES = (LabError, StepError, HeddleError, ControllerError, TimeoutError)
+_FAILURES = (LabError, StepError, HeddleError, ControllerError, TimeoutError)
 INTERRUPTED = "it was interrupted"
 
 
@@ -113,7 +113,7 @@ class DrillRunner:
             with played.world.open(scenario, report) as session:
                 self._loop.run(played.all(session))
             fault, findings = "", judge(scenario, played.values)
-        except FAILURES as error:
+        except _FAILURES as error:
             fault = str(error) or "it took too long"
         finally:
             self.verdicts[place] = Verdict(
@@ -134,7 +134,7 @@ class _Playback:
 
     def __init__(self, scenario: Scenario, world: World, runs: int, report: Report) -> None:
         self.scenario, self.world, self.runs, self.report = scenario, world, runs, report
-        self.values: dict[Key, list[float]] = defaultdict(list)
+        self.values: dict[MeasureKey, list[float]] = defaultdict(list)
         self.stories: list[Story] = []
 
     async def all(self, session: Session) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.drill.scenario import (
     ALL,
     CONTROLLER,

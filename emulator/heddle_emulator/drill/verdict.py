@@ -18,12 +18,12 @@ sees it, the agent that is told, the kernel's work for either, and the probe."""
 ONCE = frozenset({"up", "entries"})
 """Measures of a whole drill or variant, not of each run."""
 
-Key = tuple[str, str, str]
+MeasureKey = tuple[str, str, str]
 """Variant, measure and probe ("" for measures of the whole).
 
 Of one part of a run the measure is "slowest after" and its like.
 """
-Values = Mapping[Key, Sequence[float]]
+Values = Mapping[MeasureKey, Sequence[float]]
 """A value for each run, in their order."""
 
 

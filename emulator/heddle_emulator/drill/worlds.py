@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Scenario, Step, StepKind
 

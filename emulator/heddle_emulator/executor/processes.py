@@ -24,7 +24,7 @@ from typing import Any, Generic
 from heddle_emulator.executor import ExecutorError, MakeWorker, R, T, Worker
 
 WATCH_SECONDS = 0.5
-END_SECONDS = 20.0
+_END_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _WorkerProcess(Generic[T, R]):
         try:
             found: R | ExecutorError = self.pipe.recv()
         except (EOFError, OSError) as error:
-            self.process.join(END_SECONDS)
+            self.process.join(_END_SECONDS)
             reason = f"a worker ended with exit code {self.process.exitcode}"
             raise ExecutorError(reason) from error
         if isinstance(found, ExecutorError):
@@ -86,7 +86,7 @@ class _WorkerProcess(Generic[T, R]):
 
     def end(self) -> None:
         """Wait for the process to end; kill it if it does not."""
-        self.process.join(END_SECONDS)
+        self.process.join(_END_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

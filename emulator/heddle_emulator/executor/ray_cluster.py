@@ -22,7 +22,7 @@ from heddle_emulator.executor import ExecutorError, MakeWorker, R, T
 
 CPUS = 2
 LOCAL = "local"
-END_SECONDS = 20.0
+_END_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _results(ray: Any, actors: list[Any], trials: Sequence[Any]) -> Iterator[Any
 def _end(ray: Any, actors: list[Any]) -> None:  # noqa: ANN401 - see _ray
     """Close all workers, then the actors; one that does not answer in time is killed."""
     closing = [actor.close.remote() for actor in actors]
-    ray.wait(closing, num_returns=len(closing), timeout=END_SECONDS)
+    ray.wait(closing, num_returns=len(closing), timeout=_END_SECONDS)
     for actor in actors:
         ray.kill(actor)
 

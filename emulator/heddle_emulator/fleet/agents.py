@@ -30,7 +30,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, LinkKey, NodeKind, State
 from heddle_emulator.switches import Switches
 
-POLL_SECONDS = 0.01
+FLEET_POLL_SECONDS = 0.01
 
 
 class Fleet:
@@ -165,7 +165,7 @@ class Fleet:
                 if count != before and report is not None:
                     report(count, len(self._running))
                 before = count
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(FLEET_POLL_SECONDS)
 
     async def holding(self, generation: int, seconds: float, among: Iterable[int]) -> None:
         """Wait until some switches, by row, hold a plan of this generation or a later one whole.
@@ -177,7 +177,7 @@ class Fleet:
         async with asyncio.timeout(seconds):
             while waiting := {r for r in waiting if not self._holds(r, generation)}:
                 self._check()
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(FLEET_POLL_SECONDS)
 
     async def set_link(self, a: str, b: str, key: LinkKey | None, *, up: bool) -> None:
         """Take the links between two nodes down, or bring them up; only that of ``key`` if given.

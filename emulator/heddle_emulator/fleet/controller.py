@@ -19,10 +19,10 @@ from typing import Self
 
 from heddle_emulator.fleet.orders import Orders
 
-READY = re.compile(
+_READY = re.compile(
     r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>[^\s,]+)(, page on (?P<page>\S+))?\s"
 )
-START_SECONDS = 60.0
+_START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LAST_LINES = 12
 
@@ -65,12 +65,12 @@ class Controller:
                 start_new_session=True,  # Ctrl-C is for us: we then stop it in order
             )
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(_START_SECONDS):
                 await self._ready()
         except BaseException as error:
             await self._stop()
             if isinstance(error, TimeoutError):
-                raise self._failed(f"was not ready after {START_SECONDS:g} s") from error
+                raise self._failed(f"was not ready after {_START_SECONDS:g} s") from error
             raise
         return self
 
@@ -101,7 +101,7 @@ class Controller:
         await self._process.wait()
 
     async def _ready(self) -> None:
-        while not (found := READY.search(self._words())):
+        while not (found := _READY.search(self._words())):
             self.check()
             await asyncio.sleep(0.02)
         self.api, self.metrics = found["api"], found["metrics"]

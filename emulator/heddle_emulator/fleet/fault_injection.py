@@ -36,7 +36,7 @@ from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN
 
 AFTER = {"intent": "intent", "commit": "commit"}
 """Point by the call after which it is."""
-BEFORE = {"commit": "plan", "record_programmed": "ack"}
+_BEFORE = {"commit": "plan", "record_programmed": "ack"}
 """Point by the call before which it is."""
 ALWAYS = frozenset({"close", "leadership_lost"})
 """What a store does even where it cannot be reached."""
@@ -106,8 +106,8 @@ def _fated(name: str, method: Callable[..., Any], fate: FaultPlan) -> Callable[.
     @functools.wraps(method)
     async def called(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
         fate.check_store()
-        if name in BEFORE:
-            fate.meet(BEFORE[name])
+        if name in _BEFORE:
+            fate.meet(_BEFORE[name])
         answer = await method(*given, **named)
         if name in AFTER:
             fate.meet(AFTER[name])

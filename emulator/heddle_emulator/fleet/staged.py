@@ -23,7 +23,7 @@ from heddle_agent.table import Forwarding, Push, Receipt, TableWorker
 from heddle_agent.table.push import OperationFailure
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, State
-from heddle_emulator.fleet.agents import POLL_SECONDS, Fleet
+from heddle_emulator.fleet.agents import FLEET_POLL_SECONDS, Fleet
 from heddle_emulator.fleet.relay import TcpRelay
 
 
@@ -263,7 +263,7 @@ class StagedFleet(Fleet):
             async with asyncio.timeout(seconds):
                 notices, near = self.agents[row].peer_notices, self._within_reach(row)
                 while notices and notices.introduced < len(near):  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(FLEET_POLL_SECONDS)
             await self.notices.quiet()
         finally:
             self.notices.live = False

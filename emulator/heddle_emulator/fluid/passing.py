@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.plan import Paths
 
 EQUAL = 1e-9

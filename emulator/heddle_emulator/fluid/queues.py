@@ -18,8 +18,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_emulator.fluid.senders import SOME, AtLineRate, Rates, Senders, Windows
 from heddle_emulator.fluid.wire import BITS, GIGA, Wire
 
@@ -34,7 +34,7 @@ MOST_WORK = 2e9
 """Steps times uses of links: some ten minutes."""
 STEP_WORK = 2_000
 """Uses of links that a step costs beside its own."""
-PATIENCE = 5_000
+_PATIENCE = 5_000
 """Steps without a byte at any end after which pauses wait for each other."""
 DEALS = 3
 """Times that a NIC deals out what some of its QPs leave."""
@@ -143,7 +143,7 @@ class QueueSimulation:
             served, marked, held = self._moved(held, begun)
             came = served[self._end]
             quiet = 0 if came.any() or not (begun & np.isinf(ends)).any() else quiet + 1
-            if quiet > PATIENCE:
+            if quiet > _PATIENCE:
                 reason = "wait for each other in a circle: these paths cannot be used with PFC"
                 raise refuse("queues", "pauses", reason)
             done = np.isinf(ends) & (self._missing - came <= SOME)

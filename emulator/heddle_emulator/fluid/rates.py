@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 """Relative; what rounding may add to a full link, and levels that count as equal."""
 
 
@@ -85,7 +85,7 @@ class _Filling:
         lowest = np.full(len(self.qps), np.inf)
         np.minimum.at(lowest, self.path, level[arc])
         tight = self.groups.greatest(level)[self.group]
-        elsewhere = np.minimum(lowest, self.limit)[self.path] < level[arc] * (1 - TOLERANCE)
+        elsewhere = np.minimum(lowest, self.limit)[self.path] < level[arc] * (1 - _TOLERANCE)
         final = np.bincount(arc[tight & elsewhere], minlength=len(self.capacity)) == 0
         full = np.zeros_like(self.active)
         full[self.path[tight & final[arc]]] = True
@@ -163,7 +163,7 @@ class _Groups:
         while True:
             load = self._load(level)
             total = self.over_shares(load, len(capacity))
-            over = total > capacity * (1 + TOLERANCE)
+            over = total > capacity * (1 + _TOLERANCE)
             if not over.any():
                 break
             grows = np.where(self._leads(load), self.rising, 0.0)
@@ -192,7 +192,7 @@ class _Groups:
 
     def _leads(self, load: Floats) -> Bools:
         phased = np.maximum.reduceat(np.where(self.always, 0.0, load), self.share_starts)
-        return self.always | (load >= phased[self.share_of] * (1 - TOLERANCE))
+        return self.always | (load >= phased[self.share_of] * (1 - _TOLERANCE))
 
 
 def _group_codes(flows: Flows, paths: Paths, owner: Ints) -> Ints:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats
+from heddle_controller.model.arrays import Bools, Floats
 
 SOME = 1.0
 """Bytes that count as any."""

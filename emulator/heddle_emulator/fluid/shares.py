@@ -25,11 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_emulator.fluid.streams import Streams, places
 
-PATIENCE = 3
+_PATIENCE = 3
 """Looks in vain, for each use by an active stream, that are worth a new index."""
 
 
@@ -75,7 +74,7 @@ class Users:
 
     def of(self, arcs: Ints) -> tuple[Ints, Ints, Floats]:
         """Each use of some arcs by an active stream: place of the arc, the stream, its part."""
-        if self._in_vain > PATIENCE * (self.uses + self._arc_count):
+        if self._in_vain > _PATIENCE * (self.uses + self._arc_count):
             rows = np.flatnonzero(self._active)
             self._known = _Index.of(self._streams, rows, self._arc_count)
             self._is_known[:] = self._active
@@ -89,7 +88,7 @@ class Users:
         return place[used], stream[used], self._known.part[uses[used]]
 
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
 
 
@@ -133,8 +132,8 @@ class _FairFilling:
         ceiling = self._ceiling[self.rows]
         own = np.minimum(lowest, ceiling)
         final = np.ones(len(self._room), dtype=np.bool_)
-        final[self._arc[own[owner] < here * (1 - TOLERANCE)]] = False
-        full = final[self._arc] & (here <= lowest[owner] * (1 + TOLERANCE))
+        final[self._arc[own[owner] < here * (1 - _TOLERANCE)]] = False
+        full = final[self._arc] & (here <= lowest[owner] * (1 + _TOLERANCE))
         holder = np.maximum.reduceat(np.where(full, self._arc, NONE), first)
         stopped = (holder != NONE) | (ceiling <= lowest)
         rows = self.rows[stopped]
@@ -167,7 +166,7 @@ MANY = 0.4
 """Part of the active streams from which on filling everything is less work."""
 DENSE = 64
 """One in so many numbers from which on marking them is less work than sorting."""
-ROUNDS = 8
+_ROUNDS = 8
 """Looks at every use by an active stream that filling everything is taken to cost."""
 
 
@@ -207,7 +206,7 @@ class Shares:
         near = _Nearby(self._users, len(self.capacity))
         near.look_at(touched)
         before = self.rate[moving]
-        added, budget = moving, ROUNDS * self._users.uses
+        added, budget = moving, _ROUNDS * self._users.uses
         while len(moving) <= MANY * active and budget >= 0:
             near.look_at(self.streams.arcs[self.streams.uses_of(added)])
             self._fill(moving, near)

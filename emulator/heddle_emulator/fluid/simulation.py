@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, starts
 from heddle_emulator.fluid.shares import Shares
 from heddle_emulator.fluid.streams import Schedule, Streams, places
 from heddle_emulator.fluid.timeline import Timeline
 
-SAME = 1e-9
+_SAME = 1e-9
 """Relative to the time gone by; what is due within is one event."""
 FASTEST = 1e300
 """Gbit/s of what nothing holds back."""
@@ -71,7 +70,7 @@ class FluidSimulation:
         self.now = 0.0
         self.shares = Shares(capacity, schedule.streams)
         self._schedule, self._timeline = schedule, timeline
-        self._coarse = max(coarse, SAME)
+        self._coarse = max(coarse, _SAME)
         self._events = 0
         count = len(schedule)
         self._ready, self._begin, self._end = (np.full(count, np.inf) for _ in range(3))

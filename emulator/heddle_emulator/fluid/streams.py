@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, starts
 
 
 def places(first: Ints, rows: Ints) -> Ints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 
 
 class Timeline:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.arrays import Floats
 
 BITS, GIGA = 8.0, 1e9
-WHOLE = 1e-6
+_WHOLE = 1e-6
 """Of a packet; what rounding may add to a message without another packet."""
 
 
@@ -48,7 +48,7 @@ class Wire:
         if not self.header_bytes:
             return gbit
         size = gbit * GIGA / BITS
-        packets = np.ceil(size / messages / self.payload_bytes - WHOLE) * messages
+        packets = np.ceil(size / messages / self.payload_bytes - _WHOLE) * messages
         found: Floats = gbit + packets * (self.header_bytes * BITS / GIGA)
         return found
 
@@ -62,7 +62,7 @@ class Wire:
         """Equal pieces that so many Gbit of payload go in; infinite if as small as can be."""
         if not self.piece_bytes:
             return np.full(len(gbit), np.inf)
-        found: Floats = np.maximum(np.ceil(gbit * GIGA / BITS / self.piece_bytes - WHOLE), 1.0)
+        found: Floats = np.maximum(np.ceil(gbit * GIGA / BITS / self.piece_bytes - _WHOLE), 1.0)
         return found
 
 

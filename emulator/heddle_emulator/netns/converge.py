@@ -19,7 +19,7 @@ from heddle_emulator.netns import LabError, tools
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.underlay import Underlay
 
-POLL_SECONDS = 0.1
+CONVERGE_POLL_SECONDS = 0.1
 
 Ways = dict[str, frozenset[str]]
 """Interfaces by address of the NIC they lead to."""
@@ -48,7 +48,7 @@ def wait_converged(lab: Lab, seconds: float, fabric: Fabric | None = None) -> fl
         LabError: not after so many seconds; says what is lacking.
     """
     start = time.monotonic()
-    wanted = expected(lab, fabric or lab.layout.fabric)
+    wanted = expected_ways(lab, fabric or lab.layout.fabric)
     waiting = list(wanted)
     lack: Lack | None = None
     while waiting:
@@ -58,18 +58,18 @@ def wait_converged(lab: Lab, seconds: float, fabric: Fabric | None = None) -> fl
         elif time.monotonic() - start > seconds:
             raise LabError(f"BGP has not converged after {seconds:g} s: {lack}")
         else:
-            time.sleep(POLL_SECONDS)
+            time.sleep(CONVERGE_POLL_SECONDS)
     return time.monotonic() - start
 
 
 def lacks(lab: Lab, fabric: Fabric) -> list[Lack]:
     """The first way that each switch has not as it ought to, links being as in ``fabric``."""
-    wanted = expected(lab, fabric)
+    wanted = expected_ways(lab, fabric)
     found = (next(_lacks(s, wanted[s], kernel_ways(lab, s)), None) for s in wanted)
     return [lack for lack in found if lack is not None]
 
 
-def expected(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
+def expected_ways(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
     """Interfaces that each switch ought to have towards each NIC beyond its own, by switch."""
     layout, underlay = lab.layout, Underlay(fabric)
     structure, nodes = fabric.structure, fabric.structure.nodes
@@ -94,7 +94,7 @@ def kernel_ways(lab: Lab, switch: str) -> Ways:
     family = "-6" if lab.layout.ipv6 else "-4"
     space = lab.spaces[switch]
     command = ["ip", family, "-json", "-netns", space, "route", "show", "proto", "bgp"]
-    routes = json.loads(tools.run(command) or "[]")
+    routes = json.loads(tools.run_program(command) or "[]")
     return {
         route["dst"]: frozenset(hop["dev"] for hop in route.get("nexthops", [route]))
         for route in routes

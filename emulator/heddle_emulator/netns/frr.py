@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heddle_controller.model.fabric import NONE, NodeKind
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import NodeKind
 from heddle_emulator.netns.layout import Layout, Port
 
 FIRST_OWN_AS = 4_200_000_000

@@ -27,16 +27,16 @@ PR_SET_PDEATHSIG = 1
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def inside(namespace: str, make: Callable[[], T]) -> T:
+def inside(namespace: str, make: Callable[[], _T]) -> _T:
     """What ``make`` returns or raises, run in a namespace by a thread of its own.
 
     Raises:
         LabError: there is no such namespace, or no right to enter it.
     """
-    results: list[T] = []
+    results: list[_T] = []
     errors: list[BaseException] = []
 
     def run() -> None:

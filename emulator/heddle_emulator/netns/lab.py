@@ -33,7 +33,7 @@ class LabOptions:
     """Draws the switches' ECMP hashes."""
 
 
-Report = Callable[[str], None]
+Telling = Callable[[str], None]
 
 
 def silent(_: str) -> None:
@@ -73,7 +73,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def build(self, report: Report = silent) -> None:
+    def build(self, report: Telling = silent) -> None:
         """Namespaces and cables, as yet without routes between switches.
 
         Raises:
@@ -81,10 +81,12 @@ class Lab:
         """
         layout, spaces = self.layout, self.spaces
         report(f"{len(spaces)} namespaces, {len(layout.cables)} cables")
-        tools.run(["ip", "-batch", "-"], "".join(f"netns add {s}\n" for s in spaces.values()))
+        tools.run_program(
+            ["ip", "-batch", "-"], "".join(f"netns add {s}\n" for s in spaces.values())
+        )
         seed = self.options.seed
         tools.write_settings({spaces[n]: plumbing.settings(layout, n, seed) for n in spaces})
-        tools.run(["ip", "-batch", "-"], plumbing.cables_script(layout, spaces))
+        tools.run_program(["ip", "-batch", "-"], plumbing.cables_script(layout, spaces))
         tools.each(self._address, spaces)
         if self.options.rate_mbit:
             tools.each(self._shape, (*layout.switches, *layout.hosts))
@@ -92,7 +94,7 @@ class Lab:
             self.set_link(row, up=False)
         save_fabric_file(layout.fabric, self.folder / "fabric.json")
 
-    def start_underlay(self, report: Report = silent) -> None:
+    def start_underlay(self, report: Telling = silent) -> None:
         """FRR on every switch; BGP is still talking when it returns.
 
         Raises:

@@ -23,8 +23,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 
 import numpy as np
 
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 
 MANAGEMENT = IPv4Network("169.254.0.0/16")
 

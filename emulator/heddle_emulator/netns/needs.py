@@ -19,7 +19,7 @@ def missing() -> str:
     return "; ".join(_faults())
 
 
-def check() -> None:
+def check_needs() -> None:
     """Go on only where a lab can be run.
 
     Raises:

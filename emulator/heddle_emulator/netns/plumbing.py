@@ -113,7 +113,7 @@ def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> st
 
     Where speed is limited, aliases tell the agent what each cable is meant for in the lab.
     """
-    gbps = speeds(layout, mbit_per_gbps / 1e3)
+    gbps = _speeds(layout, mbit_per_gbps / 1e3)
     lines = [
         "link set lo up",
         _added(layout, layout.address(switch), "lo"),
@@ -175,7 +175,7 @@ def management_script(layout: Layout) -> str:
 
 def shaping_script(layout: Layout, node: str, mbit_per_gbps: float) -> str:
     """For ``tc -batch`` inside a namespace: each cable at its speed, control traffic first."""
-    rate_of = speeds(layout, mbit_per_gbps)
+    rate_of = _speeds(layout, mbit_per_gbps)
     lines = [line for port in layout.ports[node] for line in _shaped(port, rate_of[port])]
     return "\n".join(lines) + "\n"
 
@@ -186,7 +186,7 @@ def speed_script(port: Port, mbit: float) -> str:
     return "".join(f"{line.replace('add', 'change', 1)}\n" for line in lines)
 
 
-def speeds(layout: Layout, per_gbps: float) -> dict[Port, float]:
+def _speeds(layout: Layout, per_gbps: float) -> dict[Port, float]:
     """Speed of the cable at each port, so much for each Gbit/s of the fabric."""
     return {port: cable.gbps * per_gbps for cable in layout.cables for port in cable.ends}
 

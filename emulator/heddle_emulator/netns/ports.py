@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from heddle_agent.host.trace import ROCE_PORT, Pace, Tracer, traced_document
-from heddle_controller.model.fabric import Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import phased_loads, utilization
 from heddle_emulator.netns import LabError, witness
@@ -24,8 +25,8 @@ from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.spec import family_of
 
 PROBES_PER_SECOND = 5000.0
-PATIENCE = 30.0
-POLL_SECONDS = 0.1
+_PATIENCE = 30.0
+_POLL_SECONDS = 0.1
 
 
 def learn(lab: Lab, flows: Flows, ports: Sequence[int]) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Counted:
     """Arcs that packets of each QP took, that from the NIC left out."""
 
 
-def count(lab: Lab, flows: Flows, ports: Ints, packets: int = 16) -> Counted:
+def count_packets(lab: Lab, flows: Flows, ports: Ints, packets: int = 16) -> Counted:
     """Send so many packets of each QP, and hear from the kernels where they went.
 
     Args:
@@ -130,11 +131,11 @@ def _send(
 def _heard(
     lab: Lab,
     before: witness.Testimony,
-    sent: dict[witness.Key, int],
+    sent: dict[witness.FlowKey, int],
     last: set[int],
 ) -> witness.Testimony:
     """What was counted, once every packet has left the last switch."""
-    arcs, deadline = _arc_of_port(lab), time.monotonic() + PATIENCE
+    arcs, deadline = _arc_of_port(lab), time.monotonic() + _PATIENCE
     while True:
         found = witness.hear(lab).since(before)
         missing = [
@@ -148,7 +149,7 @@ def _heard(
             raise LabError(
                 f"packets of {len(missing)} of {len(sent)} ports did not arrive: {missing[0]}"
             )
-        time.sleep(POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _arc_of_port(lab: Lab) -> dict[tuple[str, str], int]:

@@ -31,7 +31,7 @@ NEXT_PORT = 10
 LEADING = '"event": "leading"'
 """How a replica logs that it has come to lead."""
 STORE_SECONDS = 20.0
-POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 def replica_names(count: int) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class SharedStore:
             if time.monotonic() > deadline:
                 words = log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise LabError(f"redis-server does not answer: {' | '.join(words)}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
@@ -118,8 +118,8 @@ class SharedStore:
 
 FABRIC = "fabrics/lab"
 PEER_NOTICE_PORT = 7402
-READY = "listening on"
-START_SECONDS = 60.0
+_READY = "listening on"
+_START_SECONDS = 60.0
 LAST_WORDS = 3
 
 
@@ -213,14 +213,14 @@ class Programs:
         Raises:
             LabError: one ended, or takes too long; with its last words.
         """
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + _START_SECONDS
         for replica in self.replicas:
-            while READY not in self._log(replica):
+            while _READY not in self._log(replica):
                 if not self.alive(replica):
                     raise LabError(f"the controller ended: {self._words(replica)}")
                 if time.monotonic() > deadline:
-                    raise LabError(f"the controller is not ready after {START_SECONDS:g} s")
-                time.sleep(POLL_SECONDS)
+                    raise LabError(f"the controller is not ready after {_START_SECONDS:g} s")
+                time.sleep(_POLL_SECONDS)
 
     def warm_up(self) -> None:
         """Have the agents' code read, beside whatever else is going on."""
@@ -305,7 +305,7 @@ class Programs:
         """SIGKILL the program of a node, and wait until it is gone."""
         self.signal(node)
         while self.alive(node):
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
         """Go on only if all that was started still runs.

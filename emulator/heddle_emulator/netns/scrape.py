@@ -12,8 +12,8 @@ from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import METRICS_PORT, Programs
 
-SECONDS = 5.0
-POLL_SECONDS = 0.05
+_SECONDS = 5.0
+_POLL_SECONDS = 0.05
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -27,7 +27,7 @@ def scrape(programs: Programs, node: str) -> Samples:
     address = f"http://{lab.layout.management(node)}:{METRICS_PORT}/metrics"
 
     def read() -> str:
-        with urllib.request.urlopen(address, timeout=SECONDS) as answer:
+        with urllib.request.urlopen(address, timeout=_SECONDS) as answer:
             return str(answer.read().decode())
 
     try:
@@ -59,7 +59,7 @@ def wait_links_up(programs: Programs, seconds: float) -> None:
         while programs.alive(switch) and _links_up(scrape(programs, switch)) < wanted:
             if time.monotonic() > deadline:
                 raise LabError(f"the agent of {switch} still believes a cable down")
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _links_up(samples: Samples) -> float:
@@ -78,7 +78,7 @@ def wait_introduced(programs: Programs, seconds: float) -> None:
             programs.check()
             if time.monotonic() > deadline:
                 raise LabError(f"the agent of {switch} knows no controller or not all its peers")
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _introduced(samples: Samples) -> bool:

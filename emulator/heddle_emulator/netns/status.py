@@ -99,7 +99,9 @@ def cut_cables(lab: Lab) -> list[Cable]:
     down = {
         (node, line.split(":")[1].split("@")[0].strip())
         for node in (*lab.layout.switches, *lab.layout.hosts)
-        for line in tools.run(["ip", "-netns", lab.spaces[node], "-oneline", "link"]).splitlines()
+        for line in tools.run_program(
+            ["ip", "-netns", lab.spaces[node], "-oneline", "link"]
+        ).splitlines()
         if "LOWER_UP" not in line
     }
     return [

@@ -13,14 +13,14 @@ from typing import TypeVar
 from heddle_emulator.netns import LabError
 from heddle_emulator.netns.kernel import inside
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 WORKERS = 4
-SECONDS = 60.0
+_SECONDS = 60.0
 AHEAD = -15
 """Niceness of FRR and agents alike: each would have a switch for itself, and here shares cores."""
 
 
-def run(command: Sequence[str], script: str = "") -> str:
+def run_program(command: Sequence[str], script: str = "") -> str:
     """Run a program to its end; returns what it printed.
 
     Raises:
@@ -28,10 +28,10 @@ def run(command: Sequence[str], script: str = "") -> str:
     """
     try:
         done = subprocess.run(
-            command, input=script, text=True, capture_output=True, check=False, timeout=SECONDS
+            command, input=script, text=True, capture_output=True, check=False, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"{command[0]} did not end in {SECONDS:g} s") from None
+        raise LabError(f"{command[0]} did not end in {_SECONDS:g} s") from None
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise LabError(f"{' '.join(command)} failed: {'; '.join(words[-3:]) or done.returncode}")
@@ -39,8 +39,8 @@ def run(command: Sequence[str], script: str = "") -> str:
 
 
 def run_inside(namespace: str, command: Sequence[str], script: str = "") -> str:
-    """As ``run``, in a namespace."""
-    return inside(namespace, lambda: run(command, script))
+    """As ``run_program``, in a namespace."""
+    return inside(namespace, lambda: run_program(command, script))
 
 
 def start_inside(namespace: str, command: Sequence[str], log: Path) -> int:
@@ -73,7 +73,7 @@ def go_ahead(process: int | str) -> None:
         Path(f"/proc/{process}/autogroup").write_text(str(AHEAD))
 
 
-def each(do: Callable[[T], object], items: Iterable[T]) -> None:
+def each(do: Callable[[_T], object], items: Iterable[_T]) -> None:
     """Do something for every item, a few at a time; the first error is raised."""
     with ThreadPoolExecutor(WORKERS) as pool:
         for _ in pool.map(do, items):

@@ -19,19 +19,19 @@ from heddle_emulator.client import Client
 from heddle_emulator.fleet.relay import Ends, Relay
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.kernel import inside
-from heddle_emulator.netns.lab import Lab, Report, silent
+from heddle_emulator.netns.lab import Lab, Telling, silent
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import FABRIC, Programs
 from heddle_emulator.netns.scrape import wait_introduced
 
-Target = tuple[str, int]
+_Target = tuple[str, int]
 """Host and port."""
 
 
 class LabRelay(Relay):
     """Use as ``async with``: clients connect to ``address`` while inside."""
 
-    def __init__(self, space: str, targets: Sequence[Target], path: Path) -> None:
+    def __init__(self, space: str, targets: Sequence[_Target], path: Path) -> None:
         super().__init__(f"unix:{path}")
         self._space, self._targets, self._path = space, targets, path
 
@@ -52,7 +52,7 @@ class LabRelay(Relay):
                 refused = error
         raise refused
 
-    async def _connect_to(self, target: Target) -> Ends:
+    async def _connect_to(self, target: _Target) -> Ends:
         near = inside(self._space, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         near.setblocking(False)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,7 +68,7 @@ CONVERGE_SECONDS = 60.0
 INTRODUCE_SECONDS = 30.0
 
 
-def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> None:
+def bring_up(lab: Lab, programs: Programs | None, report: Telling = silent) -> None:
     """Build a lab, start its programs if there are to be any, and wait for BGP.
 
     Raises:

@@ -23,7 +23,7 @@ from heddle_emulator.netns.kernel import enter, see_own_devices
 from heddle_emulator.netns.tools import go_ahead
 
 NAME_BYTES = 15
-FAILED = 70
+_FAILED = 70
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _start(told: dict[str, Any], run: Any) -> int:  # noqa: ANN401 - click's own
 
 def _become(told: dict[str, Any], run: Any, entered: int) -> NoReturn:  # noqa: ANN401 - as above
     """Be the agent from here on; ``entered`` is closed once it is in its namespace."""
-    status = FAILED
+    status = _FAILED
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -71,7 +71,7 @@ def _become(told: dict[str, Any], run: Any, entered: int) -> NoReturn:  # noqa: 
         run()
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else FAILED
+        status = end.code if isinstance(end.code, int) else _FAILED
     except BaseException:  # noqa: BLE001 - the last frame of a process
         traceback.print_exc()
     sys.stderr.flush()

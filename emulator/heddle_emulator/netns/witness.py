@@ -40,11 +40,11 @@ table {ip} {TABLE} {{
 """
 
 
-Key = tuple[str, str, int, int]
+FlowKey = tuple[str, str, int, int]
 """Addresses and ports of a flow, source first."""
 
 
-def key_of(flow: ProbeFlow) -> Key:
+def key_of(flow: ProbeFlow) -> FlowKey:
     """What a witness knows a flow by."""
     return flow.source, flow.destination, flow.source_port, flow.destination_port
 
@@ -53,7 +53,7 @@ def key_of(flow: ProbeFlow) -> Key:
 class Testimony:
     """Packets by flow and then by switch and interface, since the witnesses were placed."""
 
-    packets: dict[Key, Counter[tuple[str, str]]]
+    packets: dict[FlowKey, Counter[tuple[str, str]]]
 
     def since(self, before: Testimony) -> Testimony:
         """What was counted after an earlier testimony."""
@@ -82,7 +82,7 @@ def place(lab: Lab) -> None:
 
 def hear(lab: Lab) -> Testimony:
     """What all witnesses have counted so far."""
-    found: dict[Key, Counter[tuple[str, str]]] = {}
+    found: dict[FlowKey, Counter[tuple[str, str]]] = {}
     for switch in lab.layout.switches:
         family = "ip6" if lab.layout.ipv6 else "ip"
         command = ["nft", "-j", "list", "set", family, TABLE, "seen"]

@@ -20,8 +20,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job, Parallelism
 from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.checks import shared_hosts
@@ -84,7 +85,7 @@ class Iteration:
         return 1 - self.compute_seconds / self.seconds if self.seconds > 0 else 0.0
 
 
-def script_of(
+def iteration_script(
     fabric: Fabric,
     placed: Sequence[Placed],
     iterations: int = 1,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.streams import places
@@ -56,7 +56,7 @@ def messages(script: Script, carried: Carried, wire: Wire) -> Floats:
 def rings(script: Script) -> Bools:
     """Activities of several steps in which everyone who sends to another host is also sent to."""
     moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
-    sent, got = (np.sort(ends(script, moves, side)) for side in (script.sender, script.receiver))
+    sent, got = (np.sort(_ends(script, moves, side)) for side in (script.sender, script.receiver))
     ring = np.zeros(len(script), dtype=np.bool_)
     ring[script.activity[moves]] = True
     ring[np.sort(script.activity[moves])[sent != got]] = False
@@ -71,7 +71,7 @@ def pipelines(script: Script) -> Bools:
     return several & ~rings(script)
 
 
-def ends(script: Script, moves: Ints, side: Ints) -> Ints:
+def _ends(script: Script, moves: Ints, side: Ints) -> Ints:
     """A number of activity and GPU, ascending with the activity."""
     numbers: Ints = script.activity[moves] * max(script.gpus, 1) + side[moves]
     return numbers
@@ -120,7 +120,7 @@ def _is_same(paths: Paths, one: Ints, other: Ints) -> Bools:
     return np.asarray(same)
 
 
-ROUNDS = 3
+_ROUNDS = 3
 """Times round a ring after which nothing new is expected."""
 
 
@@ -258,12 +258,12 @@ def _passed_on(script: Script, hops: Ints, seconds: Floats, lag: Floats, wire: W
     if not len(hops):
         return done
     before = np.empty_like(hops)  # the hop that brings what each sends on
-    before[np.argsort(ends(script, hops, script.sender))] = np.argsort(
-        ends(script, hops, script.receiver)
+    before[np.argsort(_ends(script, hops, script.sender))] = np.argsort(
+        _ends(script, hops, script.receiver)
     )
     steps = script.steps[activity]
     length = np.bincount(activity, minlength=len(script))[activity]
-    followed = np.minimum(steps, ROUNDS * length)
+    followed = np.minimum(steps, _ROUNDS * length)
     each = seconds / steps
     there, free = np.full(len(hops), wire.startup_seconds), np.zeros(len(hops))
     earlier = np.zeros(len(hops))

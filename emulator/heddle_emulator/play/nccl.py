@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import no_paths
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.play import PLAIN, Setting, least_seconds, play
@@ -73,7 +74,7 @@ class SizeResult:
     """GB/s, over the communicators."""
 
 
-def script_of(fabric: Fabric, trial: NcclRun) -> Script:
+def nccl_script(fabric: Fabric, trial: NcclRun) -> Script:
     """The collective with a size of one byte, in every communicator at once.
 
     Raises:
@@ -130,7 +131,7 @@ def algorithm_of(op: str, name: str) -> Algorithm:
     return known[name] if name else next(iter(known.values()))
 
 
-def table(
+def size_table(
     fabric: Fabric,
     trial: NcclRun,
     sizes: Sequence[int],
@@ -146,10 +147,10 @@ def table(
     ``chosen`` hears by which paths each strategy carries the flows, if any leave their host.
 
     Raises:
-        InputError: as ``script_of``; a plan that leaves flows without a path.
+        InputError: as ``nccl_script``; a plan that leaves flows without a path.
         HeddleError, ControllerError, TimeoutError: for "te".
     """
-    script = script_of(fabric, trial)
+    script = nccl_script(fabric, trial)
     found, bound = {}, 0.0
     for name in names:
         tell(name)

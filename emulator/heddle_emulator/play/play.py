@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.simulation import FluidSimulation, ScheduleResult
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
@@ -15,11 +16,11 @@ from heddle_emulator.play.unrolled import FOLLOWED, unrolled
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
-FEW = 20_000
+_FEW = 20_000
 """Streams up to which each end is an event of its own."""
-COARSE = 0.001
+_COARSE = 0.001
 """The part of the time gone by within which ends are one event where there are more."""
-MOST = 500_000
+_MOST = 500_000
 """Paths of messages up to which QPs of a message go on by themselves; where there are more they go
 in step, as where every piece of a message is divided among them."""
 
@@ -67,10 +68,10 @@ def world_of(
     """A world about to play a script; activities beyond those of the script are parts of them."""
     fine = unrolled(script, setting.wire, setting.followed)
     script = fine.script
-    in_step = ways_of_messages(script, carried) > MOST
+    in_step = ways_of_messages(script, carried) > _MOST
     schedule = fine.timed(staged(fabric, script, carried, setting.wire, in_step=in_step))
     capacity = capacities(fabric, script, setting.nvlink_gbps)
-    coarse = 0.0 if len(schedule.streams) <= FEW and not in_step else COARSE
+    coarse = 0.0 if len(schedule.streams) <= _FEW and not in_step else _COARSE
     return FluidSimulation(capacity, schedule, coarse=coarse, timeline=timeline)
 
 

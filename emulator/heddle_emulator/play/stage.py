@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.streams import Schedule, Streams, join_streams, places
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.latency import Needs, latency, messages, same_way

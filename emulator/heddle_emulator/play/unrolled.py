@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_emulator.fluid.streams import Schedule
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.latency import pipelines, rings

@@ -22,7 +22,7 @@ from heddle_emulator.report.plain import PlainError, from_plain, to_plain
 from heddle_emulator.report.sound import flaws
 
 INDEX, JUNIT = "index.html", "junit.xml"
-LONGEST = 120
+_LONGEST = 120
 """Letters of a file's name."""
 
 
@@ -46,7 +46,7 @@ def write(folder: Path, evidences: Sequence[Evidence]) -> None:
         text = json.dumps(to_plain(evidence), separators=(",", ":"), allow_nan=False)
         _put(folder / f"{name}.json", text + "\n")
     for name in names:
-        _put(folder / f"{name}.html", page(read(folder / f"{name}.json")))
+        _put(folder / f"{name}.html", page(read_evidence(folder / f"{name}.json")))
     _put_whole(folder, list(_reports(folder)))
 
 
@@ -58,7 +58,7 @@ def render(path: Path) -> list[Path]:
     """
     if path.is_file():
         page_path = path.with_suffix(".html")
-        _put(page_path, page(read(path)))
+        _put(page_path, page(read_evidence(path)))
         return [page_path]
     found = list(_reports(path))
     if not found:
@@ -69,7 +69,7 @@ def render(path: Path) -> list[Path]:
     return [*(path / f"{one.stem}.html" for one in found), path / INDEX]
 
 
-def read(path: Path) -> Evidence:
+def read_evidence(path: Path) -> Evidence:
     """A report's JSON.
 
     Raises:
@@ -90,7 +90,7 @@ def _reports(folder: Path) -> Iterable[Read]:
     """All reports of a folder by name; what is not one is passed over."""
     for path in sorted(folder.glob("*.json")):
         try:
-            yield Read(path.stem, read(path))
+            yield Read(path.stem, read_evidence(path))
         except ValueError:
             continue
 
@@ -99,7 +99,7 @@ def file_names(evidences: Sequence[Evidence]) -> list[str]:
     """A name for each that is fit for a file, and its own: drills are named by users."""
     found: list[str] = []
     for evidence in evidences:
-        plain = re.sub(r"[^\w.-]+", "-", evidence.drill)[:LONGEST].strip(".-") or "drill"
+        plain = re.sub(r"[^\w.-]+", "-", evidence.drill)[:_LONGEST].strip(".-") or "drill"
         plain = f"{plain}-drill" if plain in {"index", "junit"} else plain
         number, name = 2, plain
         while name in found:

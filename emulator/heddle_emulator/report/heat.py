@@ -15,13 +15,13 @@ from itertools import groupby
 
 from heddle_emulator.report import words
 from heddle_emulator.report.evidence import HeatMap, Moment, Number, Story
-from heddle_emulator.report.palette import BANDS, FULL, band
+from heddle_emulator.report.palette import BANDS, OVERLOAD, band
 
 NO_CABLE = 255
 DEAD = 254
-MOST = 253
+_MOST = 253
 STEP = 0.01
-"""Utilisation of one step of a byte, up to ``MOST`` of them."""
+"""Utilisation of one step of a byte, up to ``_MOST`` of them."""
 PANEL, PAGE = 300, 1000
 """Pixels that a small map may take, of which several stand side by side, and a large one."""
 LARGEST, LEAST, TALL = 30, 4, 9
@@ -171,7 +171,7 @@ def _panel(one: HeatMap, moment: Moment, arm: float) -> Panel:
         worst_text=words.percent(worst[0] if worst else None),
         worst_cable=_cable(one, worst[1], worst[2]) if worst and worst[0] > 0 else "",
         mean_text=words.percent(sum(alive) / len(alive) if alive else None),
-        over=sum(value > FULL for value, _, _ in ranked),
+        over=sum(value > OVERLOAD for value, _, _ in ranked),
         dead=len(dead),
         fullest=tuple(
             HeatCell(_cable(one, row, column), words.percent(value), band(value))
@@ -224,4 +224,4 @@ def _bytes(moment: Moment, dead: set[tuple[int, int]]) -> str:
 def _byte(value: Number, is_dead: bool) -> int:  # noqa: FBT001 - private, and called once
     if value is None:
         return NO_CABLE
-    return DEAD if is_dead else min(MOST, round(value / STEP))
+    return DEAD if is_dead else min(_MOST, round(value / STEP))

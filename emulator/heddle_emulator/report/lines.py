@@ -12,13 +12,13 @@ from heddle_emulator.report.timeline import WORDS, episodes
 
 WIDTH, HEIGHT = 1000.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 24.0, 26.0
-MOST_LINES = 8
+_MOST_LINES = 8
 """As many as eyes tell apart; the rest are drawn alike."""
 HEADROOM = 1.06
 REACTIONS = frozenset({Mark.DETECTED, Mark.REPAIR, Mark.RECOVERED, Mark.PLAN, Mark.ACK})
 MARKED = (Mark.FAULT, Mark.REPAIR, Mark.RECOVERED, Mark.ACK, Mark.MEND)
-NEAR = 12.0
-CLOSE = 0.25
+_NEAR = 12.0
+_CLOSE = 0.25
 """Share of a run below which its first episode is drawn once more, by itself."""
 AROUND = 0.35
 """What is seen before and after it, in lengths of the episode."""
@@ -31,7 +31,7 @@ class Curve:
     name: str
     path: str
     hue: int
-    """Place among the theme's lines; beyond ``MOST_LINES`` all have the last."""
+    """Place among the theme's lines; beyond ``_MOST_LINES`` all have the last."""
     first: str
     least: str
     most: str
@@ -105,7 +105,7 @@ def _first_episode(story: Story) -> tuple[float, float] | None:
     begin, length = min(faults), max(ends) - min(faults)
     whole = max((time for one in story.charts for line in one.lines for time in line.times),
                 default=0.0)  # fmt: skip
-    if length * (1 + 2 * AROUND) > CLOSE * whole:
+    if length * (1 + 2 * AROUND) > _CLOSE * whole:
         return None
     return max(0.0, begin - AROUND * length), min(whole, max(ends) + AROUND * length)
 
@@ -174,7 +174,7 @@ def _flags(events: Sequence[Event], axis: Axis) -> Iterator[Flag]:
         x = axis.at(event.at)
         if event.mark not in MARKED or not axis.begin <= x <= axis.end:
             continue
-        if all(abs(x - other) >= NEAR for other, _ in taken):
+        if all(abs(x - other) >= _NEAR for other, _ in taken):
             taken.append((x, event.mark))
             yield Flag(x, event.mark, f"{words.seconds(event.at)}: {event.text}")
 
@@ -183,7 +183,7 @@ def _curve(number: int, line: TimeSeries, unit: str, axes: tuple[Axis, Axis]) ->
     known = [value for value in line.values if value is not None]
     ends = (known[0], min(known), max(known), known[-1]) if known else ()
     told = [words.with_unit(value, unit) for value in ends] or [words.NONE] * 4
-    return Curve(line.name, _steps(line, axes), min(number, MOST_LINES - 1), *told)
+    return Curve(line.name, _steps(line, axes), min(number, _MOST_LINES - 1), *told)
 
 
 def _steps(line: TimeSeries, axes: tuple[Axis, Axis]) -> str:

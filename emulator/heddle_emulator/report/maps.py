@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.names import natural
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.report.evidence import Dead, HeatMap, Moment
 
 DIGITS = 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FULL = 1.0005
+OVERLOAD = 1.0005
 """Utilisation above which a cable is over-subscribed; what rounding adds is no overload."""
 IDLE = 0.0005
 
@@ -34,7 +34,7 @@ BANDS = (
     Band("40 to 60 %", 0.6, "#76acd8", "#2a699c"),
     Band("60 to 80 %", 0.8, "#4489c2", "#4087bf"),
     Band("80 to 95 %", 0.95, "#2166a3", "#67a8da"),
-    Band("95 to 100 %", FULL, "#0c3d70", "#a9d3f5"),
+    Band("95 to 100 %", OVERLOAD, "#0c3d70", "#a9d3f5"),
     Band("100 to 125 %", 1.25, "#f6a04d", "#c96a12"),
     Band("125 to 200 %", 2.0, "#dd6a0c", "#ee8f2f"),
     Band("above 200 %", float("inf"), "#9a3a00", "#ffbe73"),

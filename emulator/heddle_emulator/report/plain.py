@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Json = Any
 
 
@@ -44,13 +44,13 @@ def to_plain(value: object) -> Json:
     return value
 
 
-def from_plain(form: type[T], value: Json) -> T:
+def from_plain(form: type[_T], value: Json) -> _T:
     """A dataclass from what ``json.loads`` gave.
 
     Raises:
         PlainError: the value has not the form of the class.
     """
-    return cast("T", _Reader().read(form, value, ""))
+    return cast("_T", _Reader().read(form, value, ""))
 
 
 class _Reader:

@@ -18,7 +18,7 @@ from heddle_emulator.report.evidence import Event, Mark, Story
 
 WIDTH, LEFT, RIGHT = 1000.0, 92.0, 20.0
 TOP, LANE, BOTTOM = 8.0, 30.0, 26.0
-NEAR = 11.0
+_NEAR = 11.0
 """Pixels within which marks of one lane are drawn as one."""
 LETTER = 6.4
 """Pixels of a letter of a label, on average."""
@@ -160,7 +160,7 @@ def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
     groups: list[tuple[float, list[Event]]] = []
     for event in sorted((one for one in events if one.mark is mark), key=place):
         x = place(event)
-        if groups and x - groups[-1][0] < NEAR:
+        if groups and x - groups[-1][0] < _NEAR:
             groups[-1][1].append(event)
         else:
             groups.append((x, [event]))
@@ -170,20 +170,20 @@ def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
     for (x, same), edge in zip(groups, edges, strict=True):
         label, anchor = _label(same, edge - x, x - before)
         found.append(Dot(x, len(same), label, anchor, _title(same)))
-        before = x + (len(label) * LETTER if anchor == "start" else 0) + NEAR
+        before = x + (len(label) * LETTER if anchor == "start" else 0) + _NEAR
     return tuple(found)
 
 
 def _label(same: Sequence[Event], right: float, left: float) -> tuple[str, str]:
     """To the right where it fits, or to the left, or cut short where there is more room."""
     text = same[0].text if len(same) == 1 else f"{len(same)} × {same[0].text}"
-    need = len(text) * LETTER + 2 * NEAR
+    need = len(text) * LETTER + 2 * _NEAR
     if need <= right:
         return text, "start"
     if need <= left:
         return text, "end"
     room, anchor = max((right, "start"), (left, "end"))
-    letters = int((room - 2 * NEAR) / LETTER)
+    letters = int((room - 2 * _NEAR) / LETTER)
     return (f"{text[: letters - 1]}…" if letters >= SHORTEST else ""), anchor
 
 

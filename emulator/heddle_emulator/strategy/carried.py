@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import phased_loads, utilization, worst_by_tier
 from heddle_controller.model.plan import Paths

@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.plan_file import load_plan
-from heddle_controller.model.files.plan_parse import CHANGED, NEW
+from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
@@ -30,7 +30,7 @@ from heddle_emulator.strategy.te import te
 from heddle_emulator.switches import Switches
 from heddle_emulator.walk import Forwarding, Measurement, measure, walk
 
-MOST_QPS = 1024
+_MOST_QPS = 1024
 
 Chooser: TypeAlias = Callable[[Fabric, Flows, int], Forwarding]
 """From a fabric, flows and a seed to what sends their packets on."""
@@ -54,7 +54,7 @@ class Strategy:
         return flows if self.qps is None else flows.with_qps(self.qps)
 
 
-PLAIN: Mapping[str, Chooser] = {
+_PLAIN: Mapping[str, Chooser] = {
     "ecmp": lambda fabric, _, seed: Switches(fabric, seed),
     "static": lambda fabric, _, seed: Static(fabric, seed),
     "dmodk": lambda fabric, _, __: DModK(fabric),
@@ -68,16 +68,16 @@ def strategy(name: str) -> Strategy:
     Raises:
         InputError: no strategy has that name.
     """
-    if name in PLAIN:
-        return Strategy(PLAIN[name])
+    if name in _PLAIN:
+        return Strategy(_PLAIN[name])
     spread = re.fullmatch(r"e-ecmp:([0-9]{1,4})", name)
     if spread is None:
-        known = f"give {', '.join(PLAIN)}, or e-ecmp:Q with Q QPs a flow"
+        known = f"give {', '.join(_PLAIN)}, or e-ecmp:Q with Q QPs a flow"
         raise refuse("strategy", name, f"is not known; {known}")
     qps = int(spread[1])
-    if not 0 < qps <= MOST_QPS:
-        raise refuse("strategy", name, f"has {qps} QPs a flow; give 1 to {MOST_QPS}")
-    return Strategy(PLAIN["ecmp"], qps)
+    if not 0 < qps <= _MOST_QPS:
+        raise refuse("strategy", name, f"has {qps} QPs a flow; give 1 to {_MOST_QPS}")
+    return Strategy(_PLAIN["ecmp"], qps)
 
 
 LIMITS: dict[str, Callable[[Fabric, Flows], Carried]] = {"spray": spray, "ideal": ideal}
@@ -113,7 +113,7 @@ def names_of(text: str) -> tuple[str, ...]:
             try:
                 strategy(name)
             except InputError as error:
-                known = ", ".join([*PLAIN, "e-ecmp:Q", TE, *LIMITS, "plan:FILE"])
+                known = ", ".join([*_PLAIN, "e-ecmp:Q", TE, *LIMITS, "plan:FILE"])
                 raise refuse("strategies", name, f"is not known; give some of {known}") from error
     return names
 
@@ -146,10 +146,10 @@ def _given(path: str, fabric: Fabric, flows: Flows) -> Paths:
     knows nothing of, or knows otherwise, is not what it was made for.
     """
     plan = load_plan(Path(path), fabric, flows)
-    unlike = [row for row, reason in plan.unrouted.items() if reason in {NEW, CHANGED}]
+    unlike = [row for row, reason in plan.unrouted.items() if reason in {NEW, ROUTE_CHANGED}]
     if unlike:
         others = f", and so for {len(unlike) - 1:,} more flows" if len(unlike) > 1 else ""
-        changed = plan.unrouted[unlike[0]] == CHANGED
+        changed = plan.unrouted[unlike[0]] == ROUTE_CHANGED
         what = "its ends or its QPs are others there" if changed else "it has no route there"
         reason = f"{what}{others}; give the plan of these flows, or the flows of this plan"
         raise refuse(path, f"flow {short(flows.ids[unlike[0]])}", reason)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.ways import EqualCostHops

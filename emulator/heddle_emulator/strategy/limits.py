@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried

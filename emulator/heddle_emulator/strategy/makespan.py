@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
@@ -27,9 +26,9 @@ from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
 
-FEW = 30_000
+_FEW = 30_000
 """Paths up to which each end is an event of its own."""
-COARSE = 0.0005
+_COARSE = 0.0005
 """The part of the time gone by within which ends are one event where there are more."""
 
 
@@ -87,7 +86,7 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
     schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
     ways = np.concatenate([capacity, np.where(kept, flows.gbps, np.inf)])
-    run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
+    run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= _FEW else _COARSE).run()
     return run.end[: len(flows)]
 
 

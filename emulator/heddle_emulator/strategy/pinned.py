@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.plan import Paths
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_emulator.strategy.ways import EqualCostHops, by_value, place_of_nics
 from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay

@@ -24,7 +24,7 @@ from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import walk
 
 FABRIC, DEMANDS = "fabrics/compare", "flows"
-PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +56,10 @@ async def _planned(fabric: Fabric, flows: Flows, seed: int) -> Planned:
         ):
             await client.put_fabric(fabric)
             async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
-                await fleet.connected(PATIENCE_SECONDS)
+                await fleet.connected(_PATIENCE_SECONDS)
                 await client.put_demands(DEMANDS, fabric, flows)
-                plan = await client.committed_plan(len(flows), PATIENCE_SECONDS)
-                plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+                plan = await client.committed_plan(len(flows), _PATIENCE_SECONDS)
+                plan = await client.programmed_plan(plan.generation - 1, _PATIENCE_SECONDS)
                 fleet.switches.hosts = await told_hosts(fabric, client)
                 paths = walk(fabric, flows, fleet.switches).paths()
                 return Planned(paths, plan.certificate.lower_bound, plan.routed_count)

@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.underlay import Underlay
 
 

@@ -19,13 +19,11 @@ from ipaddress import IPv6Address
 import numpy as np
 import numpy.typing as npt
 
+from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import (
-    NONE,
     Fabric,
-    Floats,
     Forwarding,
-    Ints,
     Links,
     NodeKind,
     Nodes,
@@ -36,7 +34,7 @@ from heddle_controller.model.fabric import (
 NIC_NET = 10 << 24
 SWITCH_NET = (100 << 24) + (64 << 16)
 NIC_NET_IPV6, SWITCH_NET_IPV6 = int(IPv6Address("fd00:10::")), int(IPv6Address("fd00:100::"))
-MOST = 10**10
+_MOST = 10**10
 """Product of a builder's counts: a hundred times that of the largest published cluster."""
 
 
@@ -154,7 +152,7 @@ def counts(builder: str, **values: int) -> None:
         if value < 1:
             shown = option.replace("_", "-")
             raise refuse(f"topology {builder}", shown, f"is {value}; give 1 or more")
-    if math.prod(values.values()) > MOST:
+    if math.prod(values.values()) > _MOST:
         option = max(values, key=lambda name: values[name])
         reason = f"is {values[option]:,}, too many together with the other counts; give less"
         raise refuse(f"topology {builder}", option.replace("_", "-"), reason)

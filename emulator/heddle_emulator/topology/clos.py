@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.topology.assembly import Assembly, Racks, counts, numbered, speeds
 
 Wiring = Literal["plane", "mesh"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.topology.assembly import Assembly, Racks, counts, numbered, speeds
 
 ATTEMPTS = 100

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.topology.assembly import Assembly, counts, numbered, speeds
 
 

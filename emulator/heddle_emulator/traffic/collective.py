@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.traffic.trees import ROOT, double_tree
 from heddle_emulator.traffic.moves import Lines, Moves, Ranks, alone, join_moves, lines_of
 
 Algorithm: TypeAlias = Callable[[Ints, Ranks, float], Moves]
 """From groups of ranks, shape (groups, members), where ranks sit, and bytes, to moves."""
-Pairs: TypeAlias = tuple[Ints, Ints]
+_Pairs: TypeAlias = tuple[Ints, Ints]
 
 
 def ring_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
@@ -79,7 +79,7 @@ def tree_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
     return join_moves([*parts, _on_one_host(groups, ranks, size * (members - 1) / members)])
 
 
-def _up_and_down(parent: Ints, child: Ints) -> Pairs:
+def _up_and_down(parent: Ints, child: Ints) -> _Pairs:
     """Which edge passes on what which brought: all go up first, numbered on to go down."""
     above, under = _above(parent, child)
     edges, top = len(parent), np.flatnonzero(parent == ROOT)  # one of each tree turns there
@@ -89,7 +89,7 @@ def _up_and_down(parent: Ints, child: Ints) -> Pairs:
     )
 
 
-def _above(parent: Ints, child: Ints) -> Pairs:
+def _above(parent: Ints, child: Ints) -> _Pairs:
     """Pairs of an edge and one under it, in either tree."""
     edges, members = len(parent), len(parent) // 2 + 1
     second = members * (np.arange(edges, dtype=np.int64) >= edges // 2)
@@ -139,7 +139,7 @@ def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def _stepwise(
-    lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int, order: Pairs
+    lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int, order: _Pairs
 ) -> Moves:
     """An activity for each line: its hops between hosts, and its way through each host.
 

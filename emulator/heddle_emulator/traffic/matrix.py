@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from heddle.text import number
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Floats
 from heddle_controller.model.files.content import MEBIBYTE, open_content, read_json
 
 CEILING = 256 * MEBIBYTE

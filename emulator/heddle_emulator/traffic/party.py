@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job
 from heddle_emulator.traffic.moves import Ranks
 from heddle_emulator.traffic.script import Party

@@ -12,18 +12,18 @@ from typing import TypeAlias
 
 import numpy as np
 
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Ints
 
-Pairs: TypeAlias = tuple[Ints, Ints]
-Pattern: TypeAlias = Callable[[int, np.random.Generator], Pairs]
+_Pairs: TypeAlias = tuple[Ints, Ints]
+Pattern: TypeAlias = Callable[[int, np.random.Generator], _Pairs]
 """From the number of NICs and a generator to places of sources and destinations."""
 
 MOST_FLOWS = 10_000_000
 """More would not fit into the memory of an ordinary machine as a file."""
 
 
-def permutation(nics: int, random: np.random.Generator) -> Pairs:
+def permutation(nics: int, random: np.random.Generator) -> _Pairs:
     """Everyone to one other, and nobody to oneself."""
     target = random.permutation(nics).astype(np.int64)
     # Those who drew themselves hand what they drew on in a ring; one alone takes a partner.
@@ -34,13 +34,13 @@ def permutation(nics: int, random: np.random.Generator) -> Pairs:
     return np.arange(nics, dtype=np.int64), target
 
 
-def shift(nics: int, _: np.random.Generator) -> Pairs:
+def shift(nics: int, _: np.random.Generator) -> _Pairs:
     """Everyone to the one half the fabric further: every flow takes the longest way."""
     source = np.arange(nics, dtype=np.int64)
     return source, (source + max(nics // 2, 1)) % nics
 
 
-def all_to_all(nics: int, _: np.random.Generator) -> Pairs:
+def _all_to_all(nics: int, _: np.random.Generator) -> _Pairs:
     """Everyone to everyone else."""
     if nics * (nics - 1) > MOST_FLOWS:
         reason = f"makes {nics * (nics - 1):,} flows of {nics:,} NICs; take fewer with --nics"
@@ -49,20 +49,20 @@ def all_to_all(nics: int, _: np.random.Generator) -> Pairs:
     return source, (source + 1 + offset) % nics
 
 
-def incast(nics: int, random: np.random.Generator) -> Pairs:
+def incast(nics: int, random: np.random.Generator) -> _Pairs:
     """Everyone to the same one."""
     target = int(random.integers(nics))
     source = np.delete(np.arange(nics, dtype=np.int64), target)
     return source, np.full(nics - 1, target, dtype=np.int64)
 
 
-def uniform(nics: int, random: np.random.Generator) -> Pairs:
+def uniform(nics: int, random: np.random.Generator) -> _Pairs:
     """Everyone to any other: some are sent to more often than they can take."""
     source = np.arange(nics, dtype=np.int64)
     return source, (source + 1 + random.integers(nics - 1, size=nics)) % nics
 
 
-def incasts(nics: int, fan_in: int, random: np.random.Generator) -> Pairs:
+def incasts(nics: int, fan_in: int, random: np.random.Generator) -> _Pairs:
     """Groups of one that receives and ``fan_in`` that send to it; those left over do nothing.
 
     Raises:
@@ -79,7 +79,7 @@ def incasts(nics: int, fan_in: int, random: np.random.Generator) -> Pairs:
 PATTERNS: dict[str, Pattern] = {
     "permutation": permutation,
     "shift": shift,
-    "all-to-all": all_to_all,
+    "all-to-all": _all_to_all,
     "incast": incast,
     "uniform": uniform,
 }

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
 from heddle_emulator.traffic.moves import Moves
 from heddle_emulator.traffic.table import line_rates

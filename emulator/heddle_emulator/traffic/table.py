@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_emulator.traffic.patterns import PATTERNS, incasts

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Floats
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import Group, Parallelism
 from heddle_emulator.traffic.matrix import most_sent
 
-MIB = 1 << 20
+_MIB = 1 << 20
 SLICES = 4
 """Turns of computing that collectives overlap with where nobody says how many."""
 
@@ -150,8 +150,8 @@ def _recommendation() -> Workload:
         Parallelism(),
         0.020,
         (
-            Exchange("alltoall", Group.WORLD, 64 * MIB, 2),
-            Exchange("all_reduce", Group.DP, 256 * MIB, overlap=True),
+            Exchange("alltoall", Group.WORLD, 64 * _MIB, 2),
+            Exchange("all_reduce", Group.DP, 256 * _MIB, overlap=True),
         ),
         slices=1,
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization, worst_by_tier
 from heddle_controller.model.plan import Paths

@@ -14,7 +14,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.plan import Paths
 

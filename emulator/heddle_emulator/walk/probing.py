@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.arrays import Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered
 from heddle_emulator.walk.packets import Fate, Forwarding, walk

@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
 
-Event = TypeVar("Event")
+_Event = TypeVar("_Event")
 LinkName = tuple[str, str, str]
 
 
-class Merge(Generic[Event]):
+class Merge(Generic[_Event]):
     """Everything is told as it comes: for streams that say how things stand each time."""
 
     def begin(self) -> None:
         """The stream begins, for the first time or again."""
 
-    def take(self, event: Event) -> Iterator[Event]:
+    def take(self, event: _Event) -> Iterator[_Event]:
         """What the listener is to hear of it."""
         yield event
 

@@ -27,7 +27,7 @@ from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 
-Event = TypeVar("Event")
+_Event = TypeVar("_Event")
 Item = TypeVar("Item")
 PLANNED = placement_pb2.JOB_STATE_PLANNED
 PROGRAMMED = placement_pb2.JOB_STATE_PROGRAMMED
@@ -578,13 +578,13 @@ class Operations:
         self,
         method: Callable[..., Any],
         request: object,
-        merged: merge.Merge[Event],
+        merged: merge.Merge[_Event],
         timeout: float | None,  # noqa: ASYNC109 - the end of a watch
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[_Event]:
         """Events of streams that follow each other, until the time is up."""
         search = Search(self.calls, timeout)
         while search.left is None or search.left > 0:
-            stream: AsyncGenerator[Event] = method(request, timeout=search.left)
+            stream: AsyncGenerator[_Event] = method(request, timeout=search.left)
             merged.begin()
             try:
                 async with aclosing(stream):

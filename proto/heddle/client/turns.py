@@ -26,7 +26,7 @@ SLACK = 0.02
 job may spend on waiting for its next turn."""
 WINDOW = 16
 """Iterations whose mean is compared."""
-PAUSE = 1.0
+_PAUSE = 1.0
 """Seconds between looks for a controller that is away."""
 
 
@@ -163,7 +163,7 @@ class Turn:
                     if plan.certificate.HasField("turns"):
                         with self._lock:
                             self._turns.hear(turn_of(plan, self._job))
-            self._closed.wait(PAUSE)
+            self._closed.wait(_PAUSE)
 
     def _tell(self, drift: float) -> None:
         with suppress(HeddleError):

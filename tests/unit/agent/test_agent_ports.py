@@ -32,7 +32,7 @@ def test_packets_in_error_are_told_once_they_matter() -> None:
 
 def test_the_kernel_counts_what_comes_in() -> None:
     """Packets over loopback are counted, and none of them is in error."""
-    (index,) = [one.number for one in rtnetlink.interfaces() if one.name == "lo"]
+    (index,) = [one.number for one in rtnetlink.interface_states() if one.name == "lo"]
     before = rtnetlink.counts()[index]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _ in range(50):

@@ -11,7 +11,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.strategy import compare, names_of
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
@@ -31,7 +31,7 @@ def _files(folder: Path) -> list[str]:
 def test_all_strategies_side_by_side(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One line of JSON: Heddle at its bound, never worse than any rival, ideal above all."""
     words = ["compare", *_files(tmp_path), "--strategies", ",".join(ALL), "--seed", "4", "--json"]
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     (line,) = capfd.readouterr().out.splitlines()
     found: dict[str, Any] = json.loads(line)
     strategies = found["strategies"]
@@ -64,7 +64,7 @@ def test_flows_that_get_nowhere_are_told(tmp_path: Path, capfd: pytest.CaptureFi
     save_fabric_file(fabric, tmp_path / "fabric.json")
     save_flows(fabric, flows_between(fabric, "shift"), tmp_path / "flows.csv")
     files = ["--fabric", str(tmp_path / "fabric.json"), "--flows", str(tmp_path / "flows.csv")]
-    assert run(["compare", *files, "--strategies", "ecmp,ideal", "--json"]) == 0
+    assert run_command_line(["compare", *files, "--strategies", "ecmp,ideal", "--json"]) == 0
     strategies = json.loads(capfd.readouterr().out)["strategies"]
     for one in strategies.values():
         assert one["lost_flows"] == 2
@@ -74,7 +74,7 @@ def test_flows_that_get_nowhere_are_told(tmp_path: Path, capfd: pytest.CaptureFi
 
 def test_a_table_for_people(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Without --json: a row for each strategy, then the bound and the seed."""
-    assert run(["compare", *_files(tmp_path), "--strategies", "dmodk,spray"]) == 0
+    assert run_command_line(["compare", *_files(tmp_path), "--strategies", "dmodk,spray"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["dmodk", "spray"]
     assert lines[-1].endswith("seed 0")
@@ -96,7 +96,7 @@ def test_refusals_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     """A flow file that is none: exit 2, one line with the file, and nothing on standard output."""
     files = _files(tmp_path)
     (tmp_path / "flows.csv").write_text("nonsense\n")
-    assert run(["compare", *files, "--strategies", "ecmp"]) == 2
+    assert run_command_line(["compare", *files, "--strategies", "ecmp"]) == 2
     told = capfd.readouterr()
     assert told.out == ""
     assert len(told.err.splitlines()) == 1

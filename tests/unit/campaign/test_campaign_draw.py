@@ -12,7 +12,7 @@ from heddle_emulator.campaign.rates import (
     HOURS_A_MONTH,
     INTERRUPTIONS,
     SWITCH,
-    expected,
+    expected_failures,
 )
 from heddle_emulator.campaign.trials import Draw, Drawing, FaultKind, between_switches, trials
 from heddle_emulator.topology import clos
@@ -69,7 +69,7 @@ def test_published_rates_agree_with_what_a_large_job_met() -> None:
 def test_kinds_come_as_often_as_published() -> None:
     """Over many trials each kind has its share, within three standard deviations. Seed 1."""
     fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
-    hourly = expected(
+    hourly = expected_failures(
         len(between_switches(fabric)),
         int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC)),
     )
@@ -91,7 +91,7 @@ def test_what_takes_long_to_mend_stands_beside_others() -> None:
     """Beside the failure there are as many as break within the time to mend. Seed 2."""
     count, hours = 2000, 24 * 30.0
     switches = int(np.count_nonzero(FABRIC.structure.nodes.kind != NodeKind.NIC))
-    hourly = expected(len(between_switches(FABRIC)), switches)
+    hourly = expected_failures(len(between_switches(FABRIC)), switches)
     drawn = trials(FABRIC, Drawing(Draw.PUBLISHED, mend_hours=hours, seed=2), count)
     beside = sum(len(trial.events) - 1 for trial in drawn)
     wanted = hourly.lasting * hours * count

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from heddle_emulator.campaign.page import evidence
+from heddle_emulator.campaign.page import campaign_evidence
 from heddle_emulator.campaign.results import Result, summed_up
 from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.report.campaign import campaign_page
@@ -23,7 +23,7 @@ def _text(results: list[Result]) -> str:
     campaign = small(4)
     summary = summed_up(results, campaign.failures)
     links = [f"replays/trial-{result.number}.yaml" for result in summary.worst]
-    known = evidence(campaign, summary, results, links, COMMAND)
+    known = campaign_evidence(campaign, summary, results, links, COMMAND)
     assert known.held == summary.held
     return Reader(campaign_page(known)).text
 

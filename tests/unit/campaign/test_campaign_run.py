@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_emulator.campaign.page import evidence
+from heddle_emulator.campaign.page import campaign_evidence
 from heddle_emulator.campaign.replay import write_replays
 from heddle_emulator.campaign.results import summed_up
-from heddle_emulator.campaign.run import NAME, Journal, run
+from heddle_emulator.campaign.run import NAME, Journal, run_campaign
 from heddle_emulator.campaign.trials import Drawing
 from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.drill.load import load_scenario
@@ -27,10 +27,10 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     """What was played before an interruption is not played again, and nothing is left out."""
     first, second = Player(ends_after=5), Player()
     with Journal(tmp_path, small(), resume=False) as journal, pytest.raises(KeyboardInterrupt):
-        run(small(), first, journal, nobody)
+        run_campaign(small(), first, journal, nobody)
     told: list[tuple[int, int]] = []
     with Journal(tmp_path, small(), resume=True) as journal:
-        results = run(small(), second, journal, lambda *counts: told.append(counts))
+        results = run_campaign(small(), second, journal, lambda *counts: told.append(counts))
     assert sorted(first.given + second.given) == list(range(12))
     assert sorted(result.number for result in results) == list(range(12))
     assert told == [(done, 12) for done in range(5, 13)]
@@ -39,12 +39,12 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:
     """A crash in the middle of a line costs that trial and no other."""
     with Journal(tmp_path, small(), resume=False) as journal:
-        run(small(), Player(ends_after=100), journal, nobody)
+        run_campaign(small(), Player(ends_after=100), journal, nobody)
     path = tmp_path / NAME
     path.write_bytes(path.read_bytes()[:-20])
     player = Player()
     with Journal(tmp_path, small(), resume=True) as journal:
-        results = run(small(), player, journal, nobody)
+        results = run_campaign(small(), player, journal, nobody)
     assert len(player.given) == 1
     assert len(results) == 12
     with Journal(tmp_path, small(), resume=True) as journal:
@@ -54,11 +54,11 @@ def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:
 def test_a_trial_that_failed_is_tried_again(tmp_path: Path) -> None:
     """A fault is no result: resumed, its trial is played anew, and the new line counts."""
     with Journal(tmp_path, small(), resume=False) as journal:
-        run(small(), Player(faults=frozenset({3})), journal, nobody)
+        run_campaign(small(), Player(faults=frozenset({3})), journal, nobody)
         assert summed_up([*journal.results.values()], 12).bad == 1
     player = Player()
     with Journal(tmp_path, small(), resume=True) as journal:
-        results = run(small(), player, journal, nobody)
+        results = run_campaign(small(), player, journal, nobody)
     assert player.given == [3]
     assert summed_up(results, 12).bad == 0
 
@@ -66,10 +66,10 @@ def test_a_trial_that_failed_is_tried_again(tmp_path: Path) -> None:
 def test_a_longer_campaign_plays_only_what_is_more(tmp_path: Path) -> None:
     """The number of trials may grow: those of before have not changed."""
     with Journal(tmp_path, small(4), resume=False) as journal:
-        run(small(4), Player(), journal, nobody)
+        run_campaign(small(4), Player(), journal, nobody)
     player = Player()
     with Journal(tmp_path, small(6), resume=True) as journal:
-        run(small(6), player, journal, nobody)
+        run_campaign(small(6), player, journal, nobody)
     assert sorted(player.given) == [4, 5]
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
 def test_the_worst_trials_become_drills(tmp_path: Path) -> None:
     """Worst first, and each can be read as a drill of just its events."""
     with Journal(tmp_path, small(), resume=False) as journal:
-        results = run(small(), Player(faults=frozenset({2})), journal, nobody)
+        results = run_campaign(small(), Player(faults=frozenset({2})), journal, nobody)
     summary = summed_up(results, 12)
     paths = write_replays(tmp_path, small(), summary)
     assert [result.number for result in summary.worst[:2]] == [2, 11]
@@ -112,7 +112,7 @@ def test_the_worst_trials_become_drills(tmp_path: Path) -> None:
 def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
     """Faulty trials are counted as bad and in no spread; part of a campaign does not hold."""
     with Journal(tmp_path, small(), resume=False) as journal:
-        results = run(small(), Player(faults=frozenset({11})), journal, nobody)
+        results = run_campaign(small(), Player(faults=frozenset({11})), journal, nobody)
     summary = summed_up(results, 12)
     assert summary.spreads["slowest"].least == pytest.approx(1 / 11)
     assert summary.spreads["slowest"].most == 1.0
@@ -123,10 +123,12 @@ def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
 def test_the_page_names_the_worst_trials(tmp_path: Path) -> None:
     """It says how many are bad, and each of the worst has its replay beside the page."""
     with Journal(tmp_path, small(), resume=False) as journal:
-        results = run(small(), Player(faults=frozenset({2})), journal, nobody)
+        results = run_campaign(small(), Player(faults=frozenset({2})), journal, nobody)
     summary = summed_up(results, 12)
     replays = [path.name for path in write_replays(tmp_path, small(), summary)]
-    text = campaign_page(evidence(small(), summary, results, replays, "heddle-emulator campaign"))
+    text = campaign_page(
+        campaign_evidence(small(), summary, results, replays, "heddle-emulator campaign")
+    )
     assert "1 of 12 trials bad" in text
     for result, replay in zip(summary.worst, replays, strict=True):
         assert result.words in text

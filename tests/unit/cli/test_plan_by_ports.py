@@ -13,7 +13,7 @@ import pytest
 from heddle_controller.cli.main import main
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.load import arc_loads, utilization
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing
 from heddle_emulator.traffic import flows_between, save_flows
@@ -30,7 +30,10 @@ def folder(tmp_path: Path) -> Path:
     save_fabric_file(FABRIC, tmp_path / "fabric.json")
     save_flows(FABRIC, FLOWS, tmp_path / "flows.csv")
     words = [f"--{name}={tmp_path / file}" for name, file in FILES.items()]
-    assert run(["ports", *words, f"--seed={SEED}", f"--out={tmp_path / 'ports.json'}"]) == 0
+    assert (
+        run_command_line(["ports", *words, f"--seed={SEED}", f"--out={tmp_path / 'ports.json'}"])
+        == 0
+    )
     return tmp_path
 
 

@@ -20,7 +20,7 @@ from heddle_controller.model.plan import AfterLoss, Certificate
 from heddle_controller.model.program import Program, no_entries
 from heddle_controller.serve.codec.common import certificate_to_pb
 from heddle_controller.solve import after_losses, protected, solve
-from heddle_controller.state.codec.plans import certificate_of, meta_of
+from heddle_controller.state.codec.plans import certificate_from_meta, plan_meta
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 
@@ -101,7 +101,7 @@ def test_a_stored_certificate_keeps_what_losses_do() -> None:
     """What is packed into the store for a plan comes back."""
     plan = protected(solve(FABRIC, FLOWS), "link")
     program = Program(1, 1, 1, no_entries())
-    assert certificate_of(meta_of(plan, program)) == plan.certificate
+    assert certificate_from_meta(plan_meta(plan, program)) == plan.certificate
 
 
 def test_economy_writes_no_more_routes_than_it_takes(

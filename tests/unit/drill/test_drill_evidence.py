@@ -12,9 +12,9 @@ from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_emulator.client import ControllerView
 from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import Sighting
-from heddle_emulator.drill.lab.story import LabRecord, story
+from heddle_emulator.drill.lab.story import LabRecord, lab_story
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.report import evidence
+from heddle_emulator.drill.report import drill_evidence
 from heddle_emulator.drill.scenario import Step, StepKind
 from heddle_emulator.drill.verdict import Values, Verdict, judge
 from heddle_emulator.netns.probe.notes import Notes
@@ -57,7 +57,7 @@ def _evidence(folder: Path, values: Values, **change: object) -> Evidence:
     path.write_text(FILE)
     scenario = load_scenario(path)
     verdict = Verdict(scenario, "netns", values, judge(scenario, values), seconds=2.5)
-    return evidence(replace(verdict, **change))  # type: ignore[arg-type]
+    return drill_evidence(replace(verdict, **change))  # type: ignore[arg-type]
 
 
 def test_a_verdict_is_told_with_all_that_it_rests_on(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def _run() -> LabRecord:
 
 def test_a_run_is_told_in_the_order_of_its_events() -> None:
     """What agents, controller and packets saw of it, once each, and nothing of other runs."""
-    told = story(_run(), "a run")
+    told = lab_story(_run(), "a run")
     assert [(round(event.at, 3), event.mark) for event in told.events] == [
         (0.01, Mark.FAULT),
         (0.011, Mark.DETECTED),
@@ -139,7 +139,7 @@ def test_a_run_is_told_in_the_order_of_its_events() -> None:
 
 def test_packets_that_never_came_are_a_dip_of_the_line() -> None:
     """Four packets a point: two of those from 8 ms are lost, three of the next, no others."""
-    (chart,) = story(_run(), "a run").charts
+    (chart,) = lab_story(_run(), "a run").charts
     (line,) = chart.lines
     assert len(line.times) == len(line.values) == 26
     below = {time: value for time, value in zip(line.times, line.values, strict=True) if value != 1}

@@ -9,7 +9,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.scenario import Bound, CableName, Hop, Statistic, StepKind
-from heddle_emulator.drill.verdict import Key, judge, statistic
+from heddle_emulator.drill.verdict import MeasureKey, judge, statistic
 
 LIBRARY = sorted((Path(__file__).parents[2] / "drills").glob("*/*.yaml"))
 GOOD = """
@@ -127,7 +127,7 @@ def test_verdicts_follow_from_the_runs(tmp_path: Path) -> None:
     """p99 of few runs is their worst; what was not measured does not hold."""
     assert _load(tmp_path, GOOD) is None
     scenario = load_scenario(tmp_path / "drill.yaml")
-    values: dict[Key, list[float]] = {("", "recovered", "one"): [0.001] * 29 + [0.011]}
+    values: dict[MeasureKey, list[float]] = {("", "recovered", "one"): [0.001] * 29 + [0.011]}
     recovered, lost = judge(scenario, values)
     assert not recovered.held
     assert recovered.found == pytest.approx(0.011)

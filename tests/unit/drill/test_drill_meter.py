@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Bools, Floats, State
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import State
 from heddle_emulator.drill.lab.measure import Reading, snapshots
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out

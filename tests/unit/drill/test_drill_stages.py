@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.report import evidence, table
-from heddle_emulator.drill.verdict import Key, Verdict
+from heddle_emulator.drill.report import drill_evidence, measure_table
+from heddle_emulator.drill.verdict import MeasureKey, Verdict
 
 LIBRARY = Path(__file__).parents[2] / "drills" / "netns"
 
@@ -14,13 +14,13 @@ LIBRARY = Path(__file__).parents[2] / "drills" / "netns"
 def verdict(**series: list[float]) -> Verdict:
     """Of a drill of whose runs these are the moments."""
     scenario = load_scenario(LIBRARY / "convergence.yaml")
-    values: dict[Key, list[float]] = {("", name, ""): told for name, told in series.items()}
+    values: dict[MeasureKey, list[float]] = {("", name, ""): told for name, told in series.items()}
     return Verdict(scenario, "netns", values, ())
 
 
 def stages(one: Verdict) -> dict[str, tuple[str, ...]]:
     """What the table says of each stage: runs and medians."""
-    rows = [row for row in table(one) if row[0].startswith("stage: ")]
+    rows = [row for row in measure_table(one) if row[0].startswith("stage: ")]
     return {row[0].removeprefix("stage: "): row[3:5] for row in rows}
 
 
@@ -36,7 +36,7 @@ def test_stages_are_what_lies_between_moments() -> None:
     shown = stages(told)
     assert list(shown) == ["detect", "notify", "solve", "program", "ack"]
     assert shown["detect"][0] == "2"
-    convergence = evidence(told).convergence
+    convergence = drill_evidence(told).convergence
     assert convergence is not None
     assert [round(sum(run.seconds), 6) for run in convergence.runs] == [0.060, 0.070]
     assert [round(one, 6) for one in convergence.runs[1].seconds] == [
@@ -57,4 +57,4 @@ def test_what_was_not_told_in_every_run_is_no_stage_of_its_own() -> None:
 def test_without_a_plan_there_is_nothing_to_take_apart() -> None:
     """As in drills that no controller lives to see."""
     assert not stages(verdict(lost=[1.0, 2.0]))
-    assert evidence(verdict(lost=[1.0])).convergence is None
+    assert drill_evidence(verdict(lost=[1.0])).convergence is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import Floats, Ints
 from heddle_emulator.traffic import collective
 from heddle_emulator.traffic.moves import Moves, Ranks
 

@@ -11,7 +11,7 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 
@@ -26,7 +26,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _compared(words: list[str], capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert run(["compare", *words, "--json"]) == 0
+    assert run_command_line(["compare", *words, "--json"]) == 0
     strategies: dict[str, Any] = json.loads(capfd.readouterr().out)["strategies"]
     return strategies
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     """Exit 2 and one line that names it."""
     told = [text.format(dir=tmp_path) for text in words]
-    assert run(["compare", *_files(tmp_path), *told]) == 2
+    assert run_command_line(["compare", *_files(tmp_path), *told]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert word in line
 
@@ -174,7 +174,7 @@ def test_bad_bytes_and_starts_are_refused_by_line(
 ) -> None:
     """Exit 2 and one line that names the file, the line, the column and what would do."""
     files = _told(tmp_path, f"a,l0-h0-n0,l1-h0-n0,{cells}")
-    assert run(["compare", *files]) == 2
+    assert run_command_line(["compare", *files]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "flows.csv" in line
     assert "line 2" in line
@@ -192,7 +192,7 @@ def test_a_plan_of_other_flows_is_refused(
         (["compare", *files, *given], "QPs"),
         (["nccl", "--fabric", files[1], "--gpus", "8", "--sizes", "1M", *given], "no route"),
     ):
-        assert run(words) == 2
+        assert run_command_line(words) == 2
         told = capfd.readouterr()
         (line,) = told.err.splitlines()
         assert told.out == ""

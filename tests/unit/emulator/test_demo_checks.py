@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from heddle.v1 import common_pb2, plan_pb2
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NONE, NodeKind, State
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.traffic.jobs import flows_of_jobs

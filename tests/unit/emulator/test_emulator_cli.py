@@ -12,7 +12,7 @@ from heddle.text import clean
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.cli.output import CleanConsole
 from heddle_emulator.topology import PUBLISHED
 
@@ -30,9 +30,12 @@ SHAPES = {
 def test_fabrics_and_their_traffic(shape: str, tmp_path: Path) -> None:
     """Each shape gives a file that loads whole, and a permutation over its NICs."""
     fabric, flows = tmp_path / "fabric.json.gz", tmp_path / "flows.csv"
-    assert run(["topology", shape, *SHAPES[shape].split(), "--out", str(fabric)]) == 0
+    assert run_command_line(["topology", shape, *SHAPES[shape].split(), "--out", str(fabric)]) == 0
     nics = len(load_fabric_file(fabric).rows_of_kind(NodeKind.NIC))
-    assert run(["traffic", "permutation", "--fabric", str(fabric), "--out", str(flows)]) == 0
+    assert (
+        run_command_line(["traffic", "permutation", "--fabric", str(fabric), "--out", str(flows)])
+        == 0
+    )
     assert len(load_demands(flows)) == nics > 1
 
 
@@ -40,7 +43,7 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
     """Table size, name and parallel links are as they were asked for."""
     out = tmp_path / "f.json"
     line = ["topology", "clos", *SHAPES["clos"].split(), "--name", "lab", "--out", str(out)]
-    assert run(line) == 0
+    assert run_command_line(line) == 0
     fabric = load_fabric_file(out)
     assert fabric.name == "lab"
     assert (
@@ -72,7 +75,7 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
 def test_bad_input(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, the reason on standard error, no traceback, and no file left."""
     (tmp_path / "garbage.json").write_text("{]")
-    assert run(line.format(dir=tmp_path).split()) == 2
+    assert run_command_line(line.format(dir=tmp_path).split()) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err
@@ -83,13 +86,13 @@ def test_bad_input(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("line", ["", "topology", "topology clos", "traffic", "demo"])
 def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command says what it does and exits 0."""
-    assert run([*line.split(), "--help"]) == 0
+    assert run_command_line([*line.split(), "--help"]) == 0
     assert "Usage: heddle-emulator" in capsys.readouterr().out
 
 
 def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """The published clusters can be found by reading the help."""
-    run(["topology", "--help"])
+    run_command_line(["topology", "--help"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in PUBLISHED)
 

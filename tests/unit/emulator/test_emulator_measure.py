@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints, State
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.timeline import Timeline
@@ -69,15 +69,15 @@ def test_half_a_link_takes_twice_as_long() -> None:
 def test_links_over_time_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     """Utilisation by step and tier, idle while GPUs compute, never above 1; blocks for the eye."""
     words = ["iterate", "--job", "recommendation:4", "--strategies", "ecmp", "--step", "0.002"]
-    assert run([*words, "--json"]) == 0
+    assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)["over_time"]["ecmp"]
     most = told["most"]["nic-leaf"]
     assert len(most) == len(told["begins"])
     assert most[:10] == [0.0] * 10
     assert 0.9 < max(most) <= 1 + 1e-9
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     assert "█" in capfd.readouterr().out
-    assert run([*words[:-1], "1e-9"]) == 2
+    assert run_command_line([*words[:-1], "1e-9"]) == 2
 
 
 def test_values_as_blocks() -> None:

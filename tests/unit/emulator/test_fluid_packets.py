@@ -13,7 +13,7 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.topology import clos, random_regular, three_tier
@@ -73,7 +73,7 @@ def test_a_ring_goes_at_the_pace_of_its_slowest_hop(seed: int) -> None:
     fabric = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=2)
     hosts = [*fabric.structure.nics_of_host]
     trial = NcclRun("all_reduce", (tuple(hosts[::2]), tuple(hosts[1::2])), 2)
-    script = script_of(fabric, trial).scaled(1e9)
+    script = nccl_script(fabric, trial).scaled(1e9)
     carried = choose("ecmp", fabric, script.flows, seed).carried
     fluid = play(fabric, script, carried, Setting(nvlink_gbps=1e6)).seconds
     moves = np.flatnonzero(script.flow >= 0)

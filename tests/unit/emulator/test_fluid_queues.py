@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heddle_controller.model.arrays import starts
+from heddle_controller.model.arrays import NONE, Floats, starts
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NONE, Floats
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.fluid.queues import CONTROLS, ControlName, Messages, QueueSimulation
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.topology import clos
@@ -111,7 +110,7 @@ def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     found = {}
     for control in (None, *CONTROLS):
         asked = [] if control is None else ["--queues", control]
-        assert run(["compare", *words, *asked]) == 0
+        assert run_command_line(["compare", *words, *asked]) == 0
         strategies = json.loads(capfd.readouterr().out)["strategies"]
         found[control] = {name: told["makespan_seconds"] for name, told in strategies.items()}
     assert all(found[control]["ecmp"] > found[None]["ecmp"] for control in CONTROLS)
@@ -132,7 +131,7 @@ def test_what_cannot_be_played_is_refused(
 ) -> None:
     """Exit code 2 and one line that says what to give."""
     asked = [*_files(tmp_path), "--strategies", "ecmp", "--queues", "pfc", *words]
-    assert run(["compare", *asked]) == 2
+    assert run_command_line(["compare", *asked]) == 2
     told = capfd.readouterr().err
     assert cure in told
     assert len(told.splitlines()) == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import NcclRun, script_of
+from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import Played, Setting, play
 from heddle_emulator.play.unrolled import unrolled
 from heddle_emulator.strategy import choose
@@ -21,7 +21,7 @@ HOSTS = tuple(FABRIC.structure.nics_of_host)
 
 
 def _played(trial: NcclRun, wire: Wire, followed: int, strategy: str = "ideal") -> Played:
-    script = script_of(FABRIC, trial).scaled(SIZE)
+    script = nccl_script(FABRIC, trial).scaled(SIZE)
     carried = choose(strategy, FABRIC, script.flows, 2).carried
     return play(FABRIC, script, carried, Setting(wire, followed=followed))
 
@@ -57,7 +57,7 @@ def test_every_byte_is_still_sent() -> None:
     wire = Wire(header_bytes=82, startup_seconds=STARTUP, piece_bytes=1 << 20)
     for op, algorithm in (("all_reduce", "ring"), ("all_reduce", "tree"), ("broadcast", "chain")):
         trial = NcclRun(op, (HOSTS[:3], HOSTS[4:7]), 1, algorithm, qps=2)
-        script = script_of(FABRIC, trial).scaled(SIZE)
+        script = nccl_script(FABRIC, trial).scaled(SIZE)
         told = unrolled(script, wire)
         assert len(told.sent) == len(told.ready) == len(told.arrived) > len(script)
         sent = [np.bincount(one.flow, one.gbit) for one in (script, told.script)]

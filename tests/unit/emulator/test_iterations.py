@@ -15,10 +15,10 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_controller.traffic.patterns import patterns_of
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.fluid.wire import ROCE
 from heddle_emulator.play import play
-from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
+from heddle_emulator.play.iteration import Iteration, Placed, iterate, iteration_script
 from heddle_emulator.play.play import PLAIN, Setting
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos
@@ -39,7 +39,7 @@ def _placed(fabric: Fabric, told: Workload, name: str = "j", hosts: slice = slic
 def _played(
     fabric: Fabric, *placed: Placed, iterations: int = 1, setting: Setting = PLAIN
 ) -> list[Iteration]:
-    script = script_of(fabric, placed, iterations)
+    script = iteration_script(fabric, placed, iterations)
     carried = choose("ideal", fabric, script.flows, 0).carried
     return iterate(fabric, placed, carried, script, setting)
 
@@ -94,7 +94,7 @@ def test_jobs_share_what_they_share() -> None:
         Placed(name, told, (a, b), 2) for name, a, b in zip("ab", hosts, hosts[2:], strict=False)
     )
     for placed, seconds in (([one], 1.5), ([one, other], 2.0)):
-        script = script_of(fabric, placed)
+        script = iteration_script(fabric, placed)
         found = iterate(fabric, placed, choose("ecmp", fabric, script.flows, 0).carried, script)
         assert [job.seconds for job in found] == pytest.approx([seconds] * len(placed))
 
@@ -104,7 +104,7 @@ def test_no_host_in_two_jobs() -> None:
     fabric = _fabric()
     both = [_placed(fabric, _ring(1.0), name, slice(2)) for name in ("a", "b")]
     with pytest.raises(InputError, match="is in use by job 'a'"):
-        script_of(fabric, both)
+        iteration_script(fabric, both)
 
 
 @pytest.mark.parametrize("name", sorted(set(WORKLOADS) - {"llama3-131k"}))
@@ -124,10 +124,10 @@ def test_queue_pairs_in_step_take_about_as_long(monkeypatch: pytest.MonkeyPatch)
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     hosts = tuple(fabric.structure.nics_of_host)
     placed = Placed("j", workload("recommendation"), hosts, 8, 8, pxn=False)
-    script = script_of(fabric, [placed])
+    script = iteration_script(fabric, [placed])
     carried = choose("ecmp", fabric, script.flows, 0).carried
     (alone,) = iterate(fabric, [placed], carried, script)
-    monkeypatch.setattr(play, "MOST", 0)
+    monkeypatch.setattr(play, "_MOST", 0)
     (in_step,) = iterate(fabric, [placed], carried, script)
     assert in_step.seconds == pytest.approx(alone.seconds, rel=0.01)
     assert in_step.seconds != alone.seconds
@@ -137,19 +137,19 @@ def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     """Jobs side by side by strategy, and the same numbers as JSON."""
     words = ["iterate", "--job", "recommendation:4", "--job", "llama3-decode:4"]
     words += ["--strategies", "ecmp,ideal"]
-    assert run([*words, "--json"]) == 0
+    assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)["strategies"]
     for ecmp, ideal in zip(told["ecmp"], told["ideal"], strict=True):
         assert ideal["seconds"] <= ecmp["seconds"]
         assert 0 < ideal["network_share"] <= ecmp["network_share"] < 1
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     assert f"{told['ecmp'][0]['seconds']:.4f}" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("job", ["x", "mixtral:0", "mixtral:40", "llama3-8k:8", "mixtral:a"])
 def test_jobs_that_cannot_be_are_refused(job: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Exit 2 and one line."""
-    assert run(["iterate", "--job", job]) == 2
+    assert run_command_line(["iterate", "--job", job]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
 
 
@@ -166,7 +166,10 @@ def test_jobs_of_a_file_run_their_collectives(
     words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.001", "--json"]
     words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
     assert (
-        run([*words, "--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]) == 0
+        run_command_line(
+            [*words, "--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
+        )
+        == 0
     )
     (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
     assert told["seconds"] == pytest.approx(0.001 + 0.1 * 1.5 / 100)
@@ -186,7 +189,7 @@ def test_collectives_of_a_file_all_at_once(
     words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
     words += ["--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
     for more, seconds in ([], 0.001 + 0.003), (["--overlap"], 0.001 / 4 + 0.003):
-        assert run([*words, *more]) == 0
+        assert run_command_line([*words, *more]) == 0
         (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
         assert told["seconds"] == pytest.approx(seconds), more
 
@@ -214,7 +217,7 @@ def test_collectives_that_overlap_run_at_once(
         ]
         (tmp_path / "jobs.yaml").write_text(head + "\n".join(lines) + "\n")
         for startup in ("0", "1000"):
-            assert run([*words, startup]) == 0
+            assert run_command_line([*words, startup]) == 0
             (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
             found[overlap, startup] = told["seconds"]
     wire = (0.05 + 2 * 0.075) / 50
@@ -233,7 +236,7 @@ def test_collectives_of_jobs_as_exchanges() -> None:
                 one = Collective(operation, group, 1 << 20, algorithm)
                 job = Job("j", hosts, 2, Parallelism(pp=4), (one,), qps=2)
                 placed = Placed("j", workload_of(job, 0.0), hosts, 2, 2, pxn=False)
-                script = script_of(fabric, [placed])
+                script = iteration_script(fabric, [placed])
                 asked = flows_of_job(job, fabric, pxn=False)
                 case = (operation, group, algorithm)
                 assert script.flows.ids == asked.ids, case
@@ -256,7 +259,7 @@ def test_flows_of_jobs_come_as_the_controller_has_them() -> None:
     for one in (wanted, wanted[::-1]):
         job = Job("j", hosts, 2, Parallelism(pp=2), tuple(one), qps=3)
         placed = Placed("j", workload_of(job, 0.0), hosts, 2, 3)
-        flows, asked = script_of(fabric, [placed]).flows, flows_of_job(job, fabric)
+        flows, asked = iteration_script(fabric, [placed]).flows, flows_of_job(job, fabric)
         assert flows.ids == asked.ids
         assert [flows.phase_names[p] for p in flows.phase] == [
             asked.phase_names[p] for p in asked.phase
@@ -286,13 +289,13 @@ def test_jobs_in_turns_do_not_wait_for_each_other(
 ) -> None:
     """Iterations keep the pace of their turns, also where one job is slower than told."""
     words = [*_half_wide(tmp_path), "--iterations", "8", "--turns", "--drift", drift]
-    assert run([*words, "--json"]) == 0
+    assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     without, taken = told["strategies"]["ecmp"], told["strategies"]["ecmp, turns"]
     for before, after in zip(without, taken, strict=True):
         pace = told["turns"]["ecmp, turns"][after["name"]]["pace_seconds"]
         assert 0.035 < after["seconds"] <= pace < before["seconds"]
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     assert "ecmp, turns: a begins at" in capfd.readouterr().out
 
 
@@ -303,7 +306,7 @@ def test_jobs_that_never_meet_have_no_turns(
     words = _half_wide(tmp_path)
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=1600.0)
     save_fabric_file(fabric, tmp_path / "fabric.json")
-    assert run([*words, "--turns", "--json"]) == 0
+    assert run_command_line([*words, "--turns", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["strategies"]["ecmp, turns"] == told["strategies"]["ecmp"]
     assert told["turns"] == {}

@@ -12,10 +12,10 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.cli.sizes import bytes_of, sizes_of
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import NcclRun, table
+from heddle_emulator.play.nccl import NcclRun, size_table
 from heddle_emulator.play.play import Setting
 from heddle_emulator.topology import clos, rail_optimised
 
@@ -41,7 +41,7 @@ def test_bus_bandwidth_is_what_the_nics_carry(op: str, algorithm: str, nics: int
     """Without headers and latency, on a crossbar: 50 GB/s for each 400 Gbit/s NIC in use."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4)
     trial = NcclRun(op, (_hosts(fabric, 4),), 4, algorithm, pxn=False)
-    (line,) = table(fabric, trial, [64 * MIB], ["ideal"])["ideal"]
+    (line,) = size_table(fabric, trial, [64 * MIB], ["ideal"])["ideal"]
     over = 15 / 16 if op == "all_gather" and algorithm == "mesh" else 1
     inside = 12 / 15 if over < 1 else 1  # the part of a mesh that has to leave its host
     assert line.busbw == pytest.approx(nics * 50.0 / inside)
@@ -52,7 +52,7 @@ def test_headers_and_latency_by_hand() -> None:
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(payload_bytes=1000, header_bytes=30, startup_seconds=1e-5, hop_seconds=1e-6)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 1)
-    (line,) = table(fabric, trial, [MIB], ["ecmp"], setting=Setting(wire))["ecmp"]
+    (line,) = size_table(fabric, trial, [MIB], ["ecmp"], setting=Setting(wire))["ecmp"]
     sent = (MIB + 2 * 525 * 30) * 8e-9 / 400
     assert line.seconds == pytest.approx(sent + 2 * (1e-5 + 4e-6))
     assert line.busbw == line.algbw == pytest.approx(MIB / 1e9 / line.seconds)
@@ -63,7 +63,7 @@ def test_nvlink_can_be_what_is_slow() -> None:
     fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=4)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 4)
     slow = Setting(nvlink_gbps=400.0)
-    (line,) = table(fabric, trial, [MIB], ["ideal"], setting=slow)["ideal"]
+    (line,) = size_table(fabric, trial, [MIB], ["ideal"], setting=slow)["ideal"]
     assert line.busbw == pytest.approx(50.0)
 
 
@@ -71,7 +71,7 @@ def test_a_collision_halves_the_ring() -> None:
     """One spine for two NICs: the ring goes at half speed, and the bound says it must."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 2)
-    found = table(fabric, trial, [MIB], ["ecmp", "te", "ideal"])
+    found = size_table(fabric, trial, [MIB], ["ecmp", "te", "ideal"])
     assert found["ideal"][0].busbw == pytest.approx(100.0)
     assert found["ecmp"][0].busbw == pytest.approx(50.0)
     assert found["te"][0].busbw == pytest.approx(50.0)
@@ -83,7 +83,9 @@ def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
     fabric = rail_optimised(units=2, servers=4, rails=4, spines=4, parallel=1)
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + 4]) for row in range(4))
-    found = table(fabric, NcclRun("all_reduce", groups, 4), [MIB], ["ecmp", "te", "ideal"], seed=3)
+    found = size_table(
+        fabric, NcclRun("all_reduce", groups, 4), [MIB], ["ecmp", "te", "ideal"], seed=3
+    )
     assert found["te"][0].busbw == pytest.approx(found["ideal"][0].busbw)
     assert found["ecmp"][0].busbw < 0.7 * found["te"][0].busbw
     assert found["ecmp"][0].busbw <= found["ecmp"][0].busbw_mean
@@ -92,7 +94,7 @@ def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
 def test_one_host_needs_no_fabric() -> None:
     """All of it over NVLink: 3,600 Gbit/s of a GPU are 450 GB/s."""
     fabric = clos(leaves=1, spines=1, nics_per_leaf=8)
-    found = table(fabric, NcclRun("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
+    found = size_table(fabric, NcclRun("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
     assert found["ecmp"][0].busbw == pytest.approx(450.0)
 
 
@@ -108,7 +110,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         (NcclRun("all_reduce", (two[0], two[0])), "twice"),
     ):
         with pytest.raises(InputError, match=word):
-            table(fabric, trial, [MIB], ["ideal"])
+            size_table(fabric, trial, [MIB], ["ideal"])
 
 
 def test_sprayed_packets_pass_as_many_links_as_others() -> None:
@@ -116,7 +118,7 @@ def test_sprayed_packets_pass_as_many_links_as_others() -> None:
     fabric = clos(leaves=2, spines=8, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(startup_seconds=0.0, hop_seconds=1e-6)
     trial = NcclRun("sendrecv", (_hosts(fabric, 2),), 1)
-    found = table(fabric, trial, [1], ["ecmp", "spray"], setting=Setting(wire))
+    found = size_table(fabric, trial, [1], ["ecmp", "spray"], setting=Setting(wire))
     assert found["spray"][0].seconds == pytest.approx(found["ecmp"][0].seconds)
     assert found["ecmp"][0].seconds == pytest.approx(4e-6, rel=1e-3)
 
@@ -137,7 +139,7 @@ def test_lines_begin_as_those_of_nccl_tests(
 ) -> None:
     """Size in bytes, elements a rank, their type, what adds them up, who begins; 8 ranks."""
     words = ["nccl", "--op", op, "--hosts", "2", "--gpus", "4", "--sizes", "1M"]
-    assert run([*words, "--strategies", "ideal"]) == 0
+    assert run_command_line([*words, "--strategies", "ideal"]) == 0
     shown = capfd.readouterr().out
     (line,) = [line.split() for line in shown.splitlines() if not line.startswith("#")]
     assert line[:5] == columns.split()
@@ -149,10 +151,10 @@ def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
     """Sizes ascend, columns are those of nccl-tests, and JSON says the same."""
     words = ["nccl", "--hosts", "4", "--sizes", "1M..64M", "--strategies", "ecmp,ideal"]
     words += ["--down", "l00,s00"]
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     shown = capfd.readouterr().out
     assert "busbw" in shown
-    assert run([*words, "--json"]) == 0
+    assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     sizes = [line["size"] for line in told["strategies"]["ideal"]]
     assert sizes == [MIB, 8 * MIB, 64 * MIB]
@@ -180,7 +182,7 @@ def test_bad_words_are_refused_in_a_line(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 2, one line, nothing run."""
-    assert run(["nccl", *words]) == 2
+    assert run_command_line(["nccl", *words]) == 2
     told = capfd.readouterr()
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
@@ -215,11 +217,11 @@ def test_what_is_saved_can_be_played_again(
     )
     words = [word.format(dir=tmp_path) for word in command]
     words += ["--fabric", str(tmp_path / "fabric.json"), "--json", "--strategies"]
-    assert run([*words, "ecmp,ideal", "--save", str(tmp_path / "o")]) == 0
+    assert run_command_line([*words, "ecmp,ideal", "--save", str(tmp_path / "o")]) == 0
     first = json.loads(capfd.readouterr().out)["strategies"]["ecmp"]
     names = {path.name for path in (tmp_path / "o").iterdir()}
     assert names == {"flows.csv", "ecmp.csv", "ecmp.json", "ideal.csv"}
     given = f"plan:{tmp_path / 'o' / 'ecmp.json'}"
-    assert run([*words, given]) == 0
+    assert run_command_line([*words, given]) == 0
     assert json.loads(capfd.readouterr().out)["strategies"][given] == first
     assert len(load_demands(tmp_path / "o" / "flows.csv")) > 0

@@ -12,7 +12,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic.matrix import load_matrix
 
@@ -43,14 +43,14 @@ def test_the_busiest_rank_sets_the_time(tmp_path: Path, capfd: pytest.CaptureFix
     """5 MB out of one NIC of 50 GB/s; size is what the first rank has, its own 7 MB counted."""
     fabric, name = _files(tmp_path)
     words = ["nccl", "--op", "alltoall", "--matrix", name, "--gpus", "1", "--fabric", fabric]
-    assert run([*words, *PLAIN]) == 0
+    assert run_command_line([*words, *PLAIN]) == 0
     told = json.loads(capfd.readouterr().out)
     (line,) = told["strategies"]["ideal"]
     assert told["algorithm"] == "matrix"
     assert line["size"] == 8e6
     assert line["seconds"] == pytest.approx(5e6 / 50e9)
     assert line["busbw"] == pytest.approx(50.0)
-    assert run([*words, *PLAIN, "--sizes", "16000000"]) == 0
+    assert run_command_line([*words, *PLAIN, "--sizes", "16000000"]) == 0
     (line,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
     assert line["seconds"] == pytest.approx(10e6 / 50e9)
 
@@ -60,7 +60,7 @@ def test_iterations_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     fabric, name = _files(tmp_path)
     words = ["iterate", "--matrix", name, "--gpus", "1", "--fabric", fabric, "--seconds", "0.001"]
     for more, seconds in ([], 0.001 + 1e-4), (["--overlap"], 0.001 + 1e-4 / 4):
-        assert run([*words, *more, *PLAIN]) == 0
+        assert run_command_line([*words, *more, *PLAIN]) == 0
         (job,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
         assert job["seconds"] == pytest.approx(seconds)
 
@@ -70,7 +70,7 @@ def test_flows_of_it_are_done_together(tmp_path: Path) -> None:
     fabric, name = _files(tmp_path)
     out = tmp_path / "flows.csv"
     words = ["traffic", "matrix", "--fabric", fabric, "--matrix", name, "--out", str(out)]
-    assert run(words) == 0
+    assert run_command_line(words) == 0
     assert np.asarray(load_demands(out).gbps).tolist() == [80.0, 240.0, 160.0, 240.0]
 
 
@@ -112,6 +112,6 @@ def test_matrices_that_do_not_fit_are_refused(
 ) -> None:
     """Exit 2 and one line with what to do."""
     fabric, name = _files(tmp_path)
-    assert run(words.format(m=name, f=fabric).split()) == 2
+    assert run_command_line(words.format(m=name, f=fabric).split()) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert word in line

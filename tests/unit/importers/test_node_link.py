@@ -9,8 +9,9 @@ import pytest
 
 from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
 from heddle_controller.importers.speeds import gbps_of
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import fabric_document
 from tests.support.small_fabrics import clos
 

@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 import pytest
 
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NONE, NodeKind, State
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.files.fabric_file import (
     fabric_document,
     load_fabric_file,

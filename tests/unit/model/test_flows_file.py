@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.model.demand import MAX_PROBLEMS, Demands, resolve
-from heddle_controller.model.errors import InputError
+from heddle_controller.model.demand import Demands, resolve
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import CHUNK, LONGEST_LINE, load_demands
 from heddle_controller.model.flows import TrafficClass

@@ -23,7 +23,7 @@ from heddle_controller.model.files.fabric_file import (
 )
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.model.files.plan_file import load_plan, save_plan
-from heddle_controller.model.files.plan_parse import CHANGED, NEW, parse_plan
+from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, parse_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
 from tests.support.plan_building import Draft
@@ -161,7 +161,7 @@ def test_new_and_changed_flows_have_no_path_yet() -> None:
     changed[2] = wanted.source[0]
     now = replace(wanted.with_qps(2), ids=("f1", "new", "f3"), source=changed)
     plan = parse_plan(document(), fabric(), now, "p")
-    assert plan.unrouted == {0: CHANGED, 1: NEW, 2: CHANGED}
+    assert plan.unrouted == {0: ROUTE_CHANGED, 1: NEW, 2: ROUTE_CHANGED}
     assert len(plan.paths) == len(plan.backups) == 0
 
 

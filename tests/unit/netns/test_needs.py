@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.cli import run
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.netns import LabError, needs
 
 
@@ -17,7 +17,7 @@ def test_no_root_is_said(
 ) -> None:
     """One line on standard error, exit code 1, and nothing is tried."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert run(["lab", "up"]) == 1
+    assert run_command_line(["lab", "up"]) == 1
     error = capsys.readouterr().err
     assert "it needs root" in error
     assert "sudo" in error
@@ -32,7 +32,7 @@ def test_missing_programs_are_named_by_package(
     monkeypatch.setattr(needs, "FRR", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/bin/{tool}")
     with pytest.raises(LabError, match="apt-get install frr nftables"):
-        needs.check()
+        needs.check_needs()
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "a/b", "x" * 41])
@@ -40,6 +40,6 @@ def test_names_that_no_lab_can_have_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """Before anything is looked for, with what is allowed."""
-    monkeypatch.setattr(needs, "check", lambda: None)
-    assert run(["lab", "status", "--name", name]) == 2
+    monkeypatch.setattr(needs, "check_needs", lambda: None)
+    assert run_command_line(["lab", "status", "--name", name]) == 2
     assert "up to 40 letters" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle_emulator.netns.probe.notes import Notes, read_notes
-from heddle_emulator.netns.probe.spec import FULL, HEADERS, ProbeFlow, dump, load
+from heddle_emulator.netns.probe.spec import FULL_PAYLOAD, HEADERS, ProbeFlow, dump, load
 
 MS = 1_000_000
 FLOW = ProbeFlow("p", "a", "b", "10.0.0.1", "10.0.0.2", 49152, 4791, 1000.0)
@@ -47,10 +47,10 @@ def test_a_window_looks_at_what_was_sent_in_it() -> None:
 
 def test_rates_count_headers_too() -> None:
     """A thousand full packets a second are what a shaper counts."""
-    flow = ProbeFlow("p", "a", "b", "10.0.0.1", "10.0.0.2", 1, 2, 1000.0, size=FULL)
+    flow = ProbeFlow("p", "a", "b", "10.0.0.1", "10.0.0.2", 1, 2, 1000.0, size=FULL_PAYLOAD)
     notes = _notes(set(), flow=flow)
     rate = notes.mbit(1000 * MS, 1100 * MS)
-    assert rate == pytest.approx(1000 * (FULL + HEADERS[FLOW.family]) * 8 / 1e6, rel=0.01)
+    assert rate == pytest.approx(1000 * (FULL_PAYLOAD + HEADERS[FLOW.family]) * 8 / 1e6, rel=0.01)
 
 
 def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:

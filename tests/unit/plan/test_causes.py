@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heddle_controller.model.fabric import State
-from heddle_controller.plan.causes import NAMED, Cause, CauseKind, causes_between
-from heddle_controller.solve import anew
+from heddle_controller.plan.causes import NAMES_PER_CAUSE, Cause, CauseKind, causes_between
+from heddle_controller.solve import plan_anew
 from tests.support.plan_building import Wish, clos, wishes
 
 FABRIC = clos(spines=3, nics=30)
 ONE = wishes(FABRIC, a=Wish("n0", "n30"), b=Wish("n1", "n31", job="other"))
-PLAN = anew(FABRIC, ONE)
+PLAN = plan_anew(FABRIC, ONE)
 
 
 def test_what_led_to_a_plan_is_told_by_kind() -> None:
@@ -41,4 +41,4 @@ def test_many_names_are_counted_and_some_told() -> None:
     """A switch room that loses power makes no endless list."""
     many = wishes(FABRIC, **{f"f{n}": Wish(f"n{n}", f"n{n + 30}", job=f"j{n}") for n in range(30)})
     (_, cause) = causes_between(None, replace(PLAN, flows=many))
-    assert (cause.kind, len(cause.names), cause.count) == (CauseKind.JOB_CAME, NAMED, 30)
+    assert (cause.kind, len(cause.names), cause.count) == (CauseKind.JOB_CAME, NAMES_PER_CAUSE, 30)

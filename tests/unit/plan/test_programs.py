@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heddle_controller.model.fabric import NONE, Fabric, State
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
 from tests.support.plan_building import Draft, Wish, clos, joined, wishes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.what_if import TierChange, compare
+from heddle_controller.plan.what_if import TierChange, compare_plans
 from tests.support.plan_building import Draft, Wish, clos, wishes
 
 ACROSS = "n{} leaf0 spine{} leaf1 n{}"
@@ -25,7 +25,7 @@ def planned(*spines: int | None, gbps: float = 50.0, first: int = 0) -> Plan:
 
 def test_moved_lost_and_regained() -> None:
     """Each flow of both plans is in one group at most, by its row in the later plan."""
-    told = compare(planned(0, 0, 1, None), planned(0, 1, None, 1))
+    told = compare_plans(planned(0, 0, 1, None), planned(0, 1, None, 1))
     assert told.moved.tolist() == [1]
     assert told.lost.tolist() == [2]
     assert told.regained.tolist() == [3]
@@ -33,14 +33,17 @@ def test_moved_lost_and_regained() -> None:
 
 def test_flows_of_one_plan_only_are_no_change() -> None:
     """Rows shift when flows come and go; the flows themselves do not move by that."""
-    told = compare(planned(0, 1, 0), planned(1, 0, 1, first=1))
+    told = compare_plans(planned(0, 1, 0), planned(1, 0, 1, first=1))
     assert (told.moved.tolist(), told.lost.tolist(), told.regained.tolist()) == ([], [], [])
 
 
 def test_tiers_before_and_after() -> None:
     """The worst utilisation of each tier, up to full and beyond."""
     before = planned(0, 1)
-    full, over = compare(before, planned(0, 0)), compare(planned(0, 1, 1), planned(0, 0, 0))
+    full, over = (
+        compare_plans(before, planned(0, 0)),
+        compare_plans(planned(0, 1, 1), planned(0, 0, 0)),
+    )
     assert full.tiers[1] == TierChange("leaf-spine", 0.5, 1.0)
     assert over.tiers[1] == TierChange("leaf-spine", 1.0, 1.5)
 
@@ -48,6 +51,6 @@ def test_tiers_before_and_after() -> None:
 def test_flows_move_and_figures_stay() -> None:
     """Every flow takes another path, and the certificates are equal."""
     before = planned(0, 0, 0)
-    told = compare(before, planned(1, 1, 1))
+    told = compare_plans(before, planned(1, 1, 1))
     assert told.moved.tolist() == [0, 1, 2]
     assert (told.before, told.after) == (before.certificate, before.certificate)

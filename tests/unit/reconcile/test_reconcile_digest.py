@@ -6,7 +6,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.rollout.digest import table_digest
 from tests.support.reconcile_network import out_arcs, random_fabric

@@ -6,12 +6,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.program import Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.carry_over import first_ledger, may_hold, next_ledger
-from heddle_controller.reconcile.rollout.columns import distinct, joined, partners
+from heddle_controller.reconcile.rollout.columns import distinct, joined_entries, partners
 from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
 from heddle_controller.reconcile.rollout.order import crossings_of
 from heddle_controller.reconcile.rollout.translate import translated
@@ -177,7 +178,7 @@ def test_partners_are_of_one_match(seed: int) -> None:
     expected = [rows.get(name, NONE) for name in named(fabric, new)]
     assert partners(old, new).tolist() == expected
     assert partners(no_entries(), new).tolist() == [NONE] * len(new)
-    together = joined([old.take(np.arange(len(old))[::-1]), no_entries()])
+    together = joined_entries([old.take(np.arange(len(old))[::-1]), no_entries()])
     assert named(fabric, together) == named(fabric, old)
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_emulator.cli import run
-from heddle_emulator.report.folder import file_names, read, render, write
+from heddle_emulator.cli import run_command_line
+from heddle_emulator.report.folder import file_names, read_evidence, render, write
 from heddle_emulator.report.junit import junit
 from tests.support.report_evidences import held, lost, unplayed
 from tests.support.report_reading import Reader
@@ -24,7 +24,7 @@ def test_a_folder_has_a_page_and_its_data_for_each_drill(tmp_path: Path) -> None
         "index.html", "junit.xml", "lost.html", "lost.json", "remote-link.html",
         "remote-link.json", "unplayed.html", "unplayed.json",
     ]  # fmt: skip
-    assert read(tmp_path / "remote-link.json").stories == held().stories
+    assert read_evidence(tmp_path / "remote-link.json").stories == held().stories
     reader = Reader((tmp_path / "index.html").read_text())
     links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
     assert links == ["junit.xml", "lost.html", "unplayed.html", "remote-link.html"]
@@ -48,11 +48,11 @@ def test_pages_are_made_again_from_their_data(
     page = (tmp_path / "remote-link.html").read_text()
     for name in ("remote-link.html", "index.html"):
         (tmp_path / name).unlink()
-    assert run(["report", str(tmp_path)]) == 0
+    assert run_command_line(["report", str(tmp_path)]) == 0
     assert (tmp_path / "remote-link.html").read_text() == page
     assert (tmp_path / "index.html").exists()
     (tmp_path / "remote-link.html").unlink()
-    assert run(["report", str(tmp_path / "remote-link.json")]) == 0
+    assert run_command_line(["report", str(tmp_path / "remote-link.json")]) == 0
     assert (tmp_path / "remote-link.html").read_text() == page
     assert str(tmp_path / "index.html") in capsys.readouterr().out
 
@@ -73,7 +73,7 @@ def test_what_is_no_report_is_refused(
     """Exit code 2, and one line with the file, the place and the reason."""
     path = tmp_path / "x.json"
     path.write_text(text)
-    assert run(["report", str(path)]) == 2
+    assert run_command_line(["report", str(path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}: ")
     assert reason in error

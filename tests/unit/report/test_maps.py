@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats, State
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.report.maps import Snapshot, heat_maps
 from heddle_emulator.topology.clos import clos, three_tier
 from heddle_emulator.topology.flat import random_regular

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Floats
-from heddle_emulator.report.palette import BANDS, DARK, FULL, LIGHT, Theme, band
+from heddle_controller.model.arrays import Floats
+from heddle_emulator.report.palette import BANDS, DARK, LIGHT, OVERLOAD, Theme, band
 
 TEXT, SHAPE = 4.5, 3.0
 """Least contrast of text, and of what is drawn, by WCAG 2 level AA."""
@@ -88,6 +88,6 @@ def test_an_overload_is_never_taken_for_a_load(theme: Theme, eyes: Floats) -> No
 def test_bands_begin_where_their_names_say() -> None:
     """Exactly full is not overloaded, and rounding does not make it so."""
     assert BANDS[band(0.0)].label == "idle"
-    assert BANDS[band(1.0)].label == BANDS[band(FULL)].label == "95 to 100 %"
+    assert BANDS[band(1.0)].label == BANDS[band(OVERLOAD)].label == "95 to 100 %"
     assert BANDS[band(1.001)].label == "100 to 125 %"
     assert BANDS[band(7.0)].label == "above 200 %"

@@ -164,8 +164,8 @@ def test_demands_told_in_parts() -> None:
     whole = demand_codec.demands_from_pb(told)
     for cuts in ((0, 7), (0, 3, 7), (0, 1, 1, 5, 7)):
         parts = [demand_codec.demands_from_pb(told[a:b], a) for a, b in pairwise(cuts)]
-        assert plain(demand_codec.joined(parts)) == plain(whole)
-    assert len(demand_codec.joined([])) == 0
+        assert plain(demand_codec.joined_demands(parts)) == plain(whole)
+    assert len(demand_codec.joined_demands([])) == 0
     with pytest.raises(InputError, match=r"demands\[5\]\.flow"):
         demand_codec.demands_from_pb([demand_pb2.FlowDemand(source="a")], 5)
     bad = demand_pb2.FlowDemand(flow="f", traffic_class=99)  # type: ignore[arg-type]
@@ -199,12 +199,12 @@ def test_times_survive_the_wire(seconds: float) -> None:
 def test_a_malformed_name_is_refused_with_its_form(name: str) -> None:
     """The message names the field and the form."""
     with pytest.raises(InputError, match=r"parent: .*fabrics/\{fabric\}"):
-        names.parse_fabric(name, "parent")
+        names.parse_fabric_name(name, "parent")
 
 
 def test_names_are_taken_apart_as_they_were_put_together() -> None:
     """Each builder has its parser."""
-    assert names.parse_fabric(names.fabric_name("f1"), "x") == "f1"
-    assert names.parse_job(names.job_name("f1", "j.1_-"), "x") == ("f1", "j.1_-")
+    assert names.parse_fabric_name(names.fabric_name("f1"), "x") == "f1"
+    assert names.parse_job_name(names.job_name("f1", "j.1_-"), "x") == ("f1", "j.1_-")
     assert names.parse_demands(names.demands_name("f1", "d"), "x") == ("f1", "d")
-    assert names.parse_plan(names.plan_name("f1"), "x") == "f1"
+    assert names.parse_plan_name(names.plan_name("f1"), "x") == "f1"

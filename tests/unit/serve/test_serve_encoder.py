@@ -81,7 +81,7 @@ async def test_fabrics_are_encoded_apart() -> None:
 async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beyond the share of a turn waits for the next; what is large alone, for a thread."""
     each = len(ENTRIES[0])
-    monkeypatch.setattr(room, "TOGETHER", 3 * each)
+    monkeypatch.setattr(room, "_TOGETHER", 3 * each)
     pushes = [waiting() for _ in range(5)]
     encoder = queued(*pushes)
     await encoder.message(pushes[0])

@@ -10,11 +10,12 @@ from heddle_agent.fib import Link, NextHop
 from heddle_agent.session.decode import decode_push
 from heddle_agent.session.names import ReceivedNames
 from heddle_agent.table import DELETE
-from heddle_controller.model.fabric import NONE, NodeKind
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
-from heddle_controller.serve.codec.distinct import distinct
+from heddle_controller.serve.codec.distinct import distinct_by_owner
 from heddle_controller.serve.codec.sent_names import SentNames
 from heddle_emulator.topology import clos
 from tests.support.pushes import push_to_pb
@@ -137,7 +138,7 @@ def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.Monkey
     """By a table or by sorting: owner by owner, ascending, each value once."""
     monkeypatch.setattr("heddle_controller.serve.codec.distinct.DENSE", dense)
     owner, value = np.array([0, 0, 2, 2, 0, 2]), np.array([5, 3, 3, 3, 5, 0])
-    found = distinct(owner, value, 3, 6)
+    found = distinct_by_owner(owner, value, 3, 6)
     assert list(zip(found.owner, found.value, strict=True)) == [(0, 3), (0, 5), (2, 0), (2, 3)]
     assert found.first.tolist() == [0, 2, 2, 4]
     assert found.within(owner).tolist() == [1, 0, 1, 1, 1, 0]

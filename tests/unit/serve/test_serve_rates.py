@@ -6,7 +6,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows
 from heddle_controller.model.plan import Plan, no_paths
 from heddle_controller.model.program import Program, no_entries

@@ -8,7 +8,8 @@ from random import Random
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan

@@ -7,7 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, Floats, NodeKind
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds

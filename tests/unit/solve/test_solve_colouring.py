@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 
 

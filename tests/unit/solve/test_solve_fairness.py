@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from heddle_controller.model.fabric import Fabric, Floats, NodeKind, State
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.load import arc_loads, utilization

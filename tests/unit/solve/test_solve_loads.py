@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.solve.assignment import Assignment

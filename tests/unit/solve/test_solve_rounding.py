@@ -7,7 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates

@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints, State
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.solve import solve
 from heddle_controller.solve.assignment import Assignment

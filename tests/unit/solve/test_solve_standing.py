@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
+from heddle_controller.model.arrays import Ints, starts
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.verify import verify_plan

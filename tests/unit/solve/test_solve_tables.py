@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of

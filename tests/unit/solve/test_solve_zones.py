@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve

@@ -15,7 +15,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.inspector import load_measured
-from heddle_controller.traffic.measured import compare, corrected
+from heddle_controller.traffic.measured import compare_measured, corrected
 from tests.support.depth import fresh_seeds
 from tests.support.inspecting import metadata, run_of, write_run
 
@@ -67,8 +67,8 @@ def test_what_a_run_moved_is_found_to_the_byte(tmp_path: Path, seed: int) -> Non
     version = chance.choice(["v4.0", "v4.2", "v4.3"])
     write_run(tmp_path, run_of(job, moved, iterations=iterations, buckets=buckets), version)
     measured = load_measured([tmp_path])
-    assert corrected(compare(job, measured, {}, iterations)) == moved, seed
-    each_call = corrected(compare(job, measured, {}))
+    assert corrected(compare_measured(job, measured, {}, iterations)) == moved, seed
+    each_call = corrected(compare_measured(job, measured, {}))
     assert each_call == with_bytes(moved, *(one.bytes // buckets for one in moved)), seed
 
 
@@ -77,7 +77,7 @@ def test_text_for_prometheus_tells_sizes_by_bandwidth_and_time(tmp_path: Path) -
     (tmp_path / "a.prom.gz").write_bytes(gzip.compress(PROM.encode()))
     told = (Collective(Operation.ALL_REDUCE, Group.DP, MIB),)
     job = Job("j", ("h0", "h1"), 2, Parallelism(dp=4), told)
-    (found,) = compare(job, load_measured([tmp_path]), {})
+    (found,) = compare_measured(job, load_measured([tmp_path]), {})
     assert found.bytes is not None
     assert abs(found.bytes / (4 << 30) - 1) < 1e-4
     assert found.bus_gbps == pytest.approx(678.263 * 8, rel=1e-3)
@@ -90,9 +90,9 @@ def test_buckets_of_several_sizes_need_the_number_of_iterations(tmp_path: Path) 
     moved = with_bytes(told, 60 * MIB, 20 * MIB)
     write_run(tmp_path, run_of(job, moved, iterations=2), "v4.3")
     measured = load_measured([tmp_path])
-    assert corrected(compare(job, measured, {}, 2)) == moved
+    assert corrected(compare_measured(job, measured, {}, 2)) == moved
     with pytest.raises(InputError, match=r"the job tells it 2 times.*--iterations"):
-        compare(job, measured, {})
+        compare_measured(job, measured, {})
 
 
 def test_groups_that_look_alike_are_told_apart_by_whoever_knows(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_groups_that_look_alike_are_told_apart_by_whoever_knows(tmp_path: Path) 
     write_run(tmp_path, run_of(job, told), "v4.2")
     measured = load_measured([tmp_path])
     with pytest.raises(InputError, match=re.escape("may be cp or dp: say which")):
-        compare(job, measured, {})
+        compare_measured(job, measured, {})
     kinds = {call.communicator: call.communicator[2:4] for call in measured}
-    assert corrected(compare(job, measured, kinds)) == told
+    assert corrected(compare_measured(job, measured, kinds)) == told
 
 
 def test_a_communicator_that_is_none_of_the_jobs_is_an_error(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_communicator_that_is_none_of_the_jobs_is_an_error(tmp_path: Path) -> 
     write_run(tmp_path / "inside", run_of(alone, (replace(TOLD[0], group=Group.TP),)), "v4.3")
     measured = load_measured([tmp_path])
     with pytest.raises(InputError, match=r"8 ranks on 4 hosts, and no group of the job has"):
-        compare(job, measured, {})
-    assert corrected(compare(job, measured, {"0xworld0": "none"})) == TOLD
+        compare_measured(job, measured, {})
+    assert corrected(compare_measured(job, measured, {"0xworld0": "none"})) == TOLD
     others = load_measured([tmp_path / "inside"])
     with pytest.raises(InputError, match="no call of a collective of the job was measured"):
-        compare(job, others, {})
+        compare_measured(job, others, {})
 
 
 def record(**changes: Any) -> dict[str, Any]:

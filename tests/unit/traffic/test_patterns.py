@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.traffic import patterns
-from heddle_controller.traffic.patterns import Hops, Layout, channels
+from heddle_controller.traffic.patterns import Layout, RankPairs, channels
 from heddle_controller.traffic.trees import double_tree
 
 
-def _pairs(hops: Hops) -> set[tuple[int, int]]:
+def _pairs(hops: RankPairs) -> set[tuple[int, int]]:
     found = list(zip(hops[0].tolist(), hops[1].tolist(), strict=True))
     assert len(found) == len(set(found))
     return set(found)

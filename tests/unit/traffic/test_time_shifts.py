@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import Floats
-from heddle_controller.traffic.turns import SLACK, Cycle, turns_of
+from heddle_controller.traffic.turns import TURN_SLACK, Cycle, turns_of
 from tests.support.depth import fresh_seeds
 
 FINE = 200
@@ -23,9 +23,9 @@ def test_two_halves_take_turns() -> None:
     """Each sends while the other computes, at a pace little above the iteration."""
     turns = turns_of([_cycle("a", 2.0, 0.45), _cycle("b", 2.0, 0.45)])
     one, other = turns["a"], turns["b"]
-    assert one.pace_seconds == other.pace_seconds == pytest.approx(2 * (1 + SLACK))
+    assert one.pace_seconds == other.pace_seconds == pytest.approx(2 * (1 + TURN_SLACK))
     apart = (one.shift_seconds - other.shift_seconds) % one.pace_seconds
-    assert 0.9 * (1 + SLACK) <= apart <= one.pace_seconds - 0.9 * (1 + SLACK) + 1e-9
+    assert 0.9 * (1 + TURN_SLACK) <= apart <= one.pace_seconds - 0.9 * (1 + TURN_SLACK) + 1e-9
     assert one.saved == pytest.approx(other.saved, abs=0.01)
     assert one.saved > 0.1
 
@@ -61,7 +61,7 @@ def test_a_job_that_meets_two_others_keeps_both_turns() -> None:
     pace = turns["b"].pace_seconds
     for name in "ac":
         apart = (turns[name].shift_seconds - turns["b"].shift_seconds) % pace
-        assert 0.45 * (1 + SLACK) - 1e-9 <= apart <= pace - 0.45 * (1 + SLACK) + 1e-9
+        assert 0.45 * (1 + TURN_SLACK) - 1e-9 <= apart <= pace - 0.45 * (1 + TURN_SLACK) + 1e-9
 
 
 def test_what_a_job_that_went_leaves() -> None:
@@ -110,7 +110,7 @@ def test_drawn_turns_fit(seed: int) -> None:
     for one in cycles:
         if one.job in turns:
             turn = turns[one.job]
-            assert turn.pace_seconds >= one.seconds * (1 + SLACK) * (1 - 1e-9), seed
+            assert turn.pace_seconds >= one.seconds * (1 + TURN_SLACK) * (1 - 1e-9), seed
             assert 0 <= turn.shift_seconds <= turn.pace_seconds * (1 + 1e-9), seed
             assert 0 <= turn.saved + 1e-9 < 1, seed
             busy += one.used.mean(axis=1) * one.seconds / turn.pace_seconds

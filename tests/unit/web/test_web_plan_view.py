@@ -6,8 +6,8 @@ import numpy as np
 import orjson
 import pytest
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, NodeKind
+from heddle_controller.model.arrays import NONE, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Paths
 from heddle_controller.serve.rates import Rates

@@ -24,7 +24,7 @@ class Family(IntEnum):
         return 32 if self is Family.IPV4 else 128
 
 
-def packed(address: str) -> bytes | None:
+def packed_address(address: str) -> bytes | None:
     """An address as 16 bytes; None if it is none."""
     try:
         if ":" not in address:

@@ -40,7 +40,14 @@ import numpy as np
 import structlog
 
 from heddle_agent.fib.linux import nft, schema
-from heddle_agent.fib.linux.addresses import Family, family_of, of_kernel, packed, widened, written
+from heddle_agent.fib.linux.addresses import (
+    Family,
+    family_of,
+    of_kernel,
+    packed_address,
+    widened,
+    written,
+)
 from heddle_agent.fib.linux.detours import Detours
 from heddle_agent.fib.linux.elements import parse_map_elements, parse_plain_elements, plain
 from heddle_agent.fib.linux.entries import (
@@ -52,7 +59,7 @@ from heddle_agent.fib.linux.entries import (
     read_all,
     shapes_of,
 )
-from heddle_agent.fib.linux.hops import Cable, Hops, Port
+from heddle_agent.fib.linux.hops import Cable, Hops, OwnLink
 from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failure, open_socket
 from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
@@ -92,7 +99,7 @@ class LinuxFib:
     def __init__(
         self,
         switch: str,
-        cables: Mapping[Port, Cable],
+        cables: Mapping[OwnLink, Cable],
         *,
         table_size: int = 0,
         opener: Opener = open_socket,
@@ -108,7 +115,7 @@ class LinuxFib:
         self._hops = Hops(self._kernel.routes, self._kernel.urgent, cables)
         self._detours = Detours(self._kernel.routes)
         self._lost: frozenset[Link] = frozenset()
-        self._down: frozenset[Port] = frozenset()  # those of them that are this switch's
+        self._down: frozenset[OwnLink] = frozenset()  # those of them that are this switch's
         self._rules: set[schema.Shape] = set()
         self._generation = 0
         self._change = NO_CHANGE
@@ -163,7 +170,7 @@ class LinuxFib:
             self._hops.steer(self._down)
             self._flip(steering.choices, avoidances)
 
-    def detour(self, groups: Mapping[Group, Collection[Port]]) -> None:
+    def detour(self, groups: Mapping[Group, Collection[OwnLink]]) -> None:
         """Have groups on the underlay keep off these next hops, as ``detours`` says."""
         with logged_failure("no detours: what routing has not withdrawn yet may still be used"):
             self._detours.install(groups, self._entries, self._nics, self._hops)
@@ -171,12 +178,12 @@ class LinuxFib:
             self._ways.detour(groups, transaction)
             self._commit(transaction)
 
-    def avoid(self, hops: Collection[Port]) -> None:
+    def avoid(self, hops: Collection[OwnLink]) -> None:
         """Take routes over next hops away, even while another thread is in here."""
         with logged_failure("next hops not avoided before links and groups move"):
             self._hops.avoid(hops)
 
-    def plug(self, port: Port, cable: Cable) -> None:
+    def plug(self, port: OwnLink, cable: Cable) -> None:
         """A link is on another interface from now on; its route comes with the next ``steer``.
 
         May be called while another thread is in here.
@@ -233,7 +240,7 @@ class LinuxFib:
 
     def meter(self, sources: Collection[Nic]) -> None:
         """By their addresses; NICs without one are not metered. The kernel keeps them."""
-        wanted = frozenset(filter(None, (packed(nic.address) for nic in sources)))
+        wanted = frozenset(filter(None, (packed_address(nic.address) for nic in sources)))
         if wanted == self._metered:
             return
         transaction = Transaction()

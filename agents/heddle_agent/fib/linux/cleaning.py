@@ -27,7 +27,7 @@ class Removed(NamedTuple):
     """Interfaces that no longer ignore routes without carrier, as before us."""
 
 
-def clean(opener: Opener = open_socket) -> Removed:
+def clean_kernel(opener: Opener = open_socket) -> Removed:
     """Remove every trace of the linux backend from a network namespace.
 
     UnavailableError if this machine has none; KernelError if the kernel does not let us.
@@ -37,11 +37,11 @@ def clean(opener: Opener = open_socket) -> Removed:
         entries, changed = _table(kernel) if kernel.has_table() else (0, {})
         rules = list(rtnetlink.our_rules(kernel.routes))
         routes = list(rtnetlink.our_routes(kernel.routes))
-        present = rtnetlink.interfaces(kernel.routes)
+        present = rtnetlink.interfaces_by_name(kernel.routes)
         back = [number for number, name in changed.items() if _same(present.get(name), number)]
         _all(kernel.routes, [rtnetlink.change_rule(rule, add=False) for rule in rules])
         _all(kernel.routes, [rtnetlink.delete_route(place) for place in routes])
-        around = detours.clean(kernel.routes)
+        around = detours.remove_detours(kernel.routes)
         _all(kernel.routes, [rtnetlink.ignore_linkdown(number, on=False) for number in back])
     finally:
         kernel.close()

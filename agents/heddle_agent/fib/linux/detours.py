@@ -21,7 +21,7 @@ from typing import NamedTuple
 from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.addresses import Family, family_of, of_kernel, widened
 from heddle_agent.fib.linux.entries import Entries
-from heddle_agent.fib.linux.hops import Hops, Port
+from heddle_agent.fib.linux.hops import Hops, OwnLink
 from heddle_agent.fib.linux.netlink import (
     CREATE,
     REPLACE,
@@ -85,7 +85,7 @@ class Detours:
         return self._since is not None and self._clock() - self._since >= LASTING_SECONDS
 
     def install(
-        self, groups: Mapping[Group, Collection[Port]], entries: Entries, nics: Nics, hops: Hops
+        self, groups: Mapping[Group, Collection[OwnLink]], entries: Entries, nics: Nics, hops: Hops
     ) -> None:
         """Routes for groups, to all their destinations, that keep off some next hops; no others.
 
@@ -191,7 +191,7 @@ def _of_family(kernel: Netlink, family: Family) -> list[bytes]:
     return found
 
 
-def clean(kernel: Netlink) -> int:
+def remove_detours(kernel: Netlink) -> int:
     """Remove all detours; how many there were."""
     laid = _installed(kernel)
     ask(kernel, list(map(_delete, laid)))

@@ -71,7 +71,7 @@ def of_layout(layout: Layout, keys: Bytes) -> NDArray[np.bool_]:
     return found
 
 
-def packed(layout: Layout, keys: Bytes, values: Words | None = None) -> tuple[bytes, int]:
+def packed_elements(layout: Layout, keys: Bytes, values: Words | None = None) -> tuple[bytes, int]:
     """Elements of a map on the wire, and the bytes of one; without values, to delete them."""
     width = 4 * len(layout.words)
     parts = [nest(_KEY, attribute(1, bytes(width)))]

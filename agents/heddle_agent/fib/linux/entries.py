@@ -152,9 +152,13 @@ class Entries:
         new = _together(change.keys)
         values: Words = np.array(numbers, dtype=np.uint32)
         for layout, rows in _by_layout(gone):
-            transaction.elements(layout.name, *elements.packed(layout, gone[rows]), delete=True)
+            transaction.elements(
+                layout.name, *elements.packed_elements(layout, gone[rows]), delete=True
+            )
         for layout, rows in _by_layout(new):
-            transaction.elements(layout.name, *elements.packed(layout, new[rows], values[rows]))
+            transaction.elements(
+                layout.name, *elements.packed_elements(layout, new[rows], values[rows])
+            )
 
     def leaving(self, change: Change) -> list[int]:
         """The number of the group of each entry that a change removes or moves to another."""

@@ -24,14 +24,14 @@ from typing import TypeAlias
 import structlog
 
 from heddle_agent.fib.linux import marks, rtnetlink
-from heddle_agent.fib.linux.addresses import Family, family_of, packed
+from heddle_agent.fib.linux.addresses import Family, family_of, packed_address
 from heddle_agent.fib.linux.netlink import KernelError, Netlink
 from heddle_agent.fib.linux.rtnetlink import Interface, Place, Request
 from heddle_agent.fib.values import Group, NextHop
 
 _log = structlog.get_logger()
 
-Port: TypeAlias = tuple[str, str]
+OwnLink: TypeAlias = tuple[str, str]
 """A link of this switch: neighbour and link key."""
 
 
@@ -55,38 +55,38 @@ class UnresolvedError(Exception):
 class Hops:
     """The next hops of one switch."""
 
-    def __init__(self, kernel: Netlink, urgent: Netlink, cables: Mapping[Port, Cable]) -> None:
+    def __init__(self, kernel: Netlink, urgent: Netlink, cables: Mapping[OwnLink, Cable]) -> None:
         """``urgent`` is for whoever calls ``avoid``, ``kernel`` for all else."""
         self._kernel = kernel
         self._urgent = urgent
         self._lock = threading.Lock()  # what is below, except for what is replaced as a whole
         self._cables = dict(cables)
-        self._moved: set[Port] = set()  # links on another interface than their routes
-        self._known: dict[Port, NextHop] = {}
-        self.slots: dict[Port, int] = {}
+        self._moved: set[OwnLink] = set()  # links on another interface than their routes
+        self._known: dict[OwnLink, NextHop] = {}
+        self.slots: dict[OwnLink, int] = {}
         self._families: frozenset[Family] = frozenset()
         """Of entries: only these have routes and rules."""
         self._warned: set[tuple[str, Family]] = set()
         self.changed_interfaces: dict[int, str] = {}
         """Interfaces whose ignore_routes_with_linkdown we have set."""
-        self._down: frozenset[Port] = frozenset()
-        self._avoided: frozenset[Port] = frozenset()
+        self._down: frozenset[OwnLink] = frozenset()
+        self._avoided: frozenset[OwnLink] = frozenset()
         self.avoidances = 0
         """How often there was something to avoid: tells whether there has been since."""
         self._routes: dict[Place, tuple[int, bytes]] = {}  # interface and gateway
         self._routed: set[Place] = set()
         self._ruled: set[Place] = set()
 
-    def indexes(self) -> dict[Port, int]:
+    def indexes(self) -> dict[OwnLink, int]:
         """Indexes of the interfaces of all links, as far as they are there."""
-        present = rtnetlink.interfaces(self._kernel)
+        present = rtnetlink.interfaces_by_name(self._kernel)
         return {
             port: present[cable.interface].number
             for port, cable in self._cables.items()
             if cable.interface in present
         }
 
-    def slots_of(self, ports: Collection[Port]) -> frozenset[int]:
+    def slots_of(self, ports: Collection[OwnLink]) -> frozenset[int]:
         """The slots of some links, as far as they have one."""
         return frozenset(slot for port, slot in self.slots.items() if port in ports)
 
@@ -99,7 +99,7 @@ class Hops:
     def adopt(self, hops: Iterable[NextHop], families: Collection[Family]) -> None:
         """Know the next hops of entries found in the kernel; nothing changes before ``restore``."""
         self._families = frozenset(families)
-        present = rtnetlink.interfaces(self._kernel)
+        present = rtnetlink.interfaces_by_name(self._kernel)
         for hop in dict.fromkeys(hops):
             for why in self._learn(hop, present).values():
                 _log.warning("entries found that lead nowhere", why=why)
@@ -108,7 +108,7 @@ class Hops:
         """Have tables and rules for next hops; those that cannot be had, and why."""
         if not hops:
             return {}
-        present = rtnetlink.interfaces(self._kernel)
+        present = rtnetlink.interfaces_by_name(self._kernel)
         strange = {
             (hop, family): why for hop in hops for family, why in self._learn(hop, present).items()
         }
@@ -136,14 +136,14 @@ class Hops:
             if hop is not None and (hop, family) in lost
         }
 
-    def steer(self, down: Collection[Port]) -> None:
+    def steer(self, down: Collection[OwnLink]) -> None:
         """These links of the switch are held to be down: at once no route over them."""
         with self._lock:
             fresh = self.slots_of(frozenset(down) - self._down)
             self._down = frozenset(down) | self._down
             self._empty(self._kernel, fresh)
 
-    def avoid(self, ports: Collection[Port]) -> None:
+    def avoid(self, ports: Collection[OwnLink]) -> None:
         """At once no route over these either, whatever another thread is about to add."""
         with self._lock:
             fresh = self.slots_of(frozenset(ports) - self._avoided)
@@ -151,7 +151,7 @@ class Hops:
             self.avoidances += 1
             self._empty(self._urgent, fresh)
 
-    def restore(self, down: Collection[Port], avoidances: int) -> None:
+    def restore(self, down: Collection[OwnLink], avoidances: int) -> None:
         """All links but these are held to be up: routes over them again.
 
         ``avoidances`` is as many as there had been when the caller began: if there has been another
@@ -163,7 +163,7 @@ class Hops:
                 self._avoided = frozenset()
         self._establish()
 
-    def plug(self, port: Port, cable: Cable) -> None:
+    def plug(self, port: OwnLink, cable: Cable) -> None:
         """A link is on this interface from now on; routes follow when they are next restored."""
         with self._lock:
             self._cables[port] = cable
@@ -239,7 +239,7 @@ class Hops:
         hops = [self._known[port] for port in moved if port in self._known]
         if not hops:
             return
-        present = rtnetlink.interfaces(self._kernel)
+        present = rtnetlink.interfaces_by_name(self._kernel)
         for hop in hops:
             for why in self._learn(hop, present).values():
                 self._moved.add(hop.port)
@@ -319,10 +319,10 @@ class Hops:
 def _gateway(hop: NextHop, cable: Cable, interface: Interface, family: Family) -> bytes:
     """The address that packets of a family are sent to on the link."""
     if cable.gateway:
-        given = packed(cable.gateway)
+        given = packed_address(cable.gateway)
         if given is not None and family_of(given) is family:
             return given
-    told = packed(hop.address)
+    told = packed_address(hop.address)
     if told is not None and family_of(told) is not family:
         told = None
     if told is not None and interface.reaches(told):

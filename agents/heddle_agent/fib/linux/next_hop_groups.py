@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.elements import parse_plain_elements, plain
-from heddle_agent.fib.linux.hops import Port
+from heddle_agent.fib.linux.hops import OwnLink
 from heddle_agent.fib.linux.netlink import attributes
 from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.schema import WAYS
@@ -60,7 +60,7 @@ class NextHopGroups:
         self,
         notes: Mapping[int, str],
         datagrams: Iterable[bytes],
-        slots: Mapping[Port, int],
+        slots: Mapping[OwnLink, int],
         needed: Collection[int],
         transaction: Transaction,
     ) -> None:
@@ -100,7 +100,7 @@ class NextHopGroups:
     def add(
         self,
         groups: Sequence[Group],
-        slots: Mapping[Port, int],
+        slots: Mapping[OwnLink, int],
         diverted: Mapping[Group, Choice],
         transaction: Transaction,
     ) -> dict[int, str]:
@@ -118,7 +118,7 @@ class NextHopGroups:
     def stage(
         self,
         groups_before: Iterable[Staged],
-        slots: Mapping[Port, int],
+        slots: Mapping[OwnLink, int],
         diverted: Mapping[Group, Choice],
         transaction: Transaction,
     ) -> tuple[dict[Staged, int], dict[int, str]]:
@@ -241,7 +241,7 @@ class NextHopGroups:
     def _element(self, number: int) -> bytes:
         return plain(_NUMBER.pack(number), _NUMBER.pack(self._written[number]))
 
-    def _admit(self, number: int, group: Group, slots: Mapping[Port, int]) -> None:
+    def _admit(self, number: int, group: Group, slots: Mapping[OwnLink, int]) -> None:
         self.groups[number] = group
         self.numbers[group] = number
         self._shared[group].add(number)
@@ -276,7 +276,7 @@ def _read(note: str | None) -> Group | None:
         return None
 
 
-def _guessed(mark: int, ports: Mapping[int, Port]) -> Group:
+def _guessed(mark: int, ports: Mapping[int, OwnLink]) -> Group:
     """What a group without a note must be, by its mark: nothing forwards by a group unknown."""
     first, second = (ports.get(slot, ("unknown", str(slot))) for slot in marks.slots(mark))
     if not marks.slots(mark)[0]:

@@ -31,7 +31,7 @@ from heddle_agent.fib.linux.netlink import (
     text,
 )
 
-TABLE = "heddle"
+_TABLE = "heddle"
 
 _SUBSYSTEM = 10 << 8
 NEW_TABLE, DELETE_TABLE = _SUBSYSTEM | 0, _SUBSYSTEM | 2
@@ -98,7 +98,7 @@ class Transaction:
 
     def add(self, kind: int, *values: bytes, flags: int = CREATE) -> None:
         """One message about our table, whose name comes first in each."""
-        self._messages.append((kind, flags, b"".join((_FAMILY, text(1, TABLE), *values))))
+        self._messages.append((kind, flags, b"".join((_FAMILY, text(1, _TABLE), *values))))
         self._parts.append(None)
 
     def elements(self, name: str, packed: bytes, size: int, *, delete: bool = False) -> None:
@@ -121,7 +121,7 @@ class Transaction:
             self._list(name, b"".join(waiting), 0, 0, delete=delete)
 
     def _list(self, name: str, packed: bytes, first: int, size: int, *, delete: bool) -> None:
-        head = b"".join((_FAMILY, text(1, TABLE), text(2, name)))
+        head = b"".join((_FAMILY, text(1, _TABLE), text(2, name)))
         body = head + _LIST.pack(4 + len(packed), 3 | NESTED) + packed
         kind, flags = (DELETE_ELEMENTS, ECHO if size else 0) if delete else (NEW_ELEMENTS, CREATE)
         self._messages.append((kind, flags, body))
@@ -156,12 +156,12 @@ def open_nft(opener: Opener) -> Netlink:
 
 def ask_elements(kernel: Netlink, name: str) -> list[bytes]:
     """The datagrams of a dump of a set."""
-    return list(kernel.dump(GET_ELEMENTS, _FAMILY + text(1, TABLE) + text(2, name)))
+    return list(kernel.dump(GET_ELEMENTS, _FAMILY + text(1, _TABLE) + text(2, name)))
 
 
 def ask_sets(kernel: Netlink) -> list[Message]:
     """All sets of our table; none if there is no such table."""
-    from_kernel = kernel.dump(GET_SET, _FAMILY + text(1, TABLE))
+    from_kernel = kernel.dump(GET_SET, _FAMILY + text(1, _TABLE))
     return [message for data in from_kernel for message in messages(data)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
-from heddle_agent.fib.linux.addresses import Family, family_of, packed, written
+from heddle_agent.fib.linux.addresses import Family, family_of, packed_address, written
 from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.notes import NoteKind, Notes
 
@@ -23,7 +23,7 @@ class Nics:
         self.addresses, self._names, self._numbers = {}, {}, {}
         for number, note in notes.items():
             address, _, name = note.partition(" ")
-            read = packed(address)
+            read = packed_address(address)
             if read is not None and name:
                 self._put(name, read, number)
 
@@ -50,7 +50,7 @@ class Nics:
             address = told.get(name)
             if address is None and name in self.addresses:
                 continue
-            read = packed(address or "")
+            read = packed_address(address or "")
             if read is None:
                 strange[name] = _no_address(name, address)
             elif self.addresses.get(name) != read:

@@ -45,7 +45,7 @@ _SETTINGS = {Family.IPV4: (1, IGNORE_LINKDOWN - 1), Family.IPV6: (2, 39)}
 """Attribute of an interface's settings, and the place of that one among them, from 0."""
 
 
-Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+_Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 _VERSIONS = {Family.IPV4: 4, Family.IPV6: 6}
 
 
@@ -65,7 +65,7 @@ class Interface(NamedTuple):
     """As the administrator wants it; carrier is another matter."""
     ignores_linkdown: frozenset[Family]
     """Families whose routes over it are passed over while it has no carrier."""
-    networks: tuple[Network, ...]
+    networks: tuple[_Network, ...]
     """Its addresses."""
 
     def peer(self, family: Family) -> bytes | None:
@@ -99,14 +99,14 @@ class Rule(NamedTuple):
     mask: int
 
 
-def _few(network: Network) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _few(network: _Network) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     whole = network.network
     return list(whole.hosts()) if whole.num_addresses <= 4 else []  # noqa: PLR2004 - a /30
 
 
-def interfaces(kernel: Netlink) -> dict[str, Interface]:
+def interfaces_by_name(kernel: Netlink) -> dict[str, Interface]:
     """All interfaces by name."""
-    networks: dict[int, list[Network]] = {}
+    networks: dict[int, list[_Network]] = {}
     for body in _dumped(kernel, GET_ADDRESS, _ADDRESS.pack(0, 0, 0, 0, 0)):
         found = attributes(body[_ADDRESS.size :])
         family, bits, _, _, index = _ADDRESS.unpack_from(body)
@@ -117,7 +117,7 @@ def interfaces(kernel: Netlink) -> dict[str, Interface]:
     return {interface.name: interface for interface in read}
 
 
-def _interface(body: bytes, networks: dict[int, list[Network]]) -> Interface:
+def _interface(body: bytes, networks: dict[int, list[_Network]]) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(body)
     found = attributes(body[_LINK.size :])
     inner = attributes(found.get(_AF_SPEC, b""))

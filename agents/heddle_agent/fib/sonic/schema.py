@@ -15,17 +15,17 @@ from heddle_agent.fib.values import Choice, Group, Match
 
 APPL_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 2, 4, 6
 """Numbers of the databases."""
-TABLE = "HEDDLE"
-TYPE_KEY = f"ACL_TABLE_TYPE|{TABLE}"
+_TABLE = "HEDDLE"
+TYPE_KEY = f"ACL_TABLE_TYPE|{_TABLE}"
 TYPE = {
     "MATCHES@": "SRC_IP,DST_IP,IP_PROTOCOL,SRC_IPV6,DST_IPV6,NEXT_HEADER,L4_SRC_PORT,L4_DST_PORT",
     "ACTIONS@": "PACKET_ACTION,REDIRECT_ACTION",
     "BIND_POINTS@": "PORT,PORTCHANNEL",
 }
-TABLE_KEY = f"ACL_TABLE|{TABLE}"
-RULES = f"ACL_RULE|{TABLE}|"
+TABLE_KEY = f"ACL_TABLE|{_TABLE}"
+RULES = f"ACL_RULE|{_TABLE}|"
 """CONFIG_DB; a name follows."""
-STATUS = f"ACL_RULE_TABLE|{TABLE}|"
+STATUS = f"ACL_RULE_TABLE|{_TABLE}|"
 """STATE_DB; likewise. Its field ``status`` is Active, Inactive or Pending creation."""
 ACTIVE, INACTIVE = "Active", "Inactive"
 CAPABILITY_KEY = "ACL_STAGE_CAPABILITY_TABLE|INGRESS"
@@ -70,7 +70,7 @@ def channel_of(interface: str) -> str:
 
 def table_fields(ports: str) -> dict[str, str]:
     """The table, bound to some ports; to none, no packet is matched."""
-    return {"type": TABLE, "policy_desc": "Heddle", "stage": "ingress", "ports@": ports}
+    return {"type": _TABLE, "policy_desc": "Heddle", "stage": "ingress", "ports@": ports}
 
 
 def match_fields(match: Match, addresses: Mapping[str, str]) -> dict[str, str]:

@@ -62,14 +62,14 @@ def allocation(environment: Mapping[str, str], component: int | None = None) -> 
     count = environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT")
     return Allocation(
         number,
-        job_name(environment, number),
+        slurm_job_name(environment, number),
         int(count) if count and _NUMBER.fullmatch(count) else 0,
         hosts,
         _tasks(environment.get(f"SLURM_TASKS_PER_NODE{end}", ""), len(hosts)),
     )
 
 
-def job_name(environment: Mapping[str, str], number: str) -> str:
+def slurm_job_name(environment: Mapping[str, str], number: str) -> str:
     """What the controller calls a job of Slurm."""
     return f"{environment.get('SLURM_CLUSTER_NAME') or 'slurm'}-{number}"
 

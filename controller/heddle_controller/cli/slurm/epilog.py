@@ -9,7 +9,7 @@ import click
 
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.options import with_server
-from heddle_controller.cli.slurm.allocation import job_name
+from heddle_controller.cli.slurm.allocation import slurm_job_name
 from heddle_controller.cli.slurm.folder import JobsFolder
 from heddle_controller.cli.slurm.handover import (
     Patience,
@@ -32,7 +32,7 @@ def epilog(client: Terms, directory: Path, patience: Patience) -> None:
     prolog or epilog that reaches one ends the job. It never fails.
     """
     jobs = JobsFolder(directory)
-    name = job_name(os.environ, os.environ.get("SLURM_JOB_ID", ""))
+    name = slurm_job_name(os.environ, os.environ.get("SLURM_JOB_ID", ""))
     if not jobs.knows(name):
         return
     jobs.owe(name)

@@ -22,7 +22,7 @@ from heddle_controller.cli.output import echo
 from heddle_controller.cli.slurm.folder import JobsFolder
 from heddle_controller.model.errors import InputError
 
-Command = Callable[..., Any]
+_Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Patience:
         return max(0.05, self.begun + self.wait - time.monotonic())
 
 
-def handover_options(command: Command) -> Command:
+def handover_options(command: _Command) -> _Command:
     """Options of both."""
 
     @click.option(
@@ -75,7 +75,7 @@ def handover_options(command: Command) -> Command:
     return run
 
 
-def never_failing(command: Command) -> Command:
+def never_failing(command: _Command) -> _Command:
     """A command that tells what it fails of, and succeeds."""
 
     @wraps(command)

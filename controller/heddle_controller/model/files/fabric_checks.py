@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from heddle.names import link_name
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.errors import Problem
-from heddle_controller.model.fabric import NONE, Bools, Forwarding, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import Forwarding, NodeKind, Structure
 
-NAMES_TOLD = 3
+_NAMES_TOLD = 3
 
 
 def graph_problems(structure: Structure) -> list[Problem]:
@@ -129,8 +130,8 @@ def _cut_off(structure: Structure, nics: list[int], part: Ints, count: int) -> P
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_TOLD
-    return ", ".join(names[:NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _NAMES_TOLD
+    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(count: int, what: str) -> str:

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, refuse
 from heddle_controller.model.fabric import (
-    NONE,
     NUMBERS,
     Fabric,
     Forwarding,
-    Ints,
     LinkKey,
     Links,
     NodeKind,
@@ -34,7 +32,7 @@ from heddle_controller.model.files.fabric_checks import graph_problems
 from heddle_controller.model.files.records import Records, short
 from heddle_controller.model.limits import MAX_TITLE, too_long
 
-CEILING = 64 * MEBIBYTE
+MOST_BYTES_OF_FABRIC = 64 * MEBIBYTE
 """A fabric of 24,576 NICs takes some 8 MB."""
 
 _KINDS = {kind.name.lower(): int(kind) for kind in NodeKind}
@@ -48,7 +46,7 @@ def load_fabric_file(path: Path) -> Fabric:
     Raises:
         InputError: the file cannot be read, is not JSON, or is no sound fabric.
     """
-    return parse_fabric(read_json(path, CEILING), str(path))
+    return parse_fabric(read_json(path, MOST_BYTES_OF_FABRIC), str(path))
 
 
 def save_fabric_file(fabric: Fabric, path: Path) -> None:

@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from heddle.text import number
-from heddle_controller.model.demand import MAX_PROBLEMS, Demands, Transfers
-from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.demand import Demands, Transfers
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.rates import CURE, sensible
 
-CEILING = 1024 * MEBIBYTE
+_CEILING = 1024 * MEBIBYTE
 """A million flows take some 50 MB."""
 LONGEST_LINE = 1 << 16
 """Characters; what has no line end in so many is no CSV."""
@@ -38,7 +38,7 @@ MOST_QPS = 1 << 14
 """As many as a pair of NICs has source ports."""
 _OF_NUMBERS = dict.fromkeys(map(ord, "0123456789+-.eE "))
 """What numbers are written with; of these alone Python's own reading, which is fast, is ours."""
-MOST_BYTES = 1e15
+_MOST_BYTES = 1e15
 LATEST_START = 86_400.0
 """Seconds; a day. Times far beyond it would blur the microseconds that messages take."""
 LONGEST_COUNT = 9
@@ -71,7 +71,7 @@ def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Tran
     Raises:
         InputError: as ``load_demands``.
     """
-    with open_content(path, CEILING) as content:
+    with open_content(path, _CEILING) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
         try:
             return _read(_chunks(_lines(text, path), path), path, qps)
@@ -88,8 +88,8 @@ def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
         if len(line) >= LONGEST_LINE:
             reason = f"the line is longer than {LONGEST_LINE} characters; is it the right file?"
             raise refuse(str(path), f"line {line_number}", reason)
-        if size > CEILING:
-            reason = f"the ceiling of {CEILING / MEBIBYTE:g} MiB is passed; split the file"
+        if size > _CEILING:
+            reason = f"the ceiling of {_CEILING / MEBIBYTE:g} MiB is passed; split the file"
             raise refuse(str(path), f"line {line_number}", reason)
         if not line:
             return
@@ -238,8 +238,8 @@ def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
 
 def _transfers(chunk: _Chunk, problems: list[Problem]) -> Transfers:
     size = _numbers_or(chunk, "bytes", np.inf)
-    bad = ~((size > 0) & (size <= MOST_BYTES) | np.isposinf(size) & ~_told(chunk, "bytes"))
-    cure = f"give a number above 0 and at most {MOST_BYTES:g}, or leave it empty"
+    bad = ~((size > 0) & (size <= _MOST_BYTES) | np.isposinf(size) & ~_told(chunk, "bytes"))
+    cure = f"give a number above 0 and at most {_MOST_BYTES:g}, or leave it empty"
     _tell(chunk, problems, bad, "bytes", cure)
     start = _numbers_or(chunk, "start_s", 0.0)
     bad = ~((start >= 0) & (start <= LATEST_START))

@@ -20,7 +20,7 @@ from heddle_controller.model.files.plan_records import (
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 
-CEILING = 4096 * MEBIBYTE
+_CEILING = 4096 * MEBIBYTE
 """A million routes over five hops with their backups take some 500 MB."""
 
 
@@ -57,4 +57,4 @@ def load_plan(path: Path, fabric: Fabric, flows: Flows) -> Plan:
     Raises:
         InputError: the file cannot be read, is not JSON, or is no plan of the fabric.
     """
-    return parse_plan(read_json(path, CEILING), fabric, flows, str(path))
+    return parse_plan(read_json(path, _CEILING), fabric, flows, str(path))

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from heddle.names import link_name
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Structure
-from heddle_controller.model.files.plan_records import Record
+from heddle_controller.model.fabric import Fabric, State, Structure
+from heddle_controller.model.files.plan_records import JsonObject
 from heddle_controller.model.files.records import LARGEST, short
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
@@ -34,7 +35,7 @@ from heddle_controller.model.plan import (
 
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
-CHANGED = "its ends or its QPs are not those of its route in the previous plan"
+ROUTE_CHANGED = "its ends or its QPs are not those of its route in the previous plan"
 
 
 def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> Plan:
@@ -60,7 +61,7 @@ def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> P
     known[paths.flow] = True
     reasons = _reasons(document.get("unrouted"), origin)
     unrouted = {
-        row: CHANGED if known[row] else reasons.get(flows.ids[row], NEW)
+        row: ROUTE_CHANGED if known[row] else reasons.get(flows.ids[row], NEW)
         for row in np.flatnonzero(~fits).tolist()
     }
     return Plan(
@@ -80,8 +81,8 @@ class _Routes:
     names: list[str]
     """Flow id of each way, for messages."""
     flow: list[int]
-    ways: list[Record]
-    backups: list[Record]
+    ways: list[JsonObject]
+    backups: list[JsonObject]
 
     @classmethod
     def of(cls, routes: Sequence[object], flows: Flows, origin: str) -> _Routes:
@@ -100,7 +101,7 @@ class _Routes:
                 found.add(rows[name], name, route, origin)
         return found
 
-    def add(self, row: int, name: str, route: Record, origin: str) -> None:
+    def add(self, row: int, name: str, route: JsonObject, origin: str) -> None:
         """The ways of one route, and as many backups."""
         ways, backups = route.get("paths"), route.get("backups") or []
         if not isinstance(ways, list) or not ways or not isinstance(backups, list):
@@ -114,10 +115,10 @@ class _Routes:
         self.backups.extend(backups or [_NOWHERE] * len(ways))
 
 
-_NOWHERE: Record = {"nodes": [], "keys": []}
+_NOWHERE: JsonObject = {"nodes": [], "keys": []}
 
 
-def _paths(routes: _Routes, records: list[Record], structure: Structure, origin: str) -> Paths:
+def _paths(routes: _Routes, records: list[JsonObject], structure: Structure, origin: str) -> Paths:
     """Paths of records that stand in parallel to the ways of the routes."""
     for name, record in zip(routes.names, records, strict=True):
         if not _is_way(record):
@@ -152,7 +153,7 @@ def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
 
 
 def _arcs(
-    routes: _Routes, records: list[Record], hops: Ints, structure: Structure, origin: str
+    routes: _Routes, records: list[JsonObject], hops: Ints, structure: Structure, origin: str
 ) -> Ints:
     """Arcs of all paths, from ids and keys."""
     names = [*chain.from_iterable(record["nodes"] for record in records)]

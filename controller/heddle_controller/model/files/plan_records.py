@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, Ints, State
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Certificate, Paths, Plan
 
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def certificate_record(certificate: Certificate) -> Record:
+def certificate_record(certificate: Certificate) -> JsonObject:
     """A certificate as in plan.json; ``after_loss`` and ``turns`` where they were worked out."""
     after_loss = {
         one.kind: {
@@ -44,11 +44,11 @@ def certificate_record(certificate: Certificate) -> Record:
     return record
 
 
-def state_records(fabric: Fabric) -> list[Record]:
+def state_records(fabric: Fabric) -> list[JsonObject]:
     """Nodes and links that are not up, as fabric.json names them."""
     structure = fabric.structure
     ids, links = structure.nodes.ids, structure.links
-    nodes: list[Record] = [
+    nodes: list[JsonObject] = [
         {"node": ids[row], "state": _name(fabric.node_state[row])}
         for row in np.flatnonzero(fabric.node_state != State.UP).tolist()
     ]
@@ -67,7 +67,7 @@ def _name(state: int) -> str:
     return State(state).name.lower()
 
 
-def unrouted_records(plan: Plan) -> list[Record]:
+def unrouted_records(plan: Plan) -> list[JsonObject]:
     """Flows without a path, each with the reason."""
     return [
         {"flow": plan.flows.ids[row], "reason": reason}
@@ -75,7 +75,7 @@ def unrouted_records(plan: Plan) -> list[Record]:
     ]
 
 
-def route_records(plan: Plan) -> list[Record]:
+def route_records(plan: Plan) -> list[JsonObject]:
     """Routes of all flows that have one, in order of flows.
 
     A path without a backup has one of no nodes; if no path of a flow has one, the
@@ -96,7 +96,7 @@ def route_records(plan: Plan) -> list[Record]:
                 record["ports"] = spare[bounds[p] : bounds[p + 1]]
     rows, begins = np.unique(paths.flow, return_index=True)
     ends = np.append(begins, len(paths))[1:].tolist()
-    routes: list[Record] = []
+    routes: list[JsonObject] = []
     for flow, start, end in zip(rows.tolist(), begins.tolist(), ends, strict=True):
         own = range(start, end)
         ways = [
@@ -113,14 +113,14 @@ def route_records(plan: Plan) -> list[Record]:
     return routes
 
 
-def _hop_records(plan: Plan, paths: Paths) -> list[Record]:
+def _hop_records(plan: Plan, paths: Paths) -> list[JsonObject]:
     """Nodes and keys of each path."""
     structure = plan.fabric.structure
     ids, keys = structure.nodes.ids, structure.links.key
     names = [ids[row] for row in _node_rows(structure.tail, structure.head, paths).tolist()]
     ways = [keys[link] for link in (paths.arcs >> 1).tolist()]
     bounds = paths.first.tolist()
-    records: list[Record] = []
+    records: list[JsonObject] = []
     before = 0  # paths with arcs so far: each has one node more than arcs
     for low, high in pairwise(bounds):
         if low == high:

@@ -25,16 +25,15 @@ from typing import Any
 import numpy as np
 import orjson
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, Structure
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
+from heddle_controller.model.fabric import Fabric, NodeKind, Structure
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
 from heddle_controller.model.files.plan_parse import arcs_between
 from heddle_controller.model.files.records import short
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered
 
-CEILING = 4096 * MEBIBYTE
+_CEILING = 4096 * MEBIBYTE
 HIGHEST = 65535
 _LEARNED = {one.name.lower(): int(one) for one in Learned}
 _FORM = "give a list of objects with nodes, keys and ports"
@@ -46,7 +45,7 @@ def load_port_paths(path: Path, fabric: Fabric) -> PortPaths:
     Raises:
         InputError: the file cannot be read, is not JSON, or names what the fabric does not have.
     """
-    return parse_port_paths(read_json(path, CEILING), fabric, str(path))
+    return parse_port_paths(read_json(path, _CEILING), fabric, str(path))
 
 
 def save_port_paths(known: PortPaths, fabric: Fabric, path: Path) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.limits import MAX_NAME, too_long
 from heddle_controller.model.rates import CURE, sensible
 

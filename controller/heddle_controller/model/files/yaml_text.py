@@ -24,7 +24,7 @@ from heddle.text import integer, number
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 
-CEILING = 16 * MEBIBYTE
+_CEILING = 16 * MEBIBYTE
 MAX_DEPTH = 32
 MAX_EVENTS = 1_000_000
 """Records, keys and values, aliases written out; 100 jobs on 4,096 hosts each have some 400,000."""
@@ -82,10 +82,10 @@ def load_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
         InputError: the file cannot be read, is empty, too large, too deep or no YAML;
             with the line where one is to blame.
     """
-    with open_content(path, CEILING) as file:
-        content = file.read(CEILING + 1)
-    if len(content) > CEILING:
-        reason = f"the file is larger than {CEILING // MEBIBYTE} MiB; is it the right file?"
+    with open_content(path, _CEILING) as file:
+        content = file.read(_CEILING + 1)
+    if len(content) > _CEILING:
+        reason = f"the file is larger than {_CEILING // MEBIBYTE} MiB; is it the right file?"
         raise refuse(str(path), "", reason)
     try:
         _count(content, path)

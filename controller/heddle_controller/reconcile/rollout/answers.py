@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import FailureReason, OperationFailure

@@ -11,14 +11,14 @@ from heddle_controller.model.fabric import Structure
 from heddle_controller.model.program import Edit, no_entries
 from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
-from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, joined
+from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, joined_entries
 from heddle_controller.reconcile.rollout.ledger import Ledger, begin, nothing_known
 from heddle_controller.reconcile.rollout.order import pair_codes, rows_between
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.translate import translated
 from heddle_controller.state.records import Committed
 
-FEW = 1024
+_FEW = 1024
 """Entries that are compared at once."""
 
 
@@ -113,7 +113,7 @@ def is_small_step(ledger: Ledger, committed: Committed, under_way: Sequence[Step
     edit = known_edit(ledger.target, committed.program.entries)
     if edit is None or under_way:
         return False
-    return len(ledger.desired) + len(edit.gone) + len(edit.came) <= FEW
+    return len(ledger.desired) + len(edit.gone) + len(edit.came) <= _FEW
 
 
 def _of_some(ledger: Ledger, committed: Committed, edit: Edit) -> Ledger:
@@ -129,7 +129,7 @@ def _of_some(ledger: Ledger, committed: Committed, edit: Edit) -> Ledger:
         plan,
         committed.generation,
         wanted.take(rows_between(wanted, pairs, nodes)),
-        joined([held, ledger.unspoken(pairs.keys)]),
+        joined_entries([held, ledger.unspoken(pairs.keys)]),
         ledger.knowledge,
         known_detours=ledger.detours(),
         target=wanted,

@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import COLUMNS, Entries, no_entries
 from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import match_codes, partners
 
-__all__ = ["Groups", "appended", "cut", "dead", "distinct", "joined", "partners", "with_stage"]
+__all__ = [
+    "Groups",
+    "appended",
+    "cut",
+    "dead",
+    "distinct",
+    "joined_entries",
+    "partners",
+    "with_stage",
+]
 
 _NONE = no_entries()
 
@@ -34,7 +44,7 @@ def appended(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def joined(parts: Sequence[Entries]) -> Entries:
+def joined_entries(parts: Sequence[Entries]) -> Entries:
     """All entries of several sets, sorted by switch and match."""
     together = appended(parts)
     (codes,) = match_codes([together])

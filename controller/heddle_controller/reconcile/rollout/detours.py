@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.model.underlay import underlay

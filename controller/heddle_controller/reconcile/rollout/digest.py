@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, partners

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.diff import difference
@@ -23,7 +24,7 @@ from heddle_controller.reconcile.rollout.columns import (
     Groups,
     appended,
     distinct,
-    joined,
+    joined_entries,
     partners,
     with_stage,
 )
@@ -145,10 +146,10 @@ class Ledger:
         height = _rising(self, height) if left else height
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         if not other.any():
-            return joined([wanted])
+            return joined_entries([wanted])
         old = with_stage(self.old, self.old_height)
         plain, guarded = np.flatnonzero(other & ~self.guarded), np.flatnonzero(other & self.guarded)
-        return joined(
+        return joined_entries(
             [wanted, old.take(plain), self.ways.guarded(old.take(guarded), self.old_pair[guarded])]
         )
 

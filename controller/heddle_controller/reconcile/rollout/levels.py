@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import Underlay, underlay
 from heddle_controller.reconcile.rollout.columns import Groups, dead, distinct

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.program import ANY_PORT
 from heddle_controller.reconcile.rollout.columns import Groups, dead, distinct
 from heddle_controller.reconcile.rollout.detours import detours

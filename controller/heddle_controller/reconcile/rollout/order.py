@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.rollout.columns import Groups, distinct

@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, Structure
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.rollout.pushes import PendingPush
 from heddle_controller.reconcile.rollout.steps import Switches
 from heddle_controller.reconcile.southbound import AgentSession

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.order import flows_between
 from heddle_controller.reconcile.rollout.steps import Agenda

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints, Structure
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.rollout.columns import (
     Groups,
@@ -333,11 +333,11 @@ def _left(ledger: Ledger) -> Ints:
     return (unmade + unbroken).astype(np.int64)
 
 
-Part = tuple[int, Ints, Ints, Ints, Ints]
+_Part = tuple[int, Ints, Ints, Ints, Ints]
 """A switch, and its rows as in ``Step``."""
 
 
-def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
+def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[_Part]:
     """The rows of an agenda, by ready switch."""
     columns = []
     kinds = (due.sets, due.adds_risk, due.deletes, due.withdraws)
@@ -353,7 +353,7 @@ def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
     yield from zip(switches.tolist(), *split, strict=True)
 
 
-def _step(ledger: Ledger, part: Part, left: Ints) -> Step:
+def _step(ledger: Ledger, part: _Part, left: Ints) -> Step:
     switch, sets, adds_risk, deletes, withdraws = part
     gone = int(np.count_nonzero(ledger.partner[deletes] == NONE))
     whole = not len(withdraws) and int(left[switch]) == len(sets) + gone

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints, Structure
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Structure
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.columns import joined
+from heddle_controller.reconcile.rollout.columns import joined_entries
 from heddle_controller.reconcile.rollout.ledger import Knowledge, nothing_known
 
 _LOST = np.iinfo(np.int64).min
@@ -44,7 +45,7 @@ def translated(
         risk_links=_links(arc, kept.risk_links),
     )
     nameless = node[held.switch[here & ~named]]
-    return joined([carried]), _carried(knowledge, node, nameless, len(new.nodes.ids))
+    return joined_entries([carried]), _carried(knowledge, node, nameless, len(new.nodes.ids))
 
 
 def _carried(knowledge: Knowledge, node: Ints, nameless: Ints, nodes: int) -> Knowledge:

@@ -17,7 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.reconcile.unannounced import PairRates
@@ -28,17 +29,17 @@ from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.state.errors import PortError
 
 BITS_PER_GIGABIT = 1e9
-TOGETHER = 256
+_TOGETHER = 256
 """Reports that are reckoned before what they say is published, at most."""
-ENTRIES = 4096
+_ENTRIES = 4096
 """Entries of reports that are reckoned in one turn of the event loop. A report that has more by
 itself is reckoned in a thread."""
 
-PACE = 0.05
+_PACE = 0.05
 """Seconds for which reports are awaited that can be reckoned together: numpy takes as long for one
 as for dozens."""
 
-Switch = tuple[str, str]
+_Switch = tuple[str, str]
 """Fabric and switch."""
 Report = tuple[AgentSession, Counters]
 
@@ -86,9 +87,9 @@ class CounterBook:
         self._observations = observations
         self._rates = rates
         self._meter = meter
-        self._waiting: dict[Switch, Report] = {}
-        self._last: dict[Switch, CounterReading] = {}
-        self._gone: set[Switch] = set()
+        self._waiting: dict[_Switch, Report] = {}
+        self._last: dict[_Switch, CounterReading] = {}
+        self._gone: set[_Switch] = set()
         """Forgotten since the reports that are being reckoned came."""
         self._work: asyncio.Task[None] | None = None
 
@@ -105,8 +106,8 @@ class CounterBook:
 
     async def _reckon(self) -> None:
         while self._waiting:
-            if len(self._waiting) < TOGETHER:
-                await asyncio.sleep(PACE)
+            if len(self._waiting) < _TOGETHER:
+                await asyncio.sleep(_PACE)
             if not self._waiting:  # their agents are gone
                 return
             fabric = next(iter(self._waiting))[0]
@@ -118,8 +119,8 @@ class CounterBook:
     def _next(self, fabric: str) -> list[Report]:
         """Reports to reckon together: as many as a turn can take, and one at least."""
         mine: list[Report] = []
-        room = ENTRIES
-        for switch in [switch for switch in self._waiting if switch[0] == fabric][:TOGETHER]:
+        room = _ENTRIES
+        for switch in [switch for switch in self._waiting if switch[0] == fabric][:_TOGETHER]:
             room -= len(self._waiting[switch][1].source)
             if mine and room < 0:
                 break
@@ -132,7 +133,7 @@ class CounterBook:
         if index is None:
             return
         before = [self._last.get((fabric, about.switch)) for about, _ in reports]
-        if sum(len(counters.source) for _, counters in reports) > ENTRIES:
+        if sum(len(counters.source) for _, counters in reports) > _ENTRIES:
             made = await asyncio.to_thread(_compared, index, reports, before)
         else:
             made = _compared(index, reports, before)

@@ -16,7 +16,7 @@ from heddle_controller.serve.codec.entries import Encoded, encoded
 
 LARGE_PUSH = 4096
 """Operations from which a push is encoded in a thread, not to hold up the other streams."""
-TOGETHER = 4096
+_TOGETHER = 4096
 """Operations after which the rest of those that wait are left for the next turn."""
 MOST_PUSHES = 256
 """Likewise pushes: most have no operations."""
@@ -57,7 +57,7 @@ class Encoder:
 
     def _others(self, first: EncodingJob) -> list[EncodingJob]:
         """Those to be encoded with one; they wait no more."""
-        structure, room = first.push.fabric.structure, TOGETHER - first.push.operation_count
+        structure, room = first.push.fabric.structure, _TOGETHER - first.push.operation_count
         others: list[EncodingJob] = []
         while self._queue and room > 0 and len(others) < MOST_PUSHES:
             each = self._queue[0]

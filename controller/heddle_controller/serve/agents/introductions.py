@@ -40,7 +40,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 SETTLE_SECONDS = 0.1
 """Agents that come within so long of one another are told of together."""
-LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
 """How often fabrics and keys are looked at."""
 SECRET_BYTES = 32
 
@@ -167,7 +167,7 @@ class Introductions:
         """Follow fabrics that are put anew, and the time, until cancelled."""
         known: dict[str, bytes] = {}
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
             for fabric, agents in list(self._fabrics.items()):
                 try:
                     structure = (await self._store.get_fabric(fabric)).fabric.structure

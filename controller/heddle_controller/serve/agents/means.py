@@ -17,15 +17,15 @@ log = structlog.stdlib.get_logger(__name__)
 
 SPARE = 64
 """Links, and entries, that an agent may know of and the fabric may not (yet, or any more)."""
-ENTRIES = 1 << 18
+_ENTRIES = 1 << 18
 """Entries of a switch whose table knows no limit."""
 PAIRS = 1024
 """Pairs of NICs without an entry that an agent tells of at most; see CounterReport."""
-LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 """Least time between two looks at the fabric for links that are not known."""
 SHARE, BURST = 0.1, 0.5
 """Part of the event loop's time that one agent may take for long, and seconds of it at once."""
-EACH = 0.0002
+_EACH = 0.0002
 """Seconds that a message takes which cannot be seen here: to be read and parsed."""
 
 
@@ -33,7 +33,7 @@ class TooMuch(Exception):  # noqa: N818 - it tells of an agent; nothing failed
     """An agent says more than its switch can have."""
 
 
-def links_of(structure: Structure, switch: str) -> frozenset[Ends]:
+def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
     """The links that end at a switch."""
     row = structure.index.get(switch)
     if row is None:
@@ -53,9 +53,9 @@ class Means:
     def __init__(self, about: AgentSession, structure: Structure, store: FabricStore) -> None:
         self._about = about
         self._store = store
-        self._links = links_of(structure, about.switch)
-        self._entries = (about.table_size or ENTRIES) + SPARE
-        self._looked = -LOOK_SECONDS
+        self._links = _links_of(structure, about.switch)
+        self._entries = (about.table_size or _ENTRIES) + SPARE
+        self._looked = -_LOOK_SECONDS
 
     async def links(self, report: pb.LinkStateReport) -> pb.LinkStateReport:
         """What is said of links that the fabric has and that end at the switch, each once.
@@ -86,11 +86,11 @@ class Means:
     async def _look(self) -> None:
         """The fabric may have got links since."""
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
+        if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
         structure = (await self._store.get_fabric(self._about.fabric)).fabric.structure
-        self._links = links_of(structure, self._about.switch)
+        self._links = _links_of(structure, self._about.switch)
 
     def counters(self, report: pb.CounterReport) -> None:
         """Nothing.
@@ -121,6 +121,6 @@ class Pace:
     def rest(self, spent: float) -> float:
         """Seconds until the next message is read, after one that took so many of work."""
         now = self._now()
-        self._owed = max(0.0, self._owed - SHARE * (now - self._at)) + spent + EACH
+        self._owed = max(0.0, self._owed - SHARE * (now - self._at)) + spent + _EACH
         self._at = now
         return max(0.0, self._owed - BURST) / SHARE

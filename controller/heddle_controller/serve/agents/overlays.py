@@ -24,7 +24,7 @@ from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import Overlay
 
-LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 2.0
 """How often the flag is read where no notice of a change came."""
 
 log = structlog.stdlib.get_logger(__name__)
@@ -179,7 +179,7 @@ class OverlayBook:
         """When we begin to lead, and now and then: the store may have been away."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(_LOOK_SECONDS):
                     await self._led.wait()
             self._led.clear()
             for fabric in [name for name, one in self._fabrics.items() if one.sessions]:

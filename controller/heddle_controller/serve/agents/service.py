@@ -42,7 +42,7 @@ from heddle_controller.state.records import FabricRecord
 
 log = structlog.stdlib.get_logger(__name__)
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 Messages = AsyncIterator[pb.AgentMessage]
 
 
@@ -93,7 +93,7 @@ class AgentService(AgentServiceServicer):
 
     @override
     async def Session(  # type: ignore[override]  # its stub knows generators only
-        self, request_iterator: Messages, context: Context
+        self, request_iterator: Messages, context: _Context
     ) -> None:
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())

@@ -25,7 +25,7 @@ FAULTS = 5.0
 SESSIONS, SESSIONS_A_SECOND = 200.0, 2.0
 """Sessions that a switch may begin at once, and as time goes by."""
 
-Switch = tuple[str, str]
+_Switch = tuple[str, str]
 """Fabric and switch."""
 
 
@@ -46,9 +46,9 @@ class Tally:
     def __init__(self, most: float, a_second: float) -> None:
         self._most = most
         self._a_second = a_second
-        self._used: dict[Switch, tuple[float, float]] = {}
+        self._used: dict[_Switch, tuple[float, float]] = {}
 
-    def take(self, switch: Switch, now: float) -> bool:
+    def take(self, switch: _Switch, now: float) -> bool:
         """Take one; whether there was one left."""
         used, at = self._used.get(switch, (0.0, now))
         used = max(0.0, used - (now - at) * self._a_second) + 1.0
@@ -61,7 +61,7 @@ class SetAside:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
-        self._cases: dict[Switch, Case] = {}
+        self._cases: dict[_Switch, Case] = {}
         self._faults = Tally(FAULTS, 1.0 / FIRST)
         self._begun = Tally(SESSIONS, SESSIONS_A_SECOND)
 

@@ -8,8 +8,9 @@ from ipaddress import ip_address
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Bools, Ints, State
+from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     Capability,
@@ -28,11 +29,11 @@ from heddle_controller.serve.codec.fabric import link_name_from_pb
 from heddle_controller.serve.codec.listing import entries_from_pb
 
 SOURCE = "agent"
-LARGEST = 2**63 - 1
+_LARGEST = 2**63 - 1
 MAX_TEXT = 256
 """Characters kept of what an agent says in words."""
 MAX_CAPABILITIES, MAX_DIGEST = 64, 32
-MAX_TOLD = 1 << 16
+_MAX_TOLD = 1 << 16
 """Entries told in one answer; see TableState in agent.proto."""
 
 
@@ -42,7 +43,7 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
     Raises:
         InputError: malformed fabric, or no switch or instance id.
     """
-    fabric = names.parse_fabric(parameters.fabric, "session_parameters.fabric")
+    fabric = names.parse_fabric_name(parameters.fabric, "session_parameters.fabric")
     for name in ("switch", "instance_id"):
         if not 0 < len(getattr(parameters, name)) <= MAX_TEXT:
             reason = f"give 1 to {MAX_TEXT} characters"
@@ -94,7 +95,7 @@ def check_number(value: int, field: str) -> None:
     Raises:
         InputError: when it takes more than 63 bits, which no store keeps.
     """
-    if value > LARGEST:
+    if value > _LARGEST:
         raise refuse(SOURCE, field, f"{value} is beyond 2^63 - 1: no controller gave that")
 
 
@@ -140,7 +141,7 @@ def table_from_pb(result: pb.PushResult, push: Push, switch: str) -> TableState 
     check_number(result.table.generation, "push_result.table.generation")
     told = result.table
     listed = push.tell_entries and told.HasField("entries")
-    if listed and len(told.entries.ways) > BYTES * MAX_TOLD:
+    if listed and len(told.entries.ways) > BYTES * _MAX_TOLD:
         reason = f"{len(told.entries.ways) // BYTES} entries: none are told where there are so many"
         raise refuse(SOURCE, "push_result.table.entries", reason)
     entries = entries_from_pb(told.entries, push.fabric, switch) if listed else None

@@ -10,7 +10,7 @@ from heddle_controller.state.audit import AuditEntry, AuditRecord, Mark
 HASH_BYTES = 32
 
 
-def record_to_pb(record: AuditRecord) -> pb.AuditRecord:
+def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
     """For the wire."""
     entry = record.entry
     return pb.AuditRecord(

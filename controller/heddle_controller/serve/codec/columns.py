@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 
 BYTES = 4
 """Of one number in a column."""

@@ -55,7 +55,7 @@ def demands_from_pb(
     )
 
 
-def joined(parts: Sequence[Demands]) -> Demands:
+def joined_demands(parts: Sequence[Demands]) -> Demands:
     """Demands that were told in parts, in their order."""
     whole = [*parts, demands_from_pb(())]
 
@@ -88,7 +88,9 @@ def demand_to_pb(demands: Demands, row: int) -> pb.FlowDemand:
     )
 
 
-def record_to_pb(fabric: str, record: DemandRecord, facts: DemandFacts = ACCEPTED) -> pb.DemandSet:
+def demand_record_to_pb(
+    fabric: str, record: DemandRecord, facts: DemandFacts = ACCEPTED
+) -> pb.DemandSet:
     """A stored set, without its demands."""
     return pb.DemandSet(
         name=names.demands_name(fabric, record.name),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 
 DENSE = 64
 """A table of all owners and values is filled where it has at most so many cells for each item;
@@ -34,7 +34,7 @@ class Distinct:
         return np.arange(len(self.value)) - self.first[self.owner]
 
 
-def distinct(owner: Ints, value: Ints, owners: int, span: int) -> Distinct:
+def distinct_by_owner(owner: Ints, value: Ints, owners: int, span: int) -> Distinct:
     """The distinct values of each of ``owners``.
 
     Args:

@@ -19,11 +19,12 @@ from itertools import pairwise
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import NONE, Fabric, Ints, Structure
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
 from heddle_controller.serve.codec.columns import Columns
-from heddle_controller.serve.codec.distinct import Distinct, distinct
+from heddle_controller.serve.codec.distinct import Distinct, distinct_by_owner
 from heddle_controller.serve.codec.sent_names import SentNames
 
 
@@ -165,7 +166,7 @@ def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
     arc = np.append(sets.primary, sets.backup[has])
     base = begin[structure.tail[arc]]
     place = structure.place_out[arc] - base  # few: sorting all arcs would take longer
-    ways_out = distinct(owner, place, sets.owners, int(place.max(initial=0)) + 1)
+    ways_out = distinct_by_owner(owner, place, sets.owners, int(place.max(initial=0)) + 1)
     first_out = np.zeros(sets.owners, dtype=np.int64)
     first_out[owner] = base
     hops = replace(ways_out, value=arcs[first_out[ways_out.owner] + ways_out.value])
@@ -183,7 +184,7 @@ def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Int
     # A slot is the primary's risk of an entry, or its backup's: those of all backups are last.
     slot = np.append(entry[~spare], entry[spare] + count)
     link = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
-    links = distinct(owner[slot], link, sets.owners, fabric.link_count)
+    links = distinct_by_owner(owner[slot], link, sets.owners, fabric.link_count)
     size = np.bincount(slot, minlength=2 * count)
     row = np.zeros(2 * count, dtype=np.int64)
     if size.max(initial=0) <= 1:  # two tiers: one link is ahead of each, and is its group
@@ -192,7 +193,7 @@ def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Int
         return links, row[:count], row[count:]
     begin = np.cumsum(size) - size
     some, group = _alike(links, size, begin)
-    groups = distinct(owner[some], group, sets.owners, int(group.max(initial=0)) + 1)
+    groups = distinct_by_owner(owner[some], group, sets.owners, int(group.max(initial=0)) + 1)
     slots = np.empty(len(groups.value), dtype=np.int64)
     slots[groups.place] = some  # any of those that have the group
     _write_groups(columns, links, groups, (begin[slots], size[slots]))
@@ -238,7 +239,7 @@ def _ways(columns: Columns, sets: _Sets, rows: tuple[Ints, Ints, Ints, Ints]) ->
     code = np.zeros(len(sets.owner), dtype=np.int64)
     for column, span in zip(rows, spans, strict=True):
         code = code * span + column
-    ways = distinct(sets.owner, code, sets.owners, int(np.prod(spans)))
+    ways = distinct_by_owner(sets.owner, code, sets.owners, int(np.prod(spans)))
     rest, parts = ways.value, {}
     names = ("way_primaries", "way_backups", "way_risks", "way_backup_risks")
     for name, span in zip(reversed(names), reversed(spans), strict=True):

@@ -11,15 +11,8 @@ from typing import Any
 
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
-from heddle_controller.model.fabric import (
-    NONE,
-    NUMBERS,
-    Fabric,
-    Forwarding,
-    LinkKey,
-    NodeKind,
-    State,
-)
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import NUMBERS, Fabric, Forwarding, LinkKey, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.codec import common, names
@@ -148,11 +141,11 @@ def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
     )
 
 
-def record_to_pb(
+def fabric_record_to_pb(
     record: FabricRecord, seen: SeenLinks, aside: Mapping[str, str] | None = None
 ) -> pb.Fabric:
     """A stored fabric with all its nodes and links; ``aside`` says why of switches set aside."""
-    message = summary_to_pb(record.summary())
+    message = fabric_summary_to_pb(record.summary())
     fabric = record.fabric
     message.nodes.extend(node_to_pb(fabric, row) for row in range(fabric.node_count))
     message.links.extend(links_to_pb(record, seen, range(fabric.link_count)))
@@ -162,7 +155,7 @@ def record_to_pb(
     return message
 
 
-def summary_to_pb(summary: FabricSummary) -> pb.Fabric:
+def fabric_summary_to_pb(summary: FabricSummary) -> pb.Fabric:
     """A stored fabric without nodes and links."""
     return pb.Fabric(
         name=names.fabric_name(summary.name),

@@ -158,7 +158,7 @@ def job_to_pb(job: Job) -> pb.JobSpec:
     )
 
 
-def record_to_pb(fabric: str, record: JobRecord) -> pb.Job:
+def job_record_to_pb(fabric: str, record: JobRecord) -> pb.Job:
     """A stored job; facts of an older specification are left out."""
     facts = record.facts
     return pb.Job(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
 from heddle_controller.serve.codec.columns import BYTES
 

@@ -42,7 +42,7 @@ def overlay_name(fabric: str) -> str:
     return f"fabrics/{fabric}/overlay"
 
 
-def parse_fabric(name: str, field: str) -> str:
+def parse_fabric_name(name: str, field: str) -> str:
     """``f1`` of ``fabrics/f1``.
 
     Raises:
@@ -52,7 +52,7 @@ def parse_fabric(name: str, field: str) -> str:
     return fabric
 
 
-def parse_job(name: str, field: str) -> tuple[str, str]:
+def parse_job_name(name: str, field: str) -> tuple[str, str]:
     """``f1`` and ``j1`` of ``fabrics/f1/jobs/j1``.
 
     Raises:
@@ -72,7 +72,7 @@ def parse_demands(name: str, field: str) -> tuple[str, str]:
     return fabric, demands
 
 
-def parse_reservation(name: str, field: str) -> tuple[str, str]:
+def parse_reservation_name(name: str, field: str) -> tuple[str, str]:
     """``f1`` and ``r1`` of ``fabrics/f1/reservations/r1``.
 
     Raises:
@@ -82,7 +82,7 @@ def parse_reservation(name: str, field: str) -> tuple[str, str]:
     return fabric, reservation
 
 
-def parse_plan(name: str, field: str) -> str:
+def parse_plan_name(name: str, field: str) -> str:
     """``f1`` of ``fabrics/f1/plan``.
 
     Raises:

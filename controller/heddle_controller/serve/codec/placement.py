@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from heddle.v1 import placement_pb2 as pb
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import SUPPOSED, Gpus
 from heddle_controller.place.ask import PlacementAsk, Score
@@ -21,7 +21,6 @@ from heddle_controller.traffic.groups import gpu_problems
 
 DEFAULT, CEILING = 5, 20
 """Placements told at once."""
-MAX_PROBLEMS = 20
 
 
 def ask_from_pb(

@@ -6,8 +6,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
@@ -16,11 +15,11 @@ from heddle_controller.plan.limits import ArcLoad
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import Committed
 
-NAMED = 20
+NAMES_PER_ANSWER = 20
 """Switches of a plan, and jobs of a link, that are told by name."""
 
 
-def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
+def committed_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     """A committed plan without routes."""
     message = plan_to_pb(fabric, committed.plan)
     program, facts = committed.program, committed.facts
@@ -29,7 +28,7 @@ def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     message.intent_version = program.intent_version
     message.answered_version = committed.answered_version
     message.settled_generation, unsettled = committed.settled()
-    message.unsettled_switches.extend(sorted(unsettled)[:NAMED])
+    message.unsettled_switches.extend(sorted(unsettled)[:NAMES_PER_ANSWER])
     message.changed_count = facts.changed_count
     message.solve_seconds = facts.solve_seconds
     message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))
@@ -172,7 +171,7 @@ def link_load_to_pb(plan: Plan, found: ArcLoad) -> pb.LinkLoad:
             pb.Sharer(
                 job=plan.flows.job_names[share.job], flow_count=share.flow_count, gbps=share.gbps
             )
-            for share in found.shares[:NAMED]
+            for share in found.shares[:NAMES_PER_ANSWER]
         ],
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.arrays import starts
+from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import qp_ports
 from heddle_controller.model.plan import NicPorts, Plan
 

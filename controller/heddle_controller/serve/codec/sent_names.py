@@ -13,7 +13,8 @@ from weakref import ref
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import NONE, Bools, Ints, StringTable, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import StringTable, Structure
 
 
 class SentNames:

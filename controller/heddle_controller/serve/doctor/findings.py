@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.serve.codec import common
 
-NAMED = 5
+NAMES_PER_FINDING = 5
 """Things that one finding names."""
 TOLD = 20
 """Findings of one kind, at most."""
@@ -25,8 +25,8 @@ def many(count: int, one: str, several: str) -> str:
 
 def some(names: Sequence[str], between: str = ", ") -> str:
     """``a, b and 3 more``."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{between.join(names[:NAMED])}{more}"
+    more = f" and {len(names) - NAMES_PER_FINDING} more" if len(names) > NAMES_PER_FINDING else ""
+    return f"{between.join(names[:NAMES_PER_FINDING])}{more}"
 
 
 def since(time: float) -> str:

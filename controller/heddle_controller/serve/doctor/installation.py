@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.v1 import doctor_pb2 as pb
-from heddle_controller.model.fabric import NONE, State
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.unannounced import PREFIX, SET, unannounced_rows
 from heddle_controller.reconcile.observations import SeenLinks

@@ -13,7 +13,8 @@ import numpy as np
 
 from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import doctor_pb2 as pb
-from heddle_controller.model.fabric import NONE, Floats, Ints, State
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.fares import Fares, fares_of
 from heddle_controller.plan.limits import (
@@ -26,16 +27,23 @@ from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as plan_codec
-from heddle_controller.serve.doctor.findings import NAMED, TOLD, found, many, since, some
+from heddle_controller.serve.doctor.findings import (
+    NAMES_PER_FINDING,
+    TOLD,
+    found,
+    many,
+    since,
+    some,
+)
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import MeasuredRate
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 
 SHORT = 0.8
 """A rate below this part of what is expected is told."""
-CLOSE = 1.01
+_CLOSE = 1.01
 """A link that is fuller than the bound of its tier by less is as good as any plan makes it."""
-IDLE = 1e-3
+_IDLE = 1e-3
 """Part of its demand below which a flow counts as silent."""
 
 
@@ -144,7 +152,7 @@ def _offered(case: JobCase) -> tuple[Floats, Floats]:
             both = slice(2 * link, 2 * link + 2)
             lost[both] = condition.loss_ratio
             through = (condition.rate_ratio or 1.0) * (1 - condition.loss_ratio)
-            offered[both] = max(through, IDLE)
+            offered[both] = max(through, _IDLE)
     return offered, lost
 
 
@@ -213,10 +221,14 @@ def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     with_whom = ", ".join(
         f"{'itself' if name == own else _job(name)} {share.gbps:g} Gbit/s in "
         f"{many(share.flow_count, 'flow', 'flows')}"
-        for share in shares[:NAMED]
+        for share in shares[:NAMES_PER_FINDING]
         for name in (at.plan.flows.job_names[share.job],)
     )
-    more = f" and {many(len(shares) - NAMED, 'job', 'jobs')} more" if shares[NAMED:] else ""
+    more = (
+        f" and {many(len(shares) - NAMES_PER_FINDING, 'job', 'jobs')} more"
+        if shares[NAMES_PER_FINDING:]
+        else ""
+    )
     if at.share >= 1.0:
         text = (
             f"No link limits it: the fullest on the way of its slowest flow, {at.id}, is {link}, "
@@ -241,7 +253,7 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
     )
     if load <= 1.0:
         return "The link has less to offer than its speed: see what agents say of it below"
-    if load > bound * CLOSE:
+    if load > bound * _CLOSE:
         return (
             f"A better plan may exist ({tier} need not be above {bound:.1%}); the controller looks "
             "for one after some quiet: heddle show plan"
@@ -324,12 +336,12 @@ def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
         return
     rates = {row: case.measured[flows.ids[row]].gbps for row in known}
     expected = {row: float(flows.gbps[row] * share[row]) for row in known}
-    worst = min(known, key=lambda row: rates[row] / max(expected[row], IDLE))
+    worst = min(known, key=lambda row: rates[row] / max(expected[row], _IDLE))
     text = (
         f"Flow {flows.ids[worst]} was measured at {rates[worst]:.4g} of "
         f"{expected[worst]:.4g} Gbit/s that are expected while it sends."
     )
-    if rates[worst] <= IDLE * flows.gbps[worst]:
+    if rates[worst] <= _IDLE * flows.gbps[worst]:
         cure = (
             "It does not send, or by other ports than it was told: "
             f"heddle job ports {case.job.job.name}"

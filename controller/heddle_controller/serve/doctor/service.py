@@ -24,7 +24,7 @@ from heddle_controller.serve.doctor.job import JobCase, examine
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
 
-Context = aio.ServicerContext[Any, Any]
+_Context = aio.ServicerContext[Any, Any]
 
 
 class DoctorService(DoctorServiceServicer):
@@ -50,10 +50,10 @@ class DoctorService(DoctorServiceServicer):
 
     @override
     async def ExamineInstallation(
-        self, request: pb.ExamineInstallationRequest, context: Context
+        self, request: pb.ExamineInstallationRequest, context: _Context
     ) -> pb.InstallationExamination:
         """As this controller sees it; the rules run in a thread."""
-        fabric = names.parse_fabric(request.fabric, "fabric")
+        fabric = names.parse_fabric_name(request.fabric, "fabric")
         record = await self._store.get_fabric(fabric)
         now = Installation(
             record=record,
@@ -73,10 +73,10 @@ class DoctorService(DoctorServiceServicer):
 
     @override
     async def ExamineJob(
-        self, request: pb.ExamineJobRequest, context: Context
+        self, request: pb.ExamineJobRequest, context: _Context
     ) -> pb.JobExamination:
         """Of the newest plan; the rules run in a thread."""
-        fabric, name = names.parse_job(request.name, "name")
+        fabric, name = names.parse_job_name(request.name, "name")
         job = await self._store.get_job(fabric, name)
         record = await self._store.get_fabric(fabric)
         index = await self._indexes.of(fabric)

@@ -35,7 +35,7 @@ UNANSWERED = 32
 each connection in turn. A stranger's are answered as soon as they are looked at."""
 SLOW_SECONDS = 2.0
 """After which a call counts no more: its answer comes when it has done what it is for."""
-CHUNK = 64 << 10
+_CHUNK = 64 << 10
 BACKLOG = 128
 ACCEPT_AGAIN = 0.1
 """Seconds after which to accept again where it failed."""
@@ -171,7 +171,7 @@ class Door:
 
         Not ``StreamWriter.start_tls``: it loses what was read before.
         """
-        reader = asyncio.StreamReader(CHUNK, self._loop)
+        reader = asyncio.StreamReader(_CHUNK, self._loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
         transport, _ = await self._loop.connect_accepted_socket(
             lambda: protocol,
@@ -189,7 +189,7 @@ class Door:
         except BaseException:
             dialled.close()
             raise
-        return await asyncio.open_connection(sock=dialled, limit=CHUNK)
+        return await asyncio.open_connection(sock=dialled, limit=_CHUNK)
 
     def _newest(self) -> ssl.SSLContext:
         """By the files as they are now; as they were while they cannot be used."""
@@ -234,7 +234,7 @@ async def _check(
 ) -> None:
     """Pass on what a client says, as far as it can be borne."""
     frames = Frames()
-    while data := await reader.read(CHUNK):
+    while data := await reader.read(_CHUNK):
         for part in frames.take(data):
             if part.began:
                 await calls.begin(part.began)
@@ -251,7 +251,7 @@ async def _copy(
 ) -> None:
     """Pass on what is answered."""
     answers = Answers()
-    while data := await reader.read(CHUNK):
+    while data := await reader.read(_CHUNK):
         for call in answers.take(data):
             calls.end(call)
         writer.write(data)

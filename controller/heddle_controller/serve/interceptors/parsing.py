@@ -31,15 +31,15 @@ from heddle_controller.serve.interceptors.around import (
     reading,
 )
 
-MEBIBYTE = 1 << 20
-USUAL = MEBIBYTE
+_MEBIBYTE = 1 << 20
+USUAL = _MEBIBYTE
 """Bytes that a message of a method may have that is not named below."""
-LARGE: Mapping[str, int | None] = {
+_LARGE: Mapping[str, int | None] = {
     "/heddle.v1.FabricService/PutFabric": None,
     "/heddle.v1.DemandService/PutDemands": None,
     "/heddle.v1.DemandService/ReportRates": None,
-    "/heddle.v1.PlanService/WhatIf": 16 * MEBIBYTE,
-    "/heddle.v1.AgentService/Session": 8 * MEBIBYTE,
+    "/heddle.v1.PlanService/WhatIf": 16 * _MEBIBYTE,
+    "/heddle.v1.AgentService/Session": 8 * _MEBIBYTE,
 }
 """Bytes that a message of others may have; None is as many as any message."""
 
@@ -69,7 +69,7 @@ class Parsing(aio.ServerInterceptor):
 
 
 def _reader(path: str, parse: Read) -> Read:
-    most = LARGE.get(path, USUAL)
+    most = _LARGE.get(path, USUAL)
 
     def read(data: bytes) -> object:
         if most is not None and len(data) > most:

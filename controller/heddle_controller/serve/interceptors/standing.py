@@ -20,11 +20,11 @@ from heddle_controller.serve.interceptors.around import Context
 
 log = structlog.stdlib.get_logger(__name__)
 
-LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 2.0
 """Between two looks at the files."""
 ROUND_LOOKS = 15
 """After so many looks all streams are asked about, whatever the files say."""
-AT_ONCE = 100
+_AT_ONCE = 100
 """Streams that are asked about before anybody else gets his turn."""
 
 
@@ -64,7 +64,7 @@ class OpenStreams:
         """Ask again where there is a reason to, until cancelled."""
         before, looks = self._stamp(), 0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
             stamp, looks = self._stamp(), looks + 1
             if stamp != before or looks >= ROUND_LOOKS:
                 before, looks = stamp, 0
@@ -73,7 +73,7 @@ class OpenStreams:
     async def look(self) -> None:
         """End those that may not go on."""
         for number, stream in enumerate(list(self._streams)):
-            if number % AT_ONCE == AT_ONCE - 1:
+            if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             try:
                 stream.check()

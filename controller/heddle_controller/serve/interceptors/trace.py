@@ -17,7 +17,7 @@ import structlog
 
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 
-HEADER = "x-request-id"
+_HEADER = "x-request-id"
 SANE = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 
 log = structlog.stdlib.get_logger(__name__)
@@ -58,7 +58,7 @@ class CallTrace(Around):
     @asynccontextmanager
     async def _trace(self, method: Method, context: Context) -> AsyncIterator[None]:
         request = _given(context) or uuid.uuid4().hex
-        context.set_trailing_metadata(((HEADER, request),))
+        context.set_trailing_metadata(((_HEADER, request),))
         start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
         failed = ""
         with structlog.contextvars.bound_contextvars(request=request, rpc=rpc):
@@ -79,6 +79,6 @@ class CallTrace(Around):
 
 def _given(context: Context) -> str:
     for name, value in context.invocation_metadata() or ():
-        if name == HEADER and isinstance(value, str) and SANE.fullmatch(value):
+        if name == _HEADER and isinstance(value, str) and SANE.fullmatch(value):
             return value
     return ""

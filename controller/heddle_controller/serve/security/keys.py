@@ -20,7 +20,7 @@ from heddle_controller.model.errors import InputError, refuse
 
 log = structlog.stdlib.get_logger(__name__)
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
+_Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Tls:
     key: Path
     client_ca: Path | None = None
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> _Stamp:
         """Changes with the files."""
         return tuple(_stamp(path) for path in (self.cert, self.key, self.client_ca))
 

@@ -31,10 +31,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
 _LONG = 0x80
 
-KEPT = 8192
+_KEPT = 8192
 """Certificates whose identities are kept, so that a call need not read them anew."""
 
-Stamp = tuple[int, int, int]
+_Stamp = tuple[int, int, int]
 
 
 class Revoked:
@@ -81,7 +81,7 @@ class Revoked:
     def _words(self, pem: bytes) -> tuple[str, ...]:
         known = self._identities.pop(pem, None)
         self._identities[pem] = found = _words(pem) if known is None else known
-        if len(self._identities) > KEPT:
+        if len(self._identities) > _KEPT:
             self._identities.popitem(last=False)
         return found
 
@@ -149,7 +149,7 @@ def _opened(der: bytes, at: int, kind: int) -> tuple[int, int]:
     return at, length
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp(path: Path) -> _Stamp | None:
     try:
         stat = path.stat()
     except OSError:

@@ -32,10 +32,10 @@ from heddle_controller.serve.security.certificates import ONE_NODE, ROLES
 
 log = structlog.stdlib.get_logger(__name__)
 
-PREFIX = "heddle"
+_PREFIX = "heddle"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
-_TOKEN = re.compile(rf"{PREFIX}\.([A-Za-z0-9_-]{{1,64}})\.([A-Za-z0-9_-]{{43}})")
+_TOKEN = re.compile(rf"{_PREFIX}\.([A-Za-z0-9_-]{{1,64}})\.([A-Za-z0-9_-]{{43}})")
 _WORDS = 4
 _NODE_WORDS = 6
 _NOTHING = "0" * 64
@@ -68,7 +68,7 @@ def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
     if not _NAME.fullmatch(name):
         msg = f"{name!r} is not a name for a token: use letters, digits, _ and -, at most 64"
         raise ValueError(msg)
-    token = f"{PREFIX}.{name}.{secrets.token_urlsafe(32)}"
+    token = f"{_PREFIX}.{name}.{secrets.token_urlsafe(32)}"
     return token, Grant(name, caller, expires, _hash(token))
 
 

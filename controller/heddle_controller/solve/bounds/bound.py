@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats
+from heddle_controller.model.arrays import Bools, Floats
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve.network import Network
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.arrays import Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.solve.bounds.bound import Bound

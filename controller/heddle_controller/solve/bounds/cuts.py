@@ -18,7 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.load import phased_loads

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.solve.bounds.relaxation import Relaxation
 from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.commodities import LINEAR, Commodities

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.graphs import sparse
 from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
@@ -37,7 +37,7 @@ What it does add is a small part of that.
 """
 REFINING = 0.3
 """Factor from the smoothing of one stage to the next."""
-STEPS = 150
+_STEPS = 150
 """Steps of one stage."""
 ACCURACY = 3e-4
 """Relative distance of the optimum from the prices' bound that ends the search for it."""
@@ -251,7 +251,7 @@ class Descent:
     def refine(self, smoothing: float, deadline: Deadline) -> None:
         """Stage after stage from a smoothing to the finest, or until nothing is to be gained."""
         while not self.done and not deadline.passed():
-            self._run(smoothing, deadline, STEPS)
+            self._run(smoothing, deadline, _STEPS)
             if smoothing <= FINEST:
                 break
             smoothing = max(FINEST, smoothing * REFINING)

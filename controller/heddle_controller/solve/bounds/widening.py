@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.solve.bounds.prices import can_search_all_paths, prices_of
 from heddle_controller.solve.bounds.relaxation import Relaxation
 from heddle_controller.solve.candidates import Candidates
@@ -24,7 +24,7 @@ from heddle_controller.solve.network import Network
 
 GAIN = 0.001
 """A path less cheaper than this, in parts of the cheapest candidate, is not worth it."""
-EACH = 3
+_EACH = 3
 """Paths that one commodity is given at a time."""
 MOST_COMMODITIES = 2000
 """Commodities that ways over higher tiers are looked for at a time."""
@@ -75,7 +75,7 @@ def _over_higher(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:
         ends = int(commodities.source[row]), int(commodities.destination[row])
         paths = candidates.over_every_apex(*ends)
         cost = padded[int(commodities.group[row])][paths].sum(axis=1)
-        order = np.argsort(cost, kind="stable")[:EACH]
+        order = np.argsort(cost, kind="stable")[:_EACH]
         found |= candidates.add(*ends, paths[order[cost[order] < wanted.limit[row]]])
     return found
 

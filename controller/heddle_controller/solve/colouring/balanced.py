@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints
 
 Nests = tuple[list[Ints], list[Ints]]
 """Sets of vertices of the left and of the right side, the smallest first, by edge."""

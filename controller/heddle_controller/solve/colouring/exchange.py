@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve import cp_sat
 
@@ -28,13 +28,13 @@ PATIENCE = 60
 WORSE = (0, 0, 0, 1, 2)
 """How much worse, in squares, an exchange may be, drawn for each pairing: some way out of
 where no single chain helps. The best colouring met is the one that counts."""
-MOST_CHOICES = 20_000
+_MOST_CHOICES = 20_000
 """Edges times colours beyond which a case is not small."""
-FEW = 5
+_FEW = 5
 """Colours that CP-SAT divides anew at a time."""
 PARTS = 20
 """How often it does."""
-EFFORT_SECONDS = 0.1
+_EFFORT_SECONDS = 0.1
 """Of its deterministic time, each time."""
 SEED = 20
 """Of the pairings: any does, but always the same."""
@@ -160,7 +160,7 @@ def _solved_by_parts(shares: _Shares, colour: Ints, most: int, random: np.random
         if pair is None:
             break
         others = [c for c in random.permutation(shares.colours).tolist() if c not in pair]
-        chosen = np.sort([*pair, *others[: FEW - len(pair)]])
+        chosen = np.sort([*pair, *others[: _FEW - len(pair)]])
         rows = np.flatnonzero(np.isin(colour, chosen))
         divided = _solved(shares.edges.take(rows), len(chosen), most)
         if divided is not None:
@@ -172,7 +172,7 @@ def _solved_by_parts(shares: _Shares, colour: Ints, most: int, random: np.random
 def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
     """A colouring that is fair to leaves and has no zone exceed ``most``, if found in time."""
     count = len(edges.left)
-    if count * colours > MOST_CHOICES:
+    if count * colours > _MOST_CHOICES:
         return None
     model = cp_sat.new_model()
     takes = [[model.new_bool_var("") for _ in range(colours)] for _ in range(count)]
@@ -187,7 +187,7 @@ def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
         for own in _by_vertex(zone, edges.cross):
             for column in range(colours):
                 model.add(sum(takes[edge][column] for edge in own) <= most)
-    solver = cp_sat.new_solver(EFFORT_SECONDS)
+    solver = cp_sat.new_solver(_EFFORT_SECONDS)
     if not cp_sat.finds(solver, model):
         return None
     chosen = [[solver.value(v) for v in row].index(1) for row in takes]

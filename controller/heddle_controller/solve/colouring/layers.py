@@ -16,11 +16,10 @@ from copy import copy
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.solve.network import Network
 
-MOST_COLOURS = 1024
+_MOST_COLOURS = 1024
 """Beyond so many, speeds have no useful common measure: each slot is one colour."""
 
 
@@ -94,7 +93,7 @@ class Layer:
         speed = self._speed[first : first + int(self.width[part])]
         milli = np.round(speed * 1000).astype(np.int64)
         repeat = milli // math.gcd(*milli.tolist())
-        if repeat.sum() > MOST_COLOURS:
+        if repeat.sum() > _MOST_COLOURS:
             repeat = np.ones(len(speed), dtype=np.int64)
         return np.repeat(np.arange(len(speed), dtype=np.int64), repeat)
 

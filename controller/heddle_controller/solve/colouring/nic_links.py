@@ -17,12 +17,12 @@ import math
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.network import Network
 
-MOST_COLOURS = 64
+_MOST_COLOURS = 64
 """Beyond so many the counts or speeds of links have no useful common measure."""
 
 
@@ -42,7 +42,7 @@ class NicLinks:
         if groups:
             counts = [slots.shape[1] for _, slots in groups]
             width = math.lcm(*counts)
-            if width > MOST_COLOURS:
+            if width > _MOST_COLOURS:
                 width = max(counts)
             self._arcs = np.repeat(self._arcs, width, axis=1)
             self._place = self._place.copy()
@@ -168,4 +168,4 @@ def _proportion(speed: Floats) -> Ints:
     """How often each of some links counts, by its speed."""
     milli = np.round(speed * 1000).astype(np.int64)
     times = milli // math.gcd(*milli.tolist())
-    return times if times.sum() <= MOST_COLOURS else np.ones(len(speed), dtype=np.int64)
+    return times if times.sum() <= _MOST_COLOURS else np.ones(len(speed), dtype=np.int64)

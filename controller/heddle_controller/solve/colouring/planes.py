@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.colouring.balanced import equitable_colouring

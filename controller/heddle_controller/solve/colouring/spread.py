@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.colouring.layers import ordinals
 

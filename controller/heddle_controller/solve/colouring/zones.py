@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.colouring.exchange import Edges, even_out
 

@@ -40,11 +40,11 @@ from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.search import LoadTarget, Search
 
-ROUNDS = 4
+_ROUNDS = 4
 """Levels are found anew so often: exchanges change them a little."""
-LOOKS = 20_000
+_LOOKS = 20_000
 """Exchanges looked at in all; a count, not a time, so that plans repeat."""
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 
 
 def even(
@@ -79,9 +79,9 @@ def balance_qps(search: Search, movable: frozenset[int] | None = None) -> bool:
 
 def _exchange(search: Search, movable: frozenset[int] | None) -> None:
     """Exchanges of two flows, then of several, under levels that are found anew now and then."""
-    assignment, looks = search.assignment, LOOKS
+    assignment, looks = search.assignment, _LOOKS
     shares = Shares(assignment)
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         begin = len(assignment.journal)
         exchange = QpSwaps(search, shares, movable, looks)
         exchange.run()
@@ -100,7 +100,7 @@ def _exchange(search: Search, movable: frozenset[int] | None) -> None:
 def _overloaded(assignment: Assignment) -> bool:
     """Whether a link that is a choice is overloaded."""
     chosen = assignment.network.chosen
-    return bool(assignment.utilization()[chosen].max(initial=0.0) > 1 + TOLERANCE)
+    return bool(assignment.utilization()[chosen].max(initial=0.0) > 1 + _TOLERANCE)
 
 
 def _unlike(assignment: Assignment) -> bool:

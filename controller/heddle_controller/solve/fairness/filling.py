@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
 
 
@@ -71,7 +71,7 @@ class Filling:
             lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
             reached = np.minimum(lowest, self._unit)
             binding = leads[:, self._slot] & rising[:, self._path] & np.isfinite(on_use)
-            elsewhere = binding & (reached[:, self._path] < on_use * (1 - TOLERANCE))
+            elsewhere = binding & (reached[:, self._path] < on_use * (1 - _TOLERANCE))
             final = np.ones(level.shape, dtype=np.bool_)
             placement, use = np.nonzero(elsewhere)
             final[placement, self._arc[use]] = False
@@ -109,10 +109,10 @@ class Filling:
         never: Bools | None = None
         while True:
             load = fixed + rising * level[:, self._arc_of_slot]
-            leads = load >= self._greatest(load)[:, self._share_of_slot] * (1 - TOLERANCE)
+            leads = load >= self._greatest(load)[:, self._share_of_slot] * (1 - _TOLERANCE)
             total = self._total(load)
             slope = self._total(np.where(leads, rising, 0.0))
-            over = (total > self._capacity * (1 + TOLERANCE)) & (slope > 0)
+            over = (total > self._capacity * (1 + _TOLERANCE)) & (slope > 0)
             if never is None:
                 never = ~over
             if not over.any():

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.fairness.filling import Filling
@@ -33,14 +33,14 @@ EFFORT = 500_000
 """ArcUsers of arcs looked at in all; a count, not a time, so that plans repeat."""
 FEW_USES = 200
 """Arcs on all paths together up to which the empty paths are reckoned with as well."""
-AT_ONCE = 64
+_AT_ONCE = 64
 SLOW = 3
 """Slow flows helped at a time."""
-WAYS = 8
+_WAYS = 8
 """Paths tried for one chunk, the emptiest first."""
 WALKERS = 64
 """Placements that change at random side by side."""
-STEPS = 120
+_STEPS = 120
 """Times that each does."""
 GATHER = 20
 """Steps after which half go on from the best and the others begin anew."""
@@ -50,9 +50,9 @@ VAIN = 2
 """Times in a row that this may find nothing better."""
 HEAT = 0.1
 """Relative loss of the slowest flow that a placement accepts at first, more or less."""
-WORTH = 1e-4
+_WORTH = 1e-4
 """Relative gain of the slowest flow below which a flow is not split."""
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 
 Move = tuple[int, int, int]
 """From one path to another, so many QPs."""
@@ -157,7 +157,7 @@ class _HillClimb:
         """Utilisation of each arc that is in use."""
         self._look()
         self._grain = max(1e-5 * float(self._values.min()), 1e-300)
-        self._room = (max(1.0, *self._used.values()) + TOLERANCE) * self._capacity
+        self._room = (max(1.0, *self._used.values()) + _TOLERANCE) * self._capacity
         """Gbit/s that each arc may carry: none is to be fuller than the fullest is."""
 
     def run(self) -> None:
@@ -180,13 +180,13 @@ class _HillClimb:
         Flows that all have to cross an arc share it at best by what they are worth.
         """
         least = self._values.min()
-        if least >= self._best.min() * (1 - WORTH):
+        if least >= self._best.min() * (1 - _WORTH):
             return False
         for arc in self._hot():
             held = np.array([arc in arcs for arcs in self._sets])
             bound = np.logical_and.reduceat(held, self._first) & (self._job[self._first] == NONE)
             asked = (1 / self._per_rate[self._first])[bound].sum()
-            if asked * least * (1 + WORTH) > self._capacity[arc]:
+            if asked * least * (1 + _WORTH) > self._capacity[arc]:
                 return False
         return True
 
@@ -229,10 +229,10 @@ class _HillClimb:
     def _step(self, moves: list[list[Move]]) -> bool:
         """Makes the best of some moves; False where none is better."""
         held, best = self._sorted(self._values).tolist(), None
-        for at in range(0, len(moves), AT_ONCE):
+        for at in range(0, len(moves), _AT_ONCE):
             if self._effort <= 0 or self._search.chains.deadline.passed():
                 break
-            tried = moves[at : at + AT_ONCE]
+            tried = moves[at : at + _AT_ONCE]
             self._effort -= len(tried) * self._cost
             counts = np.repeat(self._counts[None], len(tried), axis=0)
             for row, several in enumerate(tried):
@@ -254,7 +254,7 @@ class _HillClimb:
     def _slow(self) -> list[int]:
         """The flows of least value that could have more."""
         order = np.argsort(self._values, kind="stable")
-        low = order[(self._values < self._best * (1 - WORTH))[order]]
+        low = order[(self._values < self._best * (1 - _WORTH))[order]]
         slow: list[int] = low[:SLOW].tolist()
         return slow
 
@@ -264,7 +264,7 @@ class _HillClimb:
         for flow in self._slow():
             for path in self._held(flow):
                 for arc in sorted(self._sets[path]):
-                    if self._used[arc] > 1 + TOLERANCE:
+                    if self._used[arc] > 1 + _TOLERANCE:
                         found[arc] = self._used[arc]
         return sorted(found, key=lambda arc: (-found[arc], arc))
 
@@ -282,7 +282,7 @@ class _HillClimb:
         others = [*range(int(self._first[flow]), int(self._last[flow]))]
         others.remove(path)
         others.sort(key=lambda other: (arc in self._sets[other], self._fullest(other), other))
-        return others[:WAYS]
+        return others[:_WAYS]
 
     def _fullest(self, path: int) -> float:
         return max((self._used.get(arc, 0.0) for arc in self._sets[path]), default=0.0)
@@ -344,7 +344,7 @@ class _HillClimb:
         counts[~fits], ranked[~fits] = self._counts, ranked[0]
         held, vain = (best := ranked[0].copy()), 0
         place, gathered = self._counts, held.tolist()
-        steps, step = min(STEPS, self._effort // (WALKERS * self._cost)), 0
+        steps, step = min(_STEPS, self._effort // (WALKERS * self._cost)), 0
         for step in range(steps):
             if self._search.chains.deadline.passed():
                 break

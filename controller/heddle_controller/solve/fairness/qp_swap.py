@@ -15,17 +15,17 @@ from math import inf
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.search.search import Search
 
-WORTH = 1e-3
+_WORTH = 1e-3
 """Relative gain of the slower flow below which no flow is split."""
 PARTNERS = 8
 """Flows tried for one exchange, those best off first."""
-WAYS = 4
+_WAYS = 4
 """Better paths tried for one chunk."""
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class QpSwaps:
         """Arcs whose level is finite."""
         self._members: dict[int, set[int]] = {}
         """Chunks on each arc that was asked for."""
-        self._slow = np.flatnonzero(shares.ratio < 1 - TOLERANCE).tolist()
+        self._slow = np.flatnonzero(shares.ratio < 1 - _TOLERANCE).tolist()
 
     def run(self) -> None:
         """Helps the flow of least value while that is possible, then the next."""
@@ -129,24 +129,24 @@ class QpSwaps:
         if not len(path):
             return None
         arc = int(path[self._level[path].argmin()])
-        return arc if self._level[arc] <= self._rate[chunk] * (1 + TOLERANCE) else None
+        return arc if self._level[arc] <= self._rate[chunk] * (1 + _TOLERANCE) else None
 
     def _places(self, hot: int, chunk: int) -> list[_Place]:
         """Better paths of a chunk: most gain first, among equals those of who can best give."""
         flow, rate = self._assignment.flow[chunk], self._rate[chunk]
-        if self._ceiling[flow] <= rate * (1 + TOLERANCE):
+        if self._ceiling[flow] <= rate * (1 + _TOLERANCE):
             return []
         own = self._assignment.path[chunk].tolist()
         places: list[tuple[float, float, _Place]] = []
         for way in self._ways_of(flow):
             gain = (min(way.level, self._ceiling[flow]) - rate) * self._per_rate[flow]
-            if way.level <= rate * (1 + TOLERANCE) or gain <= 0:
+            if way.level <= rate * (1 + _TOLERANCE) or gain <= 0:
                 break
             for full in self._filled(flow, way.arcs.difference(own)):
                 best = max(map(self._worth_of, self._on(full)), default=inf)
                 places.append((-gain, -best, _Place(chunk, hot, way, full, gain)))
         places.sort(key=lambda found: found[:2])
-        return [place for _, _, place in places[:WAYS]]
+        return [place for _, _, place in places[:_WAYS]]
 
     def _filled(self, flow: int, arcs: frozenset[int]) -> list[frozenset[int]]:
         """Arcs of which one more QP of a flow makes others give way, as alternatives.
@@ -161,7 +161,7 @@ class QpSwaps:
         crowded = [
             arc
             for arc in sorted(arcs)
-            if self._assignment.utilization_of(arc) + unit * network.per_gbps[arc] > 1 + TOLERANCE
+            if self._assignment.utilization_of(arc) + unit * network.per_gbps[arc] > 1 + _TOLERANCE
         ]
         return [frozenset([arc]) for arc in crowded] or [frozenset()]
 
@@ -202,12 +202,12 @@ class QpSwaps:
         )
         best: tuple[float, _Swap] | None = None
         for value, chunk in ranked[:PARTNERS]:
-            if value <= self._value[flow] * (1 + WORTH):
+            if value <= self._value[flow] * (1 + _WORTH):
                 break
             self.looks -= 1
             deal = self._swap(place, -chunk) if self._may_give(flow, -chunk) else None
             excess = inf if deal is None else self._excess(place, deal)
-            if deal and excess < inf and (best is None or excess < best[0] - TOLERANCE):
+            if deal and excess < inf and (best is None or excess < best[0] - _TOLERANCE):
                 best = excess, deal
         return self._exchange(place, best[1]) if best else ()
 
@@ -217,7 +217,7 @@ class QpSwaps:
         other = assignment.flow[chunk]
         if other == flow:
             return False
-        if abs(assignment.unit[other] - assignment.unit[flow]) > TOLERANCE * assignment.unit[flow]:
+        if abs(assignment.unit[other] - assignment.unit[flow]) > _TOLERANCE * assignment.unit[flow]:
             return False
         if self._movable is None or {flow, other} <= self._movable:
             return True
@@ -243,7 +243,7 @@ class QpSwaps:
         balance = (high - low) / (place.gain + loss) if place.gain + loss > 0 else inf
         most = min(assignment.qps(place.chunk), assignment.qps(chunk))
         qps = int(max(1.0, min(float(most), balance)))
-        if min(low + qps * place.gain, high - qps * loss) <= low * (1 + WORTH):
+        if min(low + qps * place.gain, high - qps * loss) <= low * (1 + _WORTH):
             return None
         return _Swap(chunk, way.path, loss, qps)
 
@@ -259,7 +259,7 @@ class QpSwaps:
         assignment.roll_back(length)
         slowest = (self._value[flow] + deal.qps * place.gain) * self._heaviest
         most = np.minimum(self._most[arcs], max(1.0, 1 / slowest))
-        if (after > np.maximum(before, most) + TOLERANCE).any():
+        if (after > np.maximum(before, most) + _TOLERANCE).any():
             return inf
         return float(np.maximum(after - np.maximum(before, 1.0), 0.0).sum())
 
@@ -296,7 +296,7 @@ class QpSwaps:
         while qps:
             gain, slowed = self._gain_alone(place, qps, fresh)
             least = min([self._value[flow] + qps * gain, *slowed.values()])
-            if least > self._value[flow] * (1 + WORTH):
+            if least > self._value[flow] * (1 + _WORTH):
                 piece = self._put(place.chunk, qps, path)
                 self._note(piece, place.chunk, old, gain, qps)
                 self._value.update(slowed)
@@ -316,8 +316,8 @@ class QpSwaps:
         left = assignment.utilization_of(place.hot) - qps * unit * float(
             assignment.network.per_gbps[place.hot]
         )
-        over = used > 1 + TOLERANCE
-        if (used[over] > np.minimum(self._most[fresh[over]], left) + TOLERANCE).any():
+        over = used > 1 + _TOLERANCE
+        if (used[over] > np.minimum(self._most[fresh[over]], left) + _TOLERANCE).any():
             return 0.0, {}
         slowed: dict[int, float] = {}
         for arc, full in zip(fresh[over].tolist(), used[over].tolist(), strict=True):
@@ -336,7 +336,7 @@ class QpSwaps:
         for arc in arcs.tolist():
             used = assignment.utilization_of(arc)
             members = assignment.members(arc)
-            if used <= 1 + TOLERANCE or not members:
+            if used <= 1 + _TOLERANCE or not members:
                 continue
             self._full.add(arc)
             self._level[arc] = max(assignment.unit_of(chunk) for chunk in members) / used

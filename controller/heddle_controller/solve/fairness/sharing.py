@@ -17,12 +17,13 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import phased_loads
 from heddle_controller.solve.assignment import Assignment
 
-TOLERANCE = 1e-9
+_TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
 
 
@@ -104,7 +105,7 @@ class Shares:
         job, phase = flows.job[self.flow][chunk], flows.phase[self.flow][chunk]
         gbps = (self.rate * self._qps)[chunk]
         load = phased_loads(count, arc, gbps, job, phase)
-        full = load * self._assignment.network.per_gbps[:-1] > 1 + TOLERANCE
+        full = load * self._assignment.network.per_gbps[:-1] > 1 + _TOLERANCE
         leads = np.ones(len(chunk), dtype=np.bool_)
         rows = np.flatnonzero(full[arc] & (phase != ANY_PHASE))
         if len(rows):
@@ -132,10 +133,10 @@ class Shares:
             level = np.where(width > 0, room / np.maximum(width, 1.0), np.inf)
             lowest = np.full(len(limit), np.inf)
             np.minimum.at(lowest, chunk, level[arc])
-            lower = leads & (np.minimum(lowest, limit)[chunk] < level[arc] * (1 - TOLERANCE))
+            lower = leads & (np.minimum(lowest, limit)[chunk] < level[arc] * (1 - _TOLERANCE))
             final = np.bincount(arc[lower], minlength=len(capacity)) == 0
             stops = rising & (limit <= lowest)
-            at_final = final[arc] & (level[arc] <= lowest[chunk] * (1 + TOLERANCE))
+            at_final = final[arc] & (level[arc] <= lowest[chunk] * (1 + _TOLERANCE))
             stops[chunk[at_final]] = True
             filled = arc[at_final]
             self.level[filled] = level[filled]

@@ -28,37 +28,37 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.search.residue import QpGroup, put_in_numbers, rows_of
+from heddle_controller.solve.search.residue import QpGroup, path_rows, put_in_numbers
 from heddle_controller.solve.search.search import Search
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-WORTH = 1e-4
+_WORTH = 1e-4
 """Relative gain of the slowest flow below which nothing is moved."""
-CLOSE = 1e-3
+_CLOSE = 1e-3
 """Relative distance from the best there could be at which the solver may stop."""
-MOST_CHOICES = 3_000
+_MOST_CHOICES = 3_000
 """Pairs of a flow and a path in a neighbourhood."""
 MOST_STUCK = 2
 """Neighbourhoods in a row without gain before the search ends."""
 MOST_LOOKED_AT = 200
 """Slow flows that are looked at for one that could gain."""
-EFFORT_SECONDS = 0.1
+_EFFORT_SECONDS = 0.1
 """Of CP-SAT's deterministic time, each time."""
 EFFORT_IN_ALL = 0.25
 """The same, for one plan."""
 SECONDS_A_CHOICE = 2e-5
 """What putting a choice before CP-SAT counts for: about what it takes."""
-SCALE = 1_000_000
+_SCALE = 1_000_000
 """Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
 
-Column: TypeAlias = "list[cp_model.IntVar]"
+_Column: TypeAlias = "list[cp_model.IntVar]"
 """QPs of one flow on each of its paths."""
 
 
@@ -85,7 +85,7 @@ class _Part:
     rate: Floats
     """Gbit/s of one QP on each path, shape (paths,)."""
     qps: int
-    column: Column
+    column: _Column
 
 
 def raise_slowest(search: Search, shares: Shares) -> bool:
@@ -103,7 +103,7 @@ def raise_slowest(search: Search, shares: Shares) -> bool:
             if effort <= 0:
                 break
             around = _Neighbourhood(search, shares, stuck, slow, terms)
-            counts, spent = around.solve(min(effort, EFFORT_SECONDS))
+            counts, spent = around.solve(min(effort, _EFFORT_SECONDS))
             effort -= spent
             after = _placed(search, around.parts, counts, shares) if counts else None
             if after is not None:
@@ -127,7 +127,7 @@ def _slowest(search: Search, shares: Shares, stuck: set[int]) -> int | None:
         level = shares.level[sole_arcs(network, flows, flow)]
         best = shares.level[search.chains.paths(flow)].min(axis=1, initial=inf)
         rate = min(float(assignment.unit[flow]), level.min(initial=inf), best.max(initial=0.0))
-        if rate * flows.qps[flow] > shares.ratio[flow] * flows.gbps[flow] * (1 + WORTH):
+        if rate * flows.qps[flow] > shares.ratio[flow] * flows.gbps[flow] * (1 + _WORTH):
             return int(flow)
         stuck.add(flow)
     return None
@@ -184,7 +184,7 @@ class _Neighbourhood:
         least = self._least_value(self._value[self._slow])
         self._model.maximize(least)
         solver = cp_sat.new_solver(effort)
-        solver.parameters.relative_gap_limit = CLOSE
+        solver.parameters.relative_gap_limit = _CLOSE
         # The model is small and its relaxation tight: presolving it would take most of the time.
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 2
@@ -213,7 +213,7 @@ class _Neighbourhood:
     def _around(self, slow: int) -> list[int]:
         """The flow, those that it could meet, those that these could, as far as they are few."""
         flows, known, new = [slow], set[int](), [slow]
-        room = MOST_CHOICES - len(self._search.chains.paths(slow))
+        room = _MOST_CHOICES - len(self._search.chains.paths(slow))
         while new:
             arcs = self._reached(new).difference(known)
             known |= arcs
@@ -240,7 +240,7 @@ class _Neighbourhood:
         column = [self._model.new_int_var(0, qps, "") for _ in paths]
         self._model.add(sum(column) == qps)
         held = np.zeros(len(paths), dtype=np.int64)
-        rows = rows_of(self._search, group)
+        rows = path_rows(self._search, group)
         for chunk in group.chunks:
             row = rows.get(self._assignment.path[chunk].tobytes())
             if row is not None:
@@ -251,16 +251,16 @@ class _Neighbourhood:
 
     def _least_value(self, before: float) -> cp_model.IntVar:
         """The least value of those that are to gain; the others may not lose."""
-        enough = ceil(float(before) * (1 + WORTH) * SCALE)
-        most = ceil(SCALE / float(self._assignment.flows.weight.min()))
+        enough = ceil(float(before) * (1 + _WORTH) * _SCALE)
+        most = ceil(_SCALE / float(self._assignment.flows.weight.min()))
         least = self._model.new_int_var(enough, max(enough, most), "")
         for part in self.parts:
-            worth = np.rint(part.rate * self._per_rate[part.flow] * SCALE).astype(np.int64)
+            worth = np.rint(part.rate * self._per_rate[part.flow] * _SCALE).astype(np.int64)
             value = _sum_of(part.column, worth)
             if self._stays(part.flow):
                 held = sum(self._rate[c] * self._assignment.qps(c) for c in part.group.chunks)
                 # Each summand may have been rounded down.
-                least_of = int(held * self._per_rate[part.flow] * SCALE) - part.qps
+                least_of = int(held * self._per_rate[part.flow] * _SCALE) - part.qps
                 self._model.add(value >= least_of)
             else:
                 self._model.add(value >= least)
@@ -270,7 +270,7 @@ class _Neighbourhood:
         """Whether a flow need not gain."""
         if flow == self._slow:
             return False
-        tied = bool(self._value[flow] <= self._value[self._slow] * (1 + WORTH))
+        tied = bool(self._value[flow] <= self._value[self._slow] * (1 + _WORTH))
         return flow in self._stuck or (self._alone and tied)
 
     def _limit_arcs(self) -> None:
@@ -305,13 +305,13 @@ class _Neighbourhood:
             if arc not in sole:
                 self._limit(column, units, float(most[arc] - carried[arc]))
 
-    def _limit(self, column: Column, gbps: Sequence[float], room: float) -> None:
+    def _limit(self, column: _Column, gbps: Sequence[float], room: float) -> None:
         """What some QPs get in all may not exceed the room."""
-        kbps = np.array([int(each * SCALE) for each in gbps], dtype=np.int64)
-        self._model.add(_sum_of(column, kbps) <= ceil((room + 1e-6) * SCALE))
+        kbps = np.array([int(each * _SCALE) for each in gbps], dtype=np.int64)
+        self._model.add(_sum_of(column, kbps) <= ceil((room + 1e-6) * _SCALE))
 
 
-def _sum_of(column: Column, weights: Ints) -> cp_model.LinearExprT:
+def _sum_of(column: _Column, weights: Ints) -> cp_model.LinearExprT:
     from ortools.sat.python.cp_model_helper import LinearExpr  # noqa: PLC0415 - see cp_sat
 
     return LinearExpr.weighted_sum(column, weights.tolist())

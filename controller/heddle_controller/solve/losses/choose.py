@@ -15,8 +15,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import AfterLoss, Paths, Plan
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.losses.floor import least_worst
@@ -31,7 +31,7 @@ MOST_PATHS = 5_000
 rest."""
 MOST_STEPS = 5_000
 """Links looked at after losses."""
-EQUAL = 1e-9
+_EQUAL = 1e-9
 
 
 def without_backups(plan: Plan) -> Plan:
@@ -65,7 +65,7 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
 
 
 def _is_loose(one: AfterLoss) -> bool:
-    return one.worst_utilization > one.lower_bound * (1 + EQUAL)
+    return one.worst_utilization > one.lower_bound * (1 + _EQUAL)
 
 
 def _value(told: tuple[AfterLoss, ...], kind: Kind) -> list[tuple[float, float]]:
@@ -108,10 +108,10 @@ class _Search:
         full = [(-self._used(cell), cell) for cell in self._on]
         heapify(full)
         for _ in range(MOST_STEPS):
-            if not full or -full[0][0] <= self._floor * (1 + EQUAL):
+            if not full or -full[0][0] <= self._floor * (1 + _EQUAL):
                 break
             used, cell = heappop(full)
-            if abs(used + self._used(cell)) > EQUAL:
+            if abs(used + self._used(cell)) > _EQUAL:
                 continue  # it has changed since
             for changed in self._relieved(cell):
                 heappush(full, (-self._used(changed), changed))
@@ -132,7 +132,7 @@ class _Search:
     def _relieved(self, cell: int) -> list[int]:
         """Gives the path that gains most by it another backup; the cells that are others now."""
         best: tuple[float, int, list[int]] | None = None
-        limit = self._used(cell) * (1 - EQUAL)
+        limit = self._used(cell) * (1 - _EQUAL)
         for path in sorted(self._on[cell]):
             for way in self._others(path):
                 worst = self._after(path, way)

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve.losses.loads import Survey, left_of, ranked
 from heddle_controller.solve.losses.moves import APART
 
-TOLERANCE = 1e-9
-FIRST_BATCH = 4
+_TOLERANCE = 1e-9
+_FIRST_BATCH = 4
 """Losses that are looked at together at first; then twice as many each time."""
-MOST_ROUNDS = 64
+_MOST_ROUNDS = 64
 """Paths of one switch that are counted one by one."""
 
 
@@ -40,8 +41,8 @@ def least_worst(survey: Survey, worst: Floats) -> float:
     floor = float(left_of(survey).max(initial=0.0))
     loss, switch, rate, into = _broken_ends(survey)
     order = np.argsort(-worst, kind="stable")
-    batch, at = FIRST_BATCH, 0
-    while at < len(order) and worst[order[at]] > floor * (1 + TOLERANCE):
+    batch, at = _FIRST_BATCH, 0
+    while at < len(order) and worst[order[at]] > floor * (1 + _TOLERANCE):
         chosen = np.zeros(len(losses), dtype=np.bool_)
         chosen[order[at : at + batch]] = True
         rows = np.flatnonzero(chosen[loss])
@@ -116,7 +117,7 @@ def _at_switches(survey: Survey, broken: tuple[Ints, Ints, Floats], *, into: boo
     fluid = np.divide(total, together, out=np.zeros(len(keys)), where=together > 0)
     worst = np.where(there.any(axis=1), fluid, 0.0)
     open_ = np.flatnonzero(there.any(axis=1))
-    for round_ in range(min(MOST_ROUNDS, int(count.max()))):
+    for round_ in range(min(_MOST_ROUNDS, int(count.max()))):
         open_ = open_[count[open_] > round_]
         if not len(open_):
             break

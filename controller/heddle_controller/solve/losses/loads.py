@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, among, starts
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.solve.losses.moves import MOVED, Moves, SingleLosses, among
+from heddle_controller.solve.losses.moves import MOVED, Moves, SingleLosses
 
 
 def ranked(codes: Ints) -> tuple[Ints, Ints]:

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Ints, among
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.plan import Paths, Plan
 
 Kind: TypeAlias = Literal["link", "switch"]
@@ -95,14 +96,6 @@ class Moves:
     def rows(self, fate: int) -> Ints:
         """Rows of one fate."""
         return np.flatnonzero(self.fate == fate)
-
-
-def among(codes: Ints, known: Ints) -> Bools:
-    """Which codes are among some that ascend."""
-    if not len(known):
-        return np.zeros(len(codes), dtype=np.bool_)
-    found: Bools = known[np.minimum(np.searchsorted(known, codes), len(known) - 1)] == codes
-    return found
 
 
 def _apart(plan: Plan, losses: SingleLosses, loss: Ints, path: Ints, fate: Ints) -> Bools:

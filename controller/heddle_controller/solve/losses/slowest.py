@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, among
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.fairness.filling import Filling
 from heddle_controller.solve.losses.loads import Amounts, Survey, members, ranked
-from heddle_controller.solve.losses.moves import APART, MOVED, STRANDED, among
+from heddle_controller.solve.losses.moves import APART, MOVED, STRANDED
 
-TOLERANCE = 1e-9
-FIRST_BATCH = 2_000
+_TOLERANCE = 1e-9
+_FIRST_BATCH = 2_000
 """Uses of full arcs that are filled together at first; then twice as many each time."""
-MOST = 600_000
+_MOST = 600_000
 """Uses of full arcs that are filled at most; beyond that the floor is told."""
 
 
@@ -41,8 +41,8 @@ class _RatesAfterLosses:
         self.qps = plan.paths.qp_count.astype(np.float64)
         self.unit = (plan.flows.gbps / plan.flows.qps)[plan.paths.flow]
         self.amounts = Amounts.of(plan, self.qps)
-        self.full: Bools = plan.loads > self.capacity * (1 + TOLERANCE)
-        over = cells.load > self.capacity[cells.arc] * (1 + TOLERANCE)
+        self.full: Bools = plan.loads > self.capacity * (1 + _TOLERANCE)
+        over = cells.load > self.capacity[cells.arc] * (1 + _TOLERANCE)
         self.over = cells.loss[over], cells.arc[over]
         self.changed = cells.loss * len(self.full) + cells.arc
         self.begins = np.searchsorted(self.over[0], np.arange(len(survey.losses) + 1))
@@ -120,7 +120,7 @@ class _RatesAfterLosses:
         rate = np.minimum(least, self.unit[mine])
         if len(np.unique(owner)) < len(mine) or ratio < self._ratio_of(flow, mine, rate):
             return False
-        held = (level <= rate[owner] * (1 + TOLERANCE)) & (rate < self.unit[mine])[owner]
+        held = (level <= rate[owner] * (1 + _TOLERANCE)) & (rate < self.unit[mine])[owner]
         tight, first = np.unique(arcs[held], return_index=True)
         place, others = members(self.survey, np.full(len(tight), loss), tight)
         leads = self._leads(place, others)
@@ -131,7 +131,7 @@ class _RatesAfterLosses:
         arcs, owner = self._ways(loss, others)
         lowest = self.unit[others]
         np.minimum.at(lowest, owner, self._levels_after(loss, arcs))
-        return bool((lowest >= level[held][first][place] * (1 - TOLERANCE)).all())
+        return bool((lowest >= level[held][first][place] * (1 - _TOLERANCE)).all())
 
     def _leads(self, place: Ints, path: Ints) -> Bools:
         """Whether uses of places by paths are of the phase of their job that has most QPs there."""
@@ -142,13 +142,13 @@ class _RatesAfterLosses:
         always = phase == ANY_PHASE
         most = np.zeros(len(share))
         np.maximum.at(most, of_share[~always], count[~always])
-        leads: Bools = always | (count >= most[of_share] * (1 - TOLERANCE))
+        leads: Bools = always | (count >= most[of_share] * (1 - _TOLERANCE))
         return leads
 
     def _ratio_of(self, flow: int, paths: Ints, rate: Floats) -> float:
         """Part of its demand that a flow gets at these rates of a QP, less what rounding does."""
         total = float((rate * self.qps[paths]).sum()) / float(self.survey.plan.flows.gbps[flow])
-        return total * (1 - TOLERANCE)
+        return total * (1 - _TOLERANCE)
 
     def _ways(self, loss: int, paths: Ints) -> tuple[Ints, Ints]:
         """Arcs that some paths take after a loss, and the place of each arc's path among them."""
@@ -220,9 +220,9 @@ def slowest_of(survey: Survey, worst: Floats) -> Slowest:
         return Slowest(lowest, order[0])
     if shares.is_exact(order[0], int(who[order[0]]), lowest):
         return Slowest(lowest, order[0])
-    best, spent, at, batch = Slowest(np.inf, order[0]), 0, 0, FIRST_BATCH
-    while at < len(order) and floors[order[at]] < best.ratio * (1 - TOLERANCE):
-        if spent > MOST:
+    best, spent, at, batch = Slowest(np.inf, order[0]), 0, 0, _FIRST_BATCH
+    while at < len(order) and floors[order[at]] < best.ratio * (1 - _TOLERANCE):
+        if spent > _MOST:
             return Slowest(float(floors[order[at]]), order[at])
         chosen: list[tuple[int, Ints]] = []
         size = 0
@@ -234,7 +234,7 @@ def slowest_of(survey: Survey, worst: Floats) -> Slowest:
         spent, batch = spent + size, batch * 2
         chosen.sort(key=lambda one: one[0])
         for (loss, _), ratio in zip(chosen, shares.ratios(chosen), strict=True):
-            equal = abs(ratio - best.ratio) <= TOLERANCE
+            equal = abs(ratio - best.ratio) <= _TOLERANCE
             if (equal and worst[loss] > worst[best.loss]) or (not equal and ratio < best.ratio):
                 best = Slowest(ratio, loss)
     return best

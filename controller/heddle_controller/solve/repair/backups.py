@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths
@@ -41,7 +41,7 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.layers import Layer, ordinals
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.colouring.spread import spread
-from heddle_controller.solve.export import joined, with_nics
+from heddle_controller.solve.export import concatenated, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.carry_over import inner_paths
 
@@ -85,7 +85,7 @@ def backups_of(
                 pieces[row] = least_shared(candidates, ends, taken, used)
             lengths[row] = len(pieces[row])
             failure_loads.note(links, row, pieces[row])
-    flat = joined(pieces)
+    flat = concatenated(pieces)
     chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
     return with_nics(network, flows, chosen, lengths > 0)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.network import Network

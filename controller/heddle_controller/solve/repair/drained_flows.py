@@ -14,8 +14,8 @@ from collections import deque
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths, no_paths
 from heddle_controller.solve.candidates import Candidates

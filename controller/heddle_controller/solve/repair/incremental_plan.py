@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, State
+from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, phased_loads
 from heddle_controller.model.plan import Paths, Plan
@@ -39,9 +40,9 @@ from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
 """How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
-MANY = 64
+_MANY = 64
 """Flows without a path that are worth a colouring of their own."""
-EMPTY = np.empty(0, dtype=np.int64)
+_EMPTY = np.empty(0, dtype=np.int64)
 
 
 class IncrementalPlan:
@@ -235,7 +236,7 @@ class IncrementalPlan:
             self._cuts.recount(flows, self._routed, changed)
             self._fix(changed)
         for chunk in self._chunks.of(gone):
-            assignment.move(chunk, EMPTY)
+            assignment.move(chunk, _EMPTY)
         return sorted(gone), came, bare
 
     def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
@@ -298,7 +299,7 @@ class IncrementalPlan:
         assignment, target = self.assignment, self._target(bound)
         homeless, came = chunks
         for chunk in homeless:
-            assignment.move(chunk, EMPTY)
+            assignment.move(chunk, _EMPTY)
         search: Search | None = None
         if homeless or came:
             search = Search(assignment, candidates, target, options.deadline(), HASTE)
@@ -327,7 +328,7 @@ class IncrementalPlan:
     def _uncoloured(self, came: list[int]) -> list[int]:
         """Colours flows that came, among themselves; returns those that are not placed so."""
         assignment, flows = self.assignment, self.assignment.flows
-        if len(came) < MANY or self.planes is None:
+        if len(came) < _MANY or self.planes is None:
             return came
         own = {
             assignment.flow[chunk]: chunk

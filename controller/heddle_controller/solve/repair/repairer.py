@@ -26,7 +26,7 @@ from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
-from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.export import exported_paths
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
@@ -39,7 +39,7 @@ from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports
 from heddle_controller.solve.tables.needs import limited
 
-MANY = 64
+_MANY = 64
 """Flows without a path that are worth a colouring of their own."""
 
 
@@ -64,7 +64,7 @@ class Repairer:
             mended = (
                 self._replanned(fabric, flows)
                 if not tied
-                else anew(fabric, flows, self.plan, self.options)
+                else plan_by_entries(fabric, flows, self.plan, self.options)
             )
         else:
             self._incremental = incremental
@@ -80,7 +80,7 @@ class Repairer:
         if not crowded and not self.plan.certificate.within(worth):
             self.relieved()
         if crowded or not self.plan.certificate.within(worth):
-            fresh = anew(self.plan.fabric, self.plan.flows, self.plan, options)
+            fresh = plan_by_entries(self.plan.fabric, self.plan.flows, self.plan, options)
             if fresh.beats(self.plan, worth):
                 self._incremental, self.plan = None, fresh
         return self.plan
@@ -126,7 +126,7 @@ class Repairer:
         problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
         flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
         movable = frozenset(flow.tolist())
-        if problem.planes and len(flow) >= MANY:
+        if problem.planes and len(flow) >= _MANY:
             whole = flow[last_qp - first_qp + 1 == flows.qps[flow]]
             coloured = coloured_paths(problem.planes, flows, whole)
             kept = join_paths([kept, coloured])
@@ -141,11 +141,11 @@ class Repairer:
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
         balance_qps(search, movable)
-        paths = join_paths([paths_of(assignment, renumber=False), staying])
+        paths = join_paths([exported_paths(assignment, renumber=False), staying])
         return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
 
 
-def anew(
+def plan_by_entries(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
     """A plan from nothing, but that flows which only drained links could carry stay on them.

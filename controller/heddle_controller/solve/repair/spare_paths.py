@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
+from heddle_controller.model.arrays import Bools, Floats, Ints, starts
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.candidates import Candidates
@@ -30,7 +30,7 @@ MANY = 16
 
 MOST_RUNS = 8
 """Sorted runs kept apart: all of them are looked through for each lost link."""
-EMPTY = np.empty(0, dtype=np.int64)
+_EMPTY = np.empty(0, dtype=np.int64)
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -151,10 +151,10 @@ def backups_for(
     source = network.terminal[flows.source[fresh.flow]].tolist()
     destination = network.terminal[flows.destination[fresh.flow]].tolist()
     pieces = [
-        EMPTY if s == t else least_shared(candidates, (s, t), fresh.of(row), used)
+        _EMPTY if s == t else least_shared(candidates, (s, t), fresh.of(row), used)
         for row, (s, t) in enumerate(zip(source, destination, strict=True))
     ]
     lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
-    arcs = np.concatenate([*pieces, EMPTY])
+    arcs = np.concatenate([*pieces, _EMPTY])
     inner = Paths(fresh.flow, fresh.first_qp, fresh.last_qp, starts(lengths), arcs)
     return with_nics(network, flows, inner, lengths > 0)

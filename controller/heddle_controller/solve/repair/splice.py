@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints, starts
 from heddle_controller.model.plan import Paths
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.solve.search.search import Search
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.search.chains import TOLERANCE
@@ -25,16 +25,16 @@ from heddle_controller.solve.search.search import Search
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-MOST_CHOICES = 20_000
+_MOST_CHOICES = 20_000
 """Pairs of a commodity and a path beyond which the residue is not small."""
 MOST_RINGS = 6
 """Times that it is let grow."""
-EFFORT_SECONDS = 1.0
+_EFFORT_SECONDS = 1.0
 """Of CP-SAT's deterministic time, each time."""
-SCALE = 1000
+_SCALE = 1000
 """Loads in whole Mbit/s: CP-SAT reckons in integers."""
 
-Key = tuple[int, int, int, float]
+_Key = tuple[int, int, int, float]
 """Terminals, class and Gbit/s of one QP: what makes QPs alike."""
 
 
@@ -61,7 +61,7 @@ def place_residue(search: Search, limit: Floats) -> bool:
         if not len(tight) or search.chains.deadline.passed():
             return False
         groups = _groups(search, _chunks_on(assignment, tight))
-        if sum(len(group.paths) for group in groups) > MOST_CHOICES:
+        if sum(len(group.paths) for group in groups) > _MOST_CHOICES:
             return False
         counts = _solve(assignment, groups, limit, search.chains.deadline.remaining())
         if counts is not None:
@@ -88,7 +88,7 @@ def _chunks_on(assignment: Assignment, arcs: Ints) -> list[int]:
 def _groups(search: Search, chunks: list[int]) -> list[QpGroup]:
     """The chunks by what makes their QPs alike."""
     assignment, flows = search.assignment, search.assignment.flows
-    found: dict[Key, QpGroup] = {}
+    found: dict[_Key, QpGroup] = {}
     for chunk in chunks:
         flow = assignment.flow[chunk]
         ends = search.chains.candidates.ends_of(flows, flow)
@@ -122,7 +122,7 @@ def _solve(
         size = sum(assignment.qps(chunk) for chunk in group.chunks)
         column = [model.new_int_var(0, size, "") for _ in range(len(group.paths))]
         model.add(sum(column) == size)
-        mbps = round(group.unit * SCALE)
+        mbps = round(group.unit * _SCALE)
         for variable, path in zip(column, group.paths.tolist(), strict=True):
             for arc in path:
                 if arc != pad:
@@ -133,8 +133,8 @@ def _solve(
     for arc, terms in uses.items():
         room = limit[arc] / per_gbps[arc] - load[arc] + TOLERANCE
         # Rates are rounded to whole Mbit/s: one for each QP is what that may amount to.
-        model.add(sum(mbps * variable for variable, mbps in terms) <= int(room * SCALE))
-    solver = cp_sat.new_solver(EFFORT_SECONDS)
+        model.add(sum(mbps * variable for variable, mbps in terms) <= int(room * _SCALE))
+    solver = cp_sat.new_solver(_EFFORT_SECONDS)
     if seconds is not None:
         solver.parameters.max_time_in_seconds = seconds
     if not cp_sat.finds(solver, model):
@@ -145,7 +145,7 @@ def _solve(
     ]
 
 
-def rows_of(search: Search, group: QpGroup) -> dict[bytes, int]:
+def path_rows(search: Search, group: QpGroup) -> dict[bytes, int]:
     """Row of each path of a group, by the bytes of its arcs without padding."""
     trimmed = [search.chains.trimmed(path) for path in group.paths]
     return {path.tobytes(): row for row, path in enumerate(trimmed)}
@@ -155,7 +155,7 @@ def put_in_numbers(search: Search, group: QpGroup, count: Ints) -> None:
     """Moves chunks of a group so that each path has its number of QPs; few are split."""
     assignment = search.assignment
     trimmed = [search.chains.trimmed(path) for path in group.paths]
-    row_of = rows_of(search, group)
+    row_of = path_rows(search, group)
     left = count.copy()
     homeless: list[int] = []
     for chunk in group.chunks:

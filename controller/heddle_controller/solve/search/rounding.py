@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, starts
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.commodities import Commodities

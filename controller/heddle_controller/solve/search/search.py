@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.options import Deadline
@@ -30,7 +30,7 @@ from heddle_controller.solve.search.chains import TOLERANCE, Ceiling, Chains, Se
 
 LITTLE = 0.1
 """How far above its target an arc is worth no chain, where its tier is as full elsewhere."""
-SLACK = 0.01
+WORTH_SEARCHING = 0.01
 """A plan this close to its bound, QPs being whole, is not worth a worse tier."""
 
 
@@ -177,7 +177,7 @@ class Search:
         assignment = self.assignment
         least = float(self.enough[arc]) if bound is None else bound
         unit = max((assignment.unit_of(c) for c in assignment.members(arc)), default=0.0)
-        goal = least * (1 + SLACK) + unit * float(assignment.network.per_gbps[arc])
+        goal = least * (1 + WORTH_SEARCHING) + unit * float(assignment.network.per_gbps[arc])
         return assignment.utilization_of(arc) > goal + TOLERANCE
 
     def _try(self, arc: int, of_tier: Floats) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.assignment import Assignment
@@ -31,26 +31,26 @@ from heddle_controller.solve.attempt import PlanningProblem, tier_worst
 from heddle_controller.solve.commodities import LINEAR
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.chains import TOLERANCE
-from heddle_controller.solve.search.residue import QpGroup, put_in_numbers, rows_of
+from heddle_controller.solve.search.residue import QpGroup, path_rows, put_in_numbers
 from heddle_controller.solve.search.search import Search
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-MOST_CHOICES = 3000
+_MOST_CHOICES = 3000
 """Pairs of a group and a path beyond which a problem is not small."""
-EFFORT_SECONDS = 0.3
+_EFFORT_SECONDS = 0.3
 """Of CP-SAT's deterministic time, for each of the two objectives."""
-WORTH = 1e-6
+_WORTH = 1e-6
 """Relative gain that is one."""
 FINE = 1 << 22
 """Steps in which the largest rate of a QP is counted: CP-SAT reckons in integers."""
 FINE_RATIO = 1000
 """Largest denominator of the ratio of two capacities; a finer one is rounded to such."""
 
-Turn = tuple[int, int]
+_Turn = tuple[int, int]
 """A job of several phases and one of these; ``LINEAR`` and ``ANY_PHASE`` for the rest."""
-Key = tuple[int, int, int, float, Turn]
+_Key = tuple[int, int, int, float, _Turn]
 """Terminals, class, Gbit/s of one QP and turn: what makes QPs alike."""
 
 
@@ -68,7 +68,7 @@ def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
     groups = _groups(search, search.chains.with_longer) or _groups(search, search.chains.paths)
     # What takes too long with fewer paths takes longer with more.
     proven = bool(groups) and _lower(problem, search, groups)
-    if proven and problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
+    if proven and problem.network.tiered and _worst(problem, assignment) > 1 + _WORTH:
         groups = _groups(search, search.chains.with_detours)
         if groups and _above_bound(problem, assignment):
             _lower(problem, search, groups)
@@ -76,11 +76,11 @@ def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
 
 def _above_bound(problem: PlanningProblem, assignment: Assignment) -> bool:
     """Whether something may be gained, and there is time for it."""
-    bound = problem.target().overall * (1 + WORTH)
+    bound = problem.target().overall * (1 + _WORTH)
     return _worst(problem, assignment) > bound and not problem.deadline.passed()
 
 
-def _lower(problem: PlanningProblem, search: Search, groups: dict[Key, QpGroup]) -> bool:
+def _lower(problem: PlanningProblem, search: Search, groups: dict[_Key, QpGroup]) -> bool:
     """Moves QPs to where the programme has them, where that is better.
 
     Returns whether it is proven that these paths allow no better.
@@ -94,7 +94,7 @@ def _lower(problem: PlanningProblem, search: Search, groups: dict[Key, QpGroup])
     assignment.journal.clear()
     for group, count in zip(groups.values(), counts, strict=True):
         put_in_numbers(search, group, count)
-    if _worst(problem, assignment) >= before * (1 - WORTH):
+    if _worst(problem, assignment) >= before * (1 - _WORTH):
         assignment.roll_back(0)
     return programme.proven
 
@@ -103,12 +103,12 @@ def _worst(problem: PlanningProblem, assignment: Assignment) -> float:
     return float(tier_worst(problem.network, assignment).max(initial=0.0))
 
 
-def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[Key, QpGroup]:
+def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[_Key, QpGroup]:
     """Chunks by what makes their QPs alike; none where there are too many paths in all."""
     assignment = search.assignment
     flows, count = assignment.flows, 0
     several = set(phased_jobs(flows).tolist())
-    found: dict[Key, QpGroup] = {}
+    found: dict[_Key, QpGroup] = {}
     for chunk, flow in enumerate(assignment.flow):
         ends = search.chains.candidates.ends_of(flows, flow)
         if ends[0] == ends[1]:
@@ -120,7 +120,7 @@ def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[Key, QpGroup]:
         if key not in found:
             found[key] = QpGroup([], ways(flow), unit)
             count += len(found[key].paths)
-            if count > MOST_CHOICES:
+            if count > _MOST_CHOICES:
                 return {}
         found[key].chunks.append(chunk)
     return found
@@ -130,7 +130,7 @@ class _Programme:
     """The model. Loads are counted in steps of a rate, utilisation in steps on the fastest arc."""
 
     def __init__(
-        self, problem: PlanningProblem, search: Search, of_key: dict[Key, QpGroup]
+        self, problem: PlanningProblem, search: Search, of_key: dict[_Key, QpGroup]
     ) -> None:
         self._model = cp_sat.new_model()
         groups, turns = [*of_key.values()], [key[-1] for key in of_key]
@@ -157,7 +157,7 @@ class _Programme:
         """QPs of a group on each of its paths, those there are as a first guess."""
         column = [self._model.new_int_var(0, size, "") for _ in range(len(group.paths))]
         self._model.add(sum(column) == size)
-        assignment, row_of = self._search.assignment, rows_of(self._search, group)
+        assignment, row_of = self._search.assignment, path_rows(self._search, group)
         now: Ints = np.zeros(len(column), dtype=np.int64)
         for chunk in group.chunks:
             row = row_of.get(assignment.path[chunk].tobytes())
@@ -167,10 +167,10 @@ class _Programme:
             self._model.add_hint(variable, number)
         return column
 
-    def _loads(self, turns: list[Turn]) -> dict[int, cp_model.LinearExprT]:
+    def _loads(self, turns: list[_Turn]) -> dict[int, cp_model.LinearExprT]:
         """The load of each arc that any path uses."""
         pad = self._problem.network.pad
-        uses: dict[tuple[int, Turn], list[cp_model.LinearExprT]] = defaultdict(list)
+        uses: dict[tuple[int, _Turn], list[cp_model.LinearExprT]] = defaultdict(list)
         for group, column, rate, turn in zip(
             self._groups, self._columns, self._rates, turns, strict=True
         ):
@@ -230,7 +230,7 @@ class _Programme:
                 self._model.add_hint(variable, found.value(variable))
 
     def _solved(self) -> cp_model.CpSolver | None:
-        solver = cp_sat.new_solver(EFFORT_SECONDS)
+        solver = cp_sat.new_solver(_EFFORT_SECONDS)
         # Several ways of searching take turns, in an order that is always the same.
         solver.parameters.interleave_search = True
         remaining = self._problem.deadline.remaining()

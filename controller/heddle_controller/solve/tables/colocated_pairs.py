@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Paths

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.model.rates import size_words

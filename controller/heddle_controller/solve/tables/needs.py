@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.model.underlay import needs_entry

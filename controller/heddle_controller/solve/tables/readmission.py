@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, no_paths

@@ -25,14 +25,14 @@ _INTEGERS = ("int8", "int16", "int32", "int64")
 _LIMITS = [(np.dtype(kind), int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in _INTEGERS]
 _NAMES = {np.dtype(kind): kind for kind in (*_INTEGERS, "float64")}
 
-Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+_Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 class DamagedError(ValueError):
     """Bytes that are not what ``pack`` made."""
 
 
-def pack(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
+def pack(meta: Mapping[str, Any], columns: Mapping[str, _Column]) -> bytes:
     """One piece of bytes; columns have one dimension and are int64 or float64."""
     return pack_raw(raw(meta, {name: narrowed(column) for name, column in columns.items()}))
 
@@ -87,7 +87,7 @@ def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, A
     return columns, start
 
 
-def narrowed(column: Column) -> npt.NDArray[Any]:
+def narrowed(column: _Column) -> npt.NDArray[Any]:
     """The same numbers in the narrowest type that holds them all."""
     if column.dtype.kind == "f":
         return np.ascontiguousarray(column, dtype=np.float64)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
@@ -26,13 +26,13 @@ from heddle_controller.state.codec.container import DamagedError, pack, unpack
 from heddle_controller.state.codec.plans import (
     ENTRIES,
     PATHS,
-    certificate_of,
-    meta_of,
+    certificate_from_meta,
+    plan_meta,
     ports_columns,
     ports_of,
 )
 
-MOST = 1 / 8
+_MOST = 1 / 8
 """Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
 
 EDITS_KEPT = 4
@@ -77,8 +77,8 @@ class Base:
             return None
         columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
         columns |= ports_columns(plan)
-        packed = pack(meta_of(plan, program), columns)
-        return packed if len(packed) <= MOST * self.size else None
+        packed = pack(plan_meta(plan, program), columns)
+        return packed if len(packed) <= _MOST * self.size else None
 
     def _entries_edit(self, old: Entries, new: Entries) -> Edit | None:
         """None where entries that stay do not keep their order.
@@ -131,7 +131,7 @@ def unpack_delta(packed: bytes, base: Whole) -> Whole:
 
 
 def _worth(edit: Edit, old: Paths | Entries) -> bool:
-    return len(edit.gone) + len(edit.came) <= MOST * len(old)
+    return len(edit.gone) + len(edit.came) <= _MOST * len(old)
 
 
 def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
@@ -173,7 +173,7 @@ def _applied(meta: dict[str, Any], columns: Mapping[str, Any], base: Whole) -> W
         fabric=Fabric(before.fabric.structure, **states),
         paths=Paths(**paths),
         backups=Paths(**backups),
-        certificate=certificate_of(meta),
+        certificate=certificate_from_meta(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
         nic_ports=ports_of(columns),

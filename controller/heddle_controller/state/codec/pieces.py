@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.state.codec.container import DamagedError, narrowed, pack_raw, raw, unpack
 
-MAGIC = b"HDL2"
-KEPT = 4096
+_MAGIC = b"HDL2"
+_KEPT = 4096
 """Pieces remembered, in all some tens of megabytes at most."""
 _SIZE = 4
 
@@ -117,7 +117,7 @@ class PiecePacker:
         for one in tables:
             pieces += self._packed(one)
         number = len(pieces).to_bytes(_SIZE, "big")
-        return MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
+        return _MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
 
     def _packed(self, one: Table) -> Sequence[bytes]:
         """The pieces of a table, those that the table before had too without a second look."""
@@ -144,7 +144,7 @@ class PiecePacker:
         made = pack_raw(content)
         with self._lock:
             self._known[key] = made
-            while len(self._known) > KEPT:
+            while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return made
 
@@ -169,14 +169,14 @@ def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _split(packed: bytes) -> Sequence[bytes]:
-    pieces, at = [], len(MAGIC) + _SIZE
+    pieces, at = [], len(_MAGIC) + _SIZE
     while at < len(packed):
         end = at + _SIZE + int.from_bytes(packed[at : at + _SIZE], "big")
         if end > len(packed):
             raise DamagedError("ends in the middle of a piece")
         pieces.append(packed[at + _SIZE : end])
         at = end
-    count = int.from_bytes(packed[len(MAGIC) : len(MAGIC) + _SIZE], "big")
-    if packed[: len(MAGIC)] != MAGIC or len(pieces) != count:
+    count = int.from_bytes(packed[len(_MAGIC) : len(_MAGIC) + _SIZE], "big")
+    if packed[: len(_MAGIC)] != _MAGIC or len(pieces) != count:
         raise DamagedError(f"has {len(pieces)} pieces, and says {count}")
     return pieces

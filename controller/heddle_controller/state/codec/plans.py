@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import starts
-from heddle_controller.model.fabric import Fabric, Ints, Structure
+from heddle_controller.model.arrays import Ints, starts
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
     AfterLoss,
@@ -36,7 +36,7 @@ _FLOWS = (
     "weight",
     "bytes",
 )
-PORTS = ("port", "backup", "probes")
+_PORTS = ("port", "backup", "probes")
 PATHS = ("flow", "first_qp", "last_qp")
 ENTRIES = (
     "switch",
@@ -72,7 +72,7 @@ class PlanPacker:
         columns = {name: getattr(entries, name) for name in ENTRIES}
         columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
         return self._pieces.pack(
-            [pack(meta_of(plan, program), states), self._packed_flows(plan.flows)],
+            [pack(plan_meta(plan, program), states), self._packed_flows(plan.flows)],
             [
                 _paths_table("paths", plan.paths),
                 _paths_table("backups", plan.backups),
@@ -92,7 +92,7 @@ class PlanPacker:
         return packed
 
 
-def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
+def plan_meta(plan: Plan, program: Program) -> dict[str, Any]:
     """What there is to say of a plan and its program besides their tables."""
     certificate = plan.certificate
     return {
@@ -113,18 +113,18 @@ def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
 def ports_columns(plan: Plan) -> dict[str, Ints]:
     """The ports of NICs, if they carry flows; see ``ports_of``."""
     ports = plan.nic_ports
-    return {} if ports is None else {f"ports.{one}": getattr(ports, one) for one in PORTS}
+    return {} if ports is None else {f"ports.{one}": getattr(ports, one) for one in _PORTS}
 
 
 def ports_of(columns: Mapping[str, Any]) -> NicPorts | None:
     """The ports in columns."""
-    if f"ports.{PORTS[0]}" not in columns:
+    if f"ports.{_PORTS[0]}" not in columns:
         return None
-    return NicPorts(*(columns[f"ports.{one}"] for one in PORTS))
+    return NicPorts(*(columns[f"ports.{one}"] for one in _PORTS))
 
 
-def certificate_of(meta: dict[str, Any]) -> Certificate:
-    """The certificate in what ``meta_of`` gave."""
+def certificate_from_meta(meta: dict[str, Any]) -> Certificate:
+    """The certificate in what ``plan_meta`` gave."""
     worst, bound, proof, tiers, after_loss, turns = meta["certificate"]
     return Certificate(
         worst,
@@ -175,7 +175,7 @@ def _plan(
         flows=flows,
         paths=Paths(**part("paths", (*PATHS, "arcs")), first=first("paths")),
         backups=Paths(**part("backups", (*PATHS, "arcs")), first=first("backups")),
-        certificate=certificate_of(meta),
+        certificate=certificate_from_meta(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
         nic_ports=ports_of(columns),

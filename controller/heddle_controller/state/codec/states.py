@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints, Structure
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Structure
 from heddle_controller.state.codec.container import DamagedError, pack, unpack
 
 

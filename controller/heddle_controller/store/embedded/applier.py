@@ -24,7 +24,7 @@ from heddle_controller.store.embedded import tables
 from heddle_controller.store.embedded.database import Database, Work
 from heddle_controller.store.feed import Feed
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 
 class FileApplier:
@@ -80,7 +80,7 @@ class FileApplier:
             view.replace(fields.get(fabric, ()))
         self._doubtful = False
 
-    async def _run(self, work: Work[Answer], *, lasting: bool = True) -> Answer:
+    async def _run(self, work: Work[_Answer], *, lasting: bool = True) -> _Answer:
         try:
             return await self._database.run(work, lasting=lasting)
         except Unavailable:

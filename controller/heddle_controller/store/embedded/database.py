@@ -21,8 +21,8 @@ from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded.file import StoreFile
 from heddle_controller.store.embedded.schema import create_database, open_database
 
-Answer = TypeVar("Answer")
-Work = Callable[[sqlite3.Connection], Answer]
+_Answer = TypeVar("_Answer")
+Work = Callable[[sqlite3.Connection], _Answer]
 
 
 class Database:
@@ -47,7 +47,7 @@ class Database:
         self._open = True
         self._lost = False
 
-    async def run(self, work: Work[Answer], *, lasting: bool = True) -> Answer:
+    async def run(self, work: Work[_Answer], *, lasting: bool = True) -> _Answer:
         """What ``work`` returns, called in the thread and inside a transaction.
 
         Durable when this returns, unless it need not be ``lasting``: then a loss of power may
@@ -63,9 +63,9 @@ class Database:
 
     def _transaction(
         self,
-        work: Work[Answer],
+        work: Work[_Answer],
         lasting: bool,  # noqa: FBT001 - an executor passes no names
-    ) -> Answer:
+    ) -> _Answer:
         self.check()
         try:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")

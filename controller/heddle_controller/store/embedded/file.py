@@ -33,7 +33,7 @@ class StoreFile:
         Raises:
             Unusable: another process has it, or it is none that a store may be kept in.
         """
-        check_name(path)
+        _check_name(path)
         self._told = path
         self.path = Path(os.path.realpath(path))
         """Where it lies; SQLite puts its log beside it."""
@@ -167,7 +167,7 @@ class StoreFile:
         return Unusable(f"store {self._told}: {reason}")
 
 
-def check_name(path: Path) -> None:
+def _check_name(path: Path) -> None:
     """Nothing, where the name is one of a file. Raises ``Unusable`` for SQLite's own words."""
     if path.name in {"", ".", ".."} or path.name.startswith(":"):
         raise Unusable(

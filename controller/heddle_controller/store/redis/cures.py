@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError
 from heddle_controller.state.errors import Unusable
 from heddle_controller.store.redis.address import Files
 
-START = "Start it, or name another with --store"
+_START = "Start it, or name another with --store"
 PASSWORD = "Give the user and the password that it wants: --store SCHEME://USER:PASSWORD@HOST"  # noqa: S105 - the form of one
 TRUST = (
     "Name the authority that its certificate is of with --store-ca, and, where it asks for "
@@ -27,7 +27,7 @@ CLOSED = "closed by server"
 """In what the library says of a connection that the server has ended."""
 
 
-def cure_of(error: BaseException, *, tls: bool) -> str:
+def redis_cure(error: BaseException, *, tls: bool) -> str:
     """What to do about a failed first call.
 
     Over ``tls`` a server that does not take our certificate says so only after we believe the
@@ -38,7 +38,7 @@ def cure_of(error: BaseException, *, tls: bool) -> str:
         return PASSWORD
     if any(isinstance(one, ssl.SSLError) or (tls and _is_end(one)) for one in behind):
         return TRUST
-    return START
+    return _START
 
 
 def _is_end(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from heddle_controller.store.redis.link import BLOCK_SECONDS
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.scripts import LEASE, note_of
 
-AT_ONCE = 1_000
+_AT_ONCE = 1_000
 
 
 class Follower:
@@ -66,7 +66,7 @@ class Follower:
             try:
                 answer: Any = await self._link.blocking.xread(
                     {self._log: f"{self._last}-0"},
-                    count=AT_ONCE,
+                    count=_AT_ONCE,
                     block=round(BLOCK_SECONDS * 1000),
                 )
             except (RedisError, OSError, TimeoutError, Unavailable) as error:

@@ -36,7 +36,7 @@ from heddle_controller.store.redis.clients import connect, find
 
 log = structlog.stdlib.get_logger(__name__)
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 BLOCK_SECONDS = 0.5
 """For which a call may wait in the server."""
@@ -110,8 +110,8 @@ class Link:
         return 0.0 if self.up else max(time.monotonic() - self._heard, 1e-3)
 
     async def call(
-        self, make: Callable[[Redis], Awaitable[Answer]], *, inner: bool = False
-    ) -> Answer:
+        self, make: Callable[[Redis], Awaitable[_Answer]], *, inner: bool = False
+    ) -> _Answer:
         """What ``make`` answers, within the time.
 
         Args:

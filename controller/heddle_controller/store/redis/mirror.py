@@ -24,7 +24,7 @@ from heddle_controller.state.view import View
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import NEWS, POSITION, Keys
 
-MOST_ENTRIES = 2_000
+_MOST_ENTRIES = 2_000
 """Writes told of one by one; beyond, everything is read again."""
 
 
@@ -84,7 +84,7 @@ class Mirror:
 
         async def ask(client: Redis) -> Any:  # noqa: ANN401 - what the script answers
             names = [keys.sequence, keys.log, keys.leader]
-            about = [self.number, self.token, MOST_ENTRIES, keys.fabric_prefix]
+            about = [self.number, self.token, _MOST_ENTRIES, keys.fabric_prefix]
             return await NEWS.call(client, names, about)
 
         kind, number, *rest = await self.link.call(ask, inner=inner)

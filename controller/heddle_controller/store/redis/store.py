@@ -21,7 +21,7 @@ from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis.address import Files, parse_address
 from heddle_controller.store.redis.applier import RedisApplier
-from heddle_controller.store.redis.cures import check_readable, cure_of
+from heddle_controller.store.redis.cures import check_readable, redis_cure
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.scripts import FORM, Keys
@@ -109,7 +109,9 @@ async def open_redis(
         raise
     except Unavailable as error:
         await link.close()
-        raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error, tls=address.tls)}") from error
+        raise Unavailable(
+            f"{str(error).rstrip('.')}. {redis_cure(error, tls=address.tls)}"
+        ) from error
     applier = RedisApplier(
         mirror,
         bounds=bounds or Bounds(),

@@ -27,9 +27,9 @@ from heddle_emulator.fleet import ControllerPool, FaultInjectingController, Held
 from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import of_several, told_hosts
 
-DEMANDS = "drill"
+_DEMANDS = "drill"
 EVERYBODY = 1 << 30
-PATIENCE = 60.0
+START_SECONDS = 60.0
 """Real seconds for the whole to come up."""
 SETTLE_SECONDS = 60.0
 """Real seconds in which a controller that can do something has done it."""
@@ -41,8 +41,8 @@ CALM_SECONDS = 0.06
 """Nothing at all for so long: there is nothing more to come."""
 DEAF_SECONDS = 0.3
 """The same where nobody could say that there is nothing more."""
-POLL_SECONDS = 0.005
-ASK_SECONDS = 0.05
+_POLL_SECONDS = 0.005
+_ASK_SECONDS = 0.05
 """Real seconds after which the controller is asked again."""
 ROLLOUT_SECONDS = 0.5
 """Virtual seconds for which the controller waits for an agent that hangs."""
@@ -106,7 +106,7 @@ class ControllerHarness:
             self.fleet.aim(self.controller.api)
             self.client = await enter(Client(self.fleet.shared_relay.address, fabric, patience=0.0))
             await self.client.put_fabric(self._scenario.fabric)
-            await self.fleet.connected(PATIENCE)
+            await self.fleet.connected(START_SECONDS)
             await self.fleet.notices.quiet()
             await enter(Watcher(self.client, self.view))
             await self._planned_once()
@@ -117,9 +117,9 @@ class ControllerHarness:
 
     async def _planned_once(self) -> None:
         """Wait for the plan of the empty fabric, so that every run plans the flows after it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             while self.view.plan is None:  # noqa: ASYNC110
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     def _fleet(self, name: str) -> StagedFleet:
         return StagedFleet(
@@ -140,11 +140,11 @@ class ControllerHarness:
             HeddleError: the controller refuses them, or does not come to an end.
         """
         if len(flows):
-            await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
+            await self.client.put_demands(_DEMANDS, self._scenario.fabric, flows)
         self._wanted = flows
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             while not (self._lacking == 0 and max(self.view.flows, 0) == len(flows)):  # noqa: ASYNC110
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         await self.tell_hosts()
         self.fleet.gate.shut = True
         self.fleet.notices.live = False
@@ -167,7 +167,7 @@ class ControllerHarness:
         self.view.changed = self._wanted_at = time.monotonic_ns()
         if self._can_hear:
             with contextlib.suppress(HeddleError):
-                await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
+                await self.client.put_demands(_DEMANDS, self._scenario.fabric, flows)
                 return
         self._unsaid.append(("", State.UP))
 
@@ -225,7 +225,7 @@ class ControllerHarness:
                 calm = now
             elif now - calm > self._calm():
                 break
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         held = self.fleet.gate.take(self.fleet.awake)
         self._due.update(one.switch for one in held)
         return held
@@ -266,7 +266,7 @@ class ControllerHarness:
         Who watches anew hears of plans and links in any order; a link may be as it was again.
         """
         now, changed = time.monotonic(), self.view.changed
-        if self._is_fresh or now - self._asked < ASK_SECONDS:
+        if self._is_fresh or now - self._asked < _ASK_SECONDS:
             return
         if self._can_hear and self._agrees() and not self.fleet.unreached():
             self._asked = now

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_emulator.drill.fluid.simulation import PACKET_GBIT, TrafficSimulation, TrafficState
 from heddle_emulator.drill.scenario import ALL, FAULTS, Scenario, When
 from heddle_emulator.report.evidence import Event, Mark
 
-SAME = 1e-9
+_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,7 @@ class FinishedRun:
         return self.scenario.timeline[0].at if self.scenario.timeline else float("inf")
 
 
-def measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
+def fluid_measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
     """Values by measure, with the part of the run where it is of one, and what it is of."""
     found: dict[tuple[str, str], float] = {}
     for name, rows in outcome.simulation.traffic.groups.items():
@@ -87,8 +87,8 @@ def _timed(
 ) -> Iterator[tuple[str, float]]:
     """A value of every state: of the whole run and of its parts."""
     states, begin = outcome.simulation.states, outcome.begin
-    before = [state for state in states if state.at < begin - SAME] or states[:1]
-    during = [state for state in states if state.at >= begin - SAME]
+    before = [state for state in states if state.at < begin - _SAME] or states[:1]
+    during = [state for state in states if state.at >= begin - _SAME]
     yield measure, worst([value(state) for state in states])
     yield f"{measure} {When.BEFORE.value}", value(before[-1])
     yield f"{measure} {When.AFTER.value}", value(states[-1])
@@ -110,7 +110,7 @@ def _plans(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
     if not plans:
         return
     before, after = plans[0][1], plans[-1][1]
-    during = [plan for at, plan in plans[1:] if at >= begin - SAME] or [before]
+    during = [plan for at, plan in plans[1:] if at >= begin - _SAME] or [before]
     for name, read in (
         ("gap", lambda plan: plan.certificate.gap),
         ("unrouted", lambda plan: float(plan.unrouted_count)),
@@ -137,7 +137,7 @@ def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
         if times:
             yield name, times[0] - begin
     last = outcome.scenario.timeline[-1].at
-    busy = [at for at in log.stood if at >= last - SAME]
+    busy = [at for at in log.stood if at >= last - _SAME]
     done = (busy[-1] - last) if busy else 0.0
     yield "converged", done if outcome.settled else float("inf")
 
@@ -151,7 +151,7 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
         if one.spec.job.name != name:
             continue
         over = run.end[ends]
-        over = over[over <= min(one.end, outcome.simulation.now) + SAME]
+        over = over[over <= min(one.end, outcome.simulation.now) + _SAME]
         starts = np.concatenate([[one.begin], over[:-1]])[: len(over)]
         times += (over - starts).tolist()
         begins += starts.tolist()
@@ -159,7 +159,7 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
             whole = len(over) == len(ends)
             yield "makespan", float(over[-1] - one.begin) if whole else float("inf")
     length, start = np.asarray(times), np.asarray(begins)
-    early = start + length <= outcome.begin + SAME
+    early = start + length <= outcome.begin + _SAME
     if not early.any():
         return
     usual = float(length[early].mean())
@@ -196,8 +196,8 @@ def rates(simulation: TrafficSimulation, streams: Bools, step: float) -> tuple[F
     marks = [state.at for was, state in pairwise(states) if (was.losing != state.losing).any()]
     begins, sums, lengths = list[float](), list[float](), list[float]()
     for span in simulation.spans:
-        fresh = not begins or span.begin >= begins[-1] + step - SAME
-        if fresh or any(abs(span.begin - mark) < SAME for mark in marks):
+        fresh = not begins or span.begin >= begins[-1] + step - _SAME
+        if fresh or any(abs(span.begin - mark) < _SAME for mark in marks):
             begins.append(span.begin)
             sums.append(0.0)
             lengths.append(0.0)

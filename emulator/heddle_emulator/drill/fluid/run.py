@@ -26,8 +26,8 @@ from heddle_controller.model.flows import Flows
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.fluid.harness import (
     GIVEN_UP_SECONDS,
-    PATIENCE,
     ROLLOUT_SECONDS,
+    START_SECONDS,
     ControllerHarness,
 )
 from heddle_emulator.drill.fluid.measure import Log
@@ -40,12 +40,12 @@ from heddle_emulator.report.evidence import Mark
 
 LONG_AGO = -1e3
 """When set-up is done: all that comes of it is over before the run begins."""
-TICK_SECONDS = 1.0
+_TICK_SECONDS = 1.0
 SAMPLES = 200
 """Points of a line over time, at least."""
 CLOSE_LOOKS = 20_000
 """QPs times pushes of a moment up to which packets are sent between any two pushes."""
-FEW = 4
+_FEW = 4
 
 
 class VirtualFabric(FabricUnderTest):
@@ -145,7 +145,7 @@ class VirtualFabric(FabricUnderTest):
         links = self.fleet.links_at(row)
         self.cables.power(links, on=True)
         self._changed(links, self.control.detect, but=row)
-        await self.fleet.start(row, PATIENCE, empty=True)
+        await self.fleet.start(row, START_SECONDS, empty=True)
         self.provoke()
 
     async def kill(self, program: str, point: Point | None) -> None:
@@ -162,7 +162,7 @@ class VirtualFabric(FabricUnderTest):
         if program == CONTROLLER:
             await self.harness.start_controller()
         else:
-            await self.fleet.start(self._row(program), PATIENCE, empty=empty)
+            await self.fleet.start(self._row(program), START_SECONDS, empty=empty)
         self.changed = True
         self.provoke()
 
@@ -254,7 +254,7 @@ class VirtualFabric(FabricUnderTest):
         """Agents see how their links are."""
         names = sorted(self.fabric.structure.nodes.ids[end] for end in ends)
         await self.fleet.see(rows, ends)
-        shown = ", ".join(names[:FEW]) + (" and others" if len(names) > FEW else "")
+        shown = ", ".join(names[:_FEW]) + (" and others" if len(names) > _FEW else "")
         self.log.tell(self.now, Mark.DETECTED, f"{shown} see it", shown)
         self.log.seen.append(self.now)
         self.log.told.append(self.now + self.control.report)
@@ -298,7 +298,7 @@ class FluidRun(VirtualFabric):
         )
         for step in self._ordered():
             self.agenda.put(step.at, partial(self.steps.do, step))
-        self.agenda.put(TICK_SECONDS, self._tick)
+        self.agenda.put(_TICK_SECONDS, self._tick)
         self.agenda.put(horizon / SAMPLES, partial(self._sample, horizon / SAMPLES))
         await self._until(horizon)
         self.now = self.fleet.notices.now = horizon
@@ -336,7 +336,7 @@ class FluidRun(VirtualFabric):
 
     async def _tick(self) -> None:
         await self.fleet.tick()
-        self.agenda.put(self.now + TICK_SECONDS, self._tick)
+        self.agenda.put(self.now + _TICK_SECONDS, self._tick)
 
     async def _react(self) -> None:
         """Let the controller do what it will do now, and put down when it takes effect."""
@@ -401,7 +401,7 @@ class FluidRun(VirtualFabric):
 
 
 Deed = Callable[[], Awaitable[None]]
-SAME = 1e-9
+_SAME = 1e-9
 """Seconds; what is due within is of one moment."""
 PUSHES = 1
 """Rank of what comes last in its moment."""
@@ -444,6 +444,6 @@ class Agenda:
     def due(self, now: float) -> list[Deed]:
         """All that is due by a moment, in order; from now on the caller's."""
         found = []
-        while self._items and self._items[0].at <= now + SAME:
+        while self._items and self._items[0].at <= now + _SAME:
             found.append(heapq.heappop(self._items).deed)
         return found

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
+from heddle_controller.model.arrays import NONE, Bools, Floats
+from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.fluid.streams import (
     QpPaths,

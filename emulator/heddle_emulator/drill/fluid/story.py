@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_emulator.drill.fluid.measure import FinishedRun, rates, streams_of_group
 from heddle_emulator.drill.fluid.simulation import TrafficState
 from heddle_emulator.drill.fluid.traffic import DEMANDS
@@ -16,14 +16,14 @@ from heddle_emulator.drill.scenario import ControlDelays
 from heddle_emulator.report.evidence import Certified, Chart, Event, Mark, Story, TimeSeries
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
-MOST_LINES = 8
+_MOST_LINES = 8
 POINTS = 100
 """Of a line of rates."""
 MOMENT = 1e-9
 """Seconds before the end in which nothing is seen: what stops there stops with the run."""
 
 
-def story(outcome: FinishedRun, title: str) -> Story:
+def fluid_story(outcome: FinishedRun, title: str) -> Story:
     """A run for the report."""
     return Story(
         title=title,
@@ -47,7 +47,7 @@ def _recoveries(outcome: FinishedRun) -> Iterator[Event]:
 def _charts(outcome: FinishedRun) -> Iterator[Chart]:
     simulation, horizon = outcome.simulation, outcome.horizon
     names = [one.spec.job.name for one in simulation.traffic.placed]
-    names = [*dict.fromkeys(names), DEMANDS][:MOST_LINES]
+    names = [*dict.fromkeys(names), DEMANDS][:_MOST_LINES]
     groups = {name: simulation.traffic.groups[name] for name in names}
     lines = []
     for name, rows in groups.items():
@@ -107,7 +107,7 @@ def _certified(title: str, plan: plan_pb2.Plan) -> Certified:
     return Certified(title, told.max_utilization, told.lower_bound, told.gap, told.proof, tiers)
 
 
-def assumptions(control: ControlDelays) -> tuple[str, ...]:
+def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
     """What the fluid world takes for granted, with the times that it was told."""
     ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in ControlDelays.__slots__}
     plans = (

@@ -13,8 +13,9 @@ from math import ceil
 
 import numpy as np
 
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
 from heddle_emulator.drill.scenario import ALL, EachFlow, JobSpec, Scenario, StepKind
 from heddle_emulator.play.iteration import Placed, write_iterations

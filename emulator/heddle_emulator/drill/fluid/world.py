@@ -8,15 +8,15 @@ from functools import partial
 from typing import Self
 
 from heddle_emulator.drill.fluid.harness import OPTIONS, ControllerHarness
-from heddle_emulator.drill.fluid.measure import FinishedRun, measured
+from heddle_emulator.drill.fluid.measure import FinishedRun, fluid_measured
 from heddle_emulator.drill.fluid.run import FluidRun
-from heddle_emulator.drill.fluid.story import assumptions, story
+from heddle_emulator.drill.fluid.story import fluid_assumptions, fluid_story
 from heddle_emulator.drill.fluid.traffic import Traffic, traffic_of
 from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import ALL, Scenario, Variant
 from heddle_emulator.fleet import ControllerPool
 
-PATIENCE = 60.0
+_PATIENCE = 60.0
 """Virtual seconds that jobs with an end may take longer than the timeline."""
 
 
@@ -30,7 +30,7 @@ class FluidWorld:
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
         """See ``World``."""
-        return assumptions(scenario.control)
+        return fluid_assumptions(scenario.control)
 
     @contextmanager
     def open(self, scenario: Scenario, report: Report) -> Iterator[FluidSession]:  # noqa: ARG002
@@ -69,8 +69,10 @@ class FluidSession:
     async def run(self, variant: Variant, number: int) -> PlayedRun:  # noqa: ARG002 - prepared
         """See ``Session``."""
         finished = await self._once(self._scenario.seed + number)
-        values = measured(finished)
-        return PlayedRun(values, (values.get(("lost_gbit", ALL), 0.0),), partial(story, finished))
+        values = fluid_measured(finished)
+        return PlayedRun(
+            values, (values.get(("lost_gbit", ALL), 0.0),), partial(fluid_story, finished)
+        )
 
     async def _once(self, seed: int) -> FinishedRun:
         scenario, horizon = self._scenario, self._horizon
@@ -80,5 +82,5 @@ class FluidSession:
             settled = harness.settled and not run.agenda.pushes
             finished = FinishedRun(scenario, run.simulation, run.log, horizon, settled)
         if any(one.spec.iterations for one in self._traffic.placed):
-            finished.simulation.fluid.advance(horizon + PATIENCE)
+            finished.simulation.fluid.advance(horizon + _PATIENCE)
         return finished

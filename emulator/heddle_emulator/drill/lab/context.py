@@ -38,7 +38,7 @@ class LabContext:
 
 STEADY_SECONDS = 0.3
 """Ways that are the same after so long stay."""
-PATIENCE = 60.0
+LAB_PATIENCE = 60.0
 
 
 class Steady:
@@ -62,7 +62,7 @@ class Steady:
             LabError: some probe has no way, or not the one it had, for as long as we wait.
         """
         context, before = self._context, dict[str, Way]()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LAB_PATIENCE
         while True:
             try:
                 sending, ways = sendings(context.scenario, variant, context.lab, self._paths)

@@ -22,10 +22,10 @@ from heddle_emulator.netns import LabError
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import client, introduce, relay
 
-DEMANDS = "drill"
+_DEMANDS = "drill"
 QUIET_SECONDS = 0.3
 """A plan that is programmed and has not changed for so long is the one."""
-POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
 SERVED_SECONDS = 20.0
 """How long is tried to find a controller that takes a wish."""
@@ -68,7 +68,7 @@ class LabClient:
         Raises:
             LabError: not after so many seconds, or some have no path.
         """
-        await self.api.put_demands(DEMANDS, self._lab.layout.fabric, flows)
+        await self.api.put_demands(_DEMANDS, self._lab.layout.fabric, flows)
         self.demanded = len(flows)
         what = f"a plan of {len(flows):,} flows"
         await self._until(lambda: self.view.flows == len(flows), seconds, what)
@@ -100,7 +100,7 @@ class LabClient:
     async def forgotten(self) -> int:
         """How many changes were acknowledged, and are not what controllers say is wanted."""
         drained = await self.api.drained_switches()
-        count = await self.api.count_demands(DEMANDS)
+        count = await self.api.count_demands(_DEMANDS)
         return len(drained ^ self.drained) + (count != self.demanded)
 
     async def settled(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class LabClient:
         while not (self.view.plan and self.view.is_fresh and self._is_quiet()):
             if time.monotonic() > deadline:
                 return
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no link is believed down and the newest plan is programmed.
@@ -133,7 +133,7 @@ class LabClient:
         while not holds():
             if time.monotonic() > deadline:
                 raise LabError(f"waited {seconds:g} s for {what}")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def taken_apart(self, fault: int) -> dict[str, float]:
         """Seconds from an event to each step of the plans after it; empty if there are none."""

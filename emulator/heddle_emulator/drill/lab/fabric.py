@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_agent.fib.linux import clean
+from heddle_agent.fib.linux import clean_kernel
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.lab.control import LabClient
@@ -299,7 +299,7 @@ class LabFabric(FabricUnderTest):
 
     def _forget(self, switch: str) -> None:
         """Have the kernel of a switch hold nothing of an agent's."""
-        inside(self.lab.spaces[switch], clean)
+        inside(self.lab.spaces[switch], clean_kernel)
 
 
 class ThrottledProcess:

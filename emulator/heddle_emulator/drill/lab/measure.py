@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats
+from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.notes import Notes
@@ -39,7 +40,7 @@ class Window:
     """Whether it was silent: then it began with the first packet that was lost."""
 
 
-def measured(
+def lab_measured(
     probes: Mapping[str, Sequence[Notes]], offered: Mapping[str, float], window: Window
 ) -> dict[tuple[str, str], float]:
     """Values by measure and probe; a probe may be several streams.
@@ -80,7 +81,7 @@ COUNTERS = Path("/proc/thread-self/net/dev")
 SENT = 8
 """Place of the bytes sent among the counters of an interface."""
 TITLES = ("before", "during", "after")
-NANO = 1e9
+_NANO = 1e9
 BITS = 8
 
 
@@ -96,7 +97,7 @@ class Reading:
     """Whether each arc did then."""
 
 
-def read(lab: Lab, present: Fabric) -> Reading:
+def read_counters(lab: Lab, present: Fabric) -> Reading:
     """Read the counters of all switches; cables of NICs are read at one end only."""
     structure, sent = lab.layout.fabric.structure, np.zeros(2 * len(lab.layout.cables))
     counted = {switch: inside(lab.spaces[switch], _counters) for switch in lab.layout.switches}
@@ -122,11 +123,11 @@ def snapshots(lab: Lab, readings: Sequence[Reading], begin: int) -> Iterator[Sna
     speed = np.repeat([cable.gbps for cable in lab.layout.cables], 2) * lab.mbit_per_gbps * 1e6
     titles = TITLES if len(readings) > len(TITLES) else ("all the time",)
     for title, (first, last) in zip(titles, pairwise(readings), strict=False):
-        seconds = max(last.when - first.when, 1) / NANO
+        seconds = max(last.when - first.when, 1) / _NANO
         rate = np.maximum(last.sent - first.sent, 0.0) * BITS / seconds
         if capacity is None:
             capacity = speed if lab.options.rate_mbit else np.full(len(rate), _fullest(lab, rate))
-        middle = max((first.when + last.when) / 2 - begin, 0.0) / NANO
+        middle = max((first.when + last.when) / 2 - begin, 0.0) / _NANO
         yield Snapshot(title, round(middle, 3), rate / capacity, last.carries)
 
 

@@ -16,13 +16,13 @@ import sys
 import time
 from typing import Self
 
-TICK_SECONDS = 0.005
+_TICK_SECONDS = 0.005
 """It wants to be woken so often."""
 EVERY = 8
 """Of so many times that it is woken it works once."""
 WORK_SECONDS = 0.002
 """Of the processor."""
-PATIENCE = 60.0
+_PATIENCE = 60.0
 
 
 class Pace:
@@ -41,7 +41,7 @@ class Pace:
 
     def told(self) -> dict[tuple[str, str], float]:
         """By measure: ``late``, the longest wait in seconds; ``stretch``, a ratio of at least 1."""
-        said, _ = self._process.communicate("", timeout=PATIENCE)
+        said, _ = self._process.communicate("", timeout=_PATIENCE)
         return {(measure, ""): float(value) for measure, value in json.loads(said).items()}
 
     def __exit__(self, *_: object) -> None:
@@ -55,9 +55,9 @@ def watch() -> dict[str, float]:
     late = took = cost = 0.0
     now = time.perf_counter()
     for turn in range(sys.maxsize):
-        over = select.select([sys.stdin], [], [], TICK_SECONDS)[0]
+        over = select.select([sys.stdin], [], [], _TICK_SECONDS)[0]
         before, now = now, time.perf_counter()
-        late = max(late, now - before - TICK_SECONDS)
+        late = max(late, now - before - _TICK_SECONDS)
         if over:
             break
         if turn % EVERY == 0:

@@ -19,7 +19,7 @@ from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import Port
 from heddle_emulator.netns.probe.handle import probe_flow
-from heddle_emulator.netns.probe.spec import FULL, HEADERS, SMALL, UDP, ProbeFlow, family_of
+from heddle_emulator.netns.probe.spec import FULL_PAYLOAD, HEADERS, SMALL, UDP, ProbeFlow, family_of
 
 PACKETS = 5
 """Of each stream that is asked for."""
@@ -153,9 +153,9 @@ def _each(probe: EachFlow, variant: Variant, lab: Lab) -> Iterator[ProbeFlow]:
 
 
 def _flow(lab: Lab, probe: ProbeSpec | EachFlow, nics: tuple[str, str], port: int) -> ProbeFlow:
-    size = FULL if probe.mbit else SMALL
+    size = FULL_PAYLOAD if probe.mbit else SMALL
     rate = probe.rate or probe.mbit * 1e6 / 8 / (
-        FULL + HEADERS[family_of(lab.layout.address(nics[0]))]
+        FULL_PAYLOAD + HEADERS[family_of(lab.layout.address(nics[0]))]
     )
     return probe_flow(
         lab,

@@ -15,10 +15,16 @@ from functools import partial
 from heddle_emulator.drill.lab.context import LabContext
 from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import detections, leaders
-from heddle_emulator.drill.lab.measure import Reading, Window, measured, read, snapshots
+from heddle_emulator.drill.lab.measure import (
+    Reading,
+    Window,
+    lab_measured,
+    read_counters,
+    snapshots,
+)
 from heddle_emulator.drill.lab.pace import Pace
 from heddle_emulator.drill.lab.probes import ProbeStreams, Way
-from heddle_emulator.drill.lab.story import LabRecord, story
+from heddle_emulator.drill.lab.story import LabRecord, lab_story
 from heddle_emulator.drill.runner import PlayedRun
 from heddle_emulator.drill.scenario import FAULTS, StepKind
 from heddle_emulator.drill.steps import PreparedStep, StepRunner
@@ -37,7 +43,7 @@ LATE = frozenset({"solved", "programmed", "acked", "moved", "forgotten"})
 LATE_SECONDS = 300.0
 """No measure of speed: it only ends drills whose plan never comes."""
 
-Values = dict[tuple[str, str], float]
+_Values = dict[tuple[str, str], float]
 """By measure and probe."""
 
 
@@ -79,10 +85,10 @@ class LabRun:
         silent = any(step.kind is StepKind.SILENCE for step in context.scenario.timeline)
         window = Window(begin, self.fault, end, silent)
         offered = {one.name: one.offered for one in self.sendings if one.offered}
-        values = measured(self.probes, offered, window) | self._looped(seen)
+        values = lab_measured(self.probes, offered, window) | self._looped(seen)
         values |= await self._of_control() | beside
         record = self._record(values, window)
-        return PlayedRun(values, record.badness, partial(story, record))
+        return PlayedRun(values, record.badness, partial(lab_story, record))
 
     async def _settle(self) -> None:
         """Watch what comes of it for as long as the drill says, and for a plan that is late."""
@@ -98,7 +104,9 @@ class LabRun:
     async def _read(self) -> None:
         """Note what cables have carried so far."""
         context = self.context
-        self.readings.append(await asyncio.to_thread(read, context.lab, context.fabric.present()))
+        self.readings.append(
+            await asyncio.to_thread(read_counters, context.lab, context.fabric.present())
+        )
 
     async def _timeline(
         self, steps: StepRunner, timeline: Sequence[PreparedStep], begin: int
@@ -120,9 +128,9 @@ class LabRun:
         """When the first fault struck, in ns."""
         return next((one.when for one in self.done if one.step.kind in FAULTS), None)
 
-    def _looped(self, seen: witness.Testimony) -> Values:
+    def _looped(self, seen: witness.Testimony) -> _Values:
         """Packets that came to a switch twice, of each probe that has sent any."""
-        found: Values = {}
+        found: _Values = {}
         for sending in self.sendings:
             sent = [len(one.sent) for one in self.probes[sending.name]]
             if any(sent):
@@ -132,7 +140,7 @@ class LabRun:
                 )
         return found
 
-    async def _of_control(self) -> Values:
+    async def _of_control(self) -> _Values:
         """How long each stage of the new plan took, and what was forgotten if that is asked."""
         control = self.context.control
         if control is None or not self.done:
@@ -143,7 +151,7 @@ class LabRun:
             values["forgotten", ""] = await control.forgotten()
         return values
 
-    def _record(self, values: Values, window: Window) -> LabRecord:
+    def _record(self, values: _Values, window: Window) -> LabRecord:
         """All that is told of the run."""
         context, programs = self.context, self.context.programs
         return LabRecord(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.v1 import common_pb2
-from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.client import ControllerView
 from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import Sighting
@@ -21,12 +22,12 @@ from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Mark, Story, TimeSeries
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
-NANO = 1e9
+_NANO = 1e9
 BINS = 250
 """Points of a line over time."""
 PER_BIN = 4
 """Packets that a point is made of, at least."""
-MOST_LINES = 8
+_MOST_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +59,11 @@ class LabRecord:
         return max(self.recovered.values(), default=0.0), lost
 
 
-def story(run: LabRecord, title: str) -> Story:
+def lab_story(run: LabRecord, title: str) -> Story:
     """A run for the report."""
     return Story(
         title=title,
-        seconds=(run.end - run.begin) / NANO,
+        seconds=(run.end - run.begin) / _NANO,
         events=tuple(sorted(_events(run), key=lambda event: event.at)),
         charts=tuple(_charts(run)),
         maps=heat_maps(run.fabric, run.snapshots),
@@ -71,7 +72,7 @@ def story(run: LabRecord, title: str) -> Story:
 
 def _events(run: LabRecord) -> Iterator[Event]:
     def at(when: int) -> float:
-        return (when - run.begin) / NANO
+        return (when - run.begin) / _NANO
 
     for done in run.steps:
         yield Event(at(done.when), done.mark, done.words, done.target)
@@ -107,11 +108,11 @@ def _control(run: LabRecord) -> Iterator[tuple[int, Mark, str]]:
 
 def _charts(run: LabRecord) -> Iterator[Chart]:
     lines = [_delivered(run, name) for name in run.probes]
-    found = [line for line in lines if line is not None][:MOST_LINES]
+    found = [line for line in lines if line is not None][:_MOST_LINES]
     if found:
         note = "A point is of packets sent together; what never came counts as lost."
         yield Chart("Packets that came, of those sent", "share", tuple(found), 1.0, note)
-    rates = [name for name in run.probes if run.offered.get(name)][:MOST_LINES]
+    rates = [name for name in run.probes if run.offered.get(name)][:_MOST_LINES]
     if rates:
         lines_ = tuple(_rate(run, name) for name in rates)
         yield Chart("Rate of each probe, all its streams together", "Mbit/s", lines_)
@@ -145,12 +146,12 @@ def _edges(run: LabRecord, bins: int) -> Ints:
 
 def _line(run: LabRecord, name: str, edges: Ints, values: Floats) -> TimeSeries:
     """Steps: the last value stands until the end."""
-    times = ((edges - run.begin) / NANO).round(6).tolist()
+    times = ((edges - run.begin) / _NANO).round(6).tolist()
     shown = [None if np.isnan(value) else round(float(value), 4) for value in values]
     return TimeSeries(name, tuple(times), (*shown, shown[-1]))
 
 
-def assumptions(scenario: Scenario) -> tuple[str, ...]:
+def lab_assumptions(scenario: Scenario) -> tuple[str, ...]:
     """How to read what a lab's report shows."""
     if scenario.lab.rate_mbit:
         speed = f"The fastest cable carries {scenario.lab.rate_mbit:g} Mbit/s."

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from typing import Self
 
-from heddle_emulator.drill.lab.context import PATIENCE, LabContext, Steady
+from heddle_emulator.drill.lab.context import LAB_PATIENCE, LabContext, Steady
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.fabric import LabFabric
 from heddle_emulator.drill.lab.run import LabRun
-from heddle_emulator.drill.lab.story import assumptions
+from heddle_emulator.drill.lab.story import lab_assumptions
 from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, StepKind, Variant
 from heddle_emulator.drill.steps import StepRunner
@@ -42,7 +42,7 @@ class LabWorld:
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
         """See ``World``."""
-        return assumptions(scenario)
+        return lab_assumptions(scenario)
 
     @contextmanager
     def open(self, scenario: Scenario, report: Report) -> Iterator[LabSession]:
@@ -123,7 +123,7 @@ class LabSession:
             found["up", ""], self._up = self._up, None
         if context.control is not None:
             await asyncio.to_thread(self._all_there, set())
-            found["entries", ""] = await context.control.demand(variant.flows, PATIENCE)
+            found["entries", ""] = await context.control.demand(variant.flows, LAB_PATIENCE)
         for step in self._scenario.setup:
             await StepRunner(context.fabric).do(step)
         return found
@@ -141,7 +141,7 @@ class LabSession:
         """Start again what has died, save for these nodes."""
         assert self._programs is not None
         if self._context.fabric.revive(left) and not left:
-            wait_introduced(self._programs, PATIENCE)
+            wait_introduced(self._programs, LAB_PATIENCE)
 
     def _left_dead(self) -> set[str]:
         """Nodes whose program the set-up killed: runs begin without it."""
@@ -157,8 +157,8 @@ class LabSession:
             await asyncio.to_thread(self._all_there, self._left_dead())
             for switch in sorted(context.control.drained ^ drained):
                 await context.control.drain(switch, drained=switch in drained)
-        wait_converged(context.lab, PATIENCE)
+        wait_converged(context.lab, LAB_PATIENCE)
         if context.programs is not None and context.control is not None:
-            await asyncio.to_thread(wait_links_up, context.programs, PATIENCE)
+            await asyncio.to_thread(wait_links_up, context.programs, LAB_PATIENCE)
             if not context.is_left_alone():
-                await context.control.quiet(PATIENCE)
+                await context.control.quiet(LAB_PATIENCE)

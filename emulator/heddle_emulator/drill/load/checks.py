@@ -33,10 +33,10 @@ from heddle_emulator.drill.scenario import (
 )
 from heddle_emulator.drill.steps import cables, switches
 
-DEMANDS = "demands"
+_DEMANDS = "demands"
 
 
-def check(scenario: Scenario) -> list[Problem]:
+def check_scenario(scenario: Scenario) -> list[Problem]:
     """Everything that names what is not there, or contradicts itself."""
     found = [
         *_probes(scenario),
@@ -75,7 +75,7 @@ def _ends(fabric: Fabric, at: str, probe: ProbeSpec) -> Iterator[Problem]:
 
 def _jobs(scenario: Scenario) -> Iterator[Problem]:
     names: set[str] = set()
-    taken = {probe.name for probe in scenario.probes} | {ALL, DEMANDS}
+    taken = {probe.name for probe in scenario.probes} | {ALL, _DEMANDS}
     for spec in scenario.jobs:
         at = f"job {spec.job.name} (line {spec.line})"
         if spec.job.name in names:
@@ -141,7 +141,7 @@ def _some(names: set[str]) -> str:
 def _expectation(scenario: Scenario, told: Expectation) -> Iterator[Problem]:
     at = f"expect (line {told.line})"
     names = {probe.name for probe in scenario.probes}
-    names |= {spec.job.name for spec in scenario.jobs} | {ALL, DEMANDS}
+    names |= {spec.job.name for spec in scenario.jobs} | {ALL, _DEMANDS}
     variants = {variant.name for variant in scenario.variants}
     measure = MEASURES[told.measure]
     if measure.per_probe and told.of not in names:

@@ -41,14 +41,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heddle_controller.model.demand import MAX_PROBLEMS
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.traffic.fields import Fields
-from heddle_emulator.drill.load.checks import check
-from heddle_emulator.drill.load.steps import CURE, line_of, read_steps, records_of, seconds
+from heddle_emulator.drill.load.checks import check_scenario
+from heddle_emulator.drill.load.steps import CURE, line_of, parse_seconds, read_steps, records_of
 from heddle_emulator.drill.load.traffic import (
     read_control,
     read_demands,
@@ -113,7 +112,7 @@ def load_scenario(path: Path) -> Scenario:
         race=_race(fields),
         world=worlds[0],
     )
-    problems += check(scenario) if not problems else []
+    problems += check_scenario(scenario) if not problems else []
     if problems:
         raise InputError(str(path), *problems[:MAX_PROBLEMS])
     return scenario
@@ -153,7 +152,7 @@ def _variants(fields: Fields, fabric: Fabric) -> tuple[Variant, ...]:
 
 
 def _settle(fields: Fields) -> float:
-    value = seconds(fields.record.get("settle", "500ms"))
+    value = parse_seconds(fields.record.get("settle", "500ms"))
     if value is None or value <= 0:
         fields.fault(f"settle is {short(fields.record.get('settle'))}; {CURE}")
         return 0.5
@@ -251,7 +250,7 @@ def _bound(
         return None
     value = bounds[words[0]]
     if measure.unit == "s" and not ratio:
-        number = seconds(value)
+        number = parse_seconds(value)
         cure = CURE
     else:
         number = float(value) if type(value) in {int, float} else None

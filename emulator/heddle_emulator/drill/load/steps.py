@@ -75,7 +75,7 @@ def _step(own: Fields, *, timed: bool) -> Step | None:
     kind, value = _KINDS[words[0]], own.record[words[0]]
     known = _OPTIONS_OF.get(kind, ())
     own.only("at", words[0], *known)
-    at = seconds(own.record.get("at", 0))
+    at = parse_seconds(own.record.get("at", 0))
     if at is None or (timed and "at" not in own.record):
         own.fault(f"at is {short(own.record.get('at'))}; {CURE}")
         at = 0.0
@@ -100,7 +100,7 @@ def _share(own: Fields, word: str) -> float:
 
 
 def _time(own: Fields, word: str) -> float:
-    value = seconds(own.record.get(word))
+    value = parse_seconds(own.record.get(word))
     if value is not None and value > 0:
         return value
     own.fault(f"{_found(own, word)}; {CURE}")
@@ -115,7 +115,7 @@ def _found(own: Fields, word: str) -> str:
 def _wrong_by(own: Fields, word: str) -> float:
     value = own.record.get(word)
     back = isinstance(value, str) and value.startswith("-")
-    found = seconds(value[1:] if back and isinstance(value, str) else value)
+    found = parse_seconds(value[1:] if back and isinstance(value, str) else value)
     if found is None:
         own.fault(f"{_found(own, word)}; {CURE}")
         return 0.0
@@ -205,7 +205,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 CURE = "give a number and its unit, such as 10ms or 1.5s"
 
 
-def seconds(value: object) -> float | None:
+def parse_seconds(value: object) -> float | None:
     """Seconds of "10ms" or "1.5 s"; 0 may stand without a unit; None if it is neither."""
     if value == 0 and type(value) in {int, float}:
         return 0.0

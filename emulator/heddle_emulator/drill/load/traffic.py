@@ -36,7 +36,7 @@ from heddle_controller.traffic.checks import host_problems
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.jobs_file import read_job
 from heddle_emulator import topology
-from heddle_emulator.drill.load.steps import CURE, seconds
+from heddle_emulator.drill.load.steps import CURE, parse_seconds
 from heddle_emulator.drill.scenario import ControlDelays, JobSpec
 from heddle_emulator.traffic.patterns import PATTERNS
 from heddle_emulator.traffic.table import flows_between
@@ -91,7 +91,7 @@ def _fabric(path: Path, fields: Fields) -> Fabric | None:
 
 
 JOB = "drill"
-MOST = 1_000_000
+_MOST = 1_000_000
 
 
 class _Line(NamedTuple):
@@ -128,10 +128,10 @@ def _pattern(own: Fields, fabric: Fabric) -> Flows:
 def _lines(own: Fields, fabric: Fabric) -> Flows:
     own.only("from", "to", "gbps", "qps", "nics")
     ends = [own.text(name, "name a NIC, a host or a leaf") for name in ("from", "to")]
-    gbps, qps, most = own.positive("gbps", 1.0), own.integer("qps", 1), own.integer("nics", MOST)
+    gbps, qps, most = own.positive("gbps", 1.0), own.integer("qps", 1), own.integer("nics", _MOST)
     groups = [list(_nics(own, fabric, end))[:most] for end in ends]
     count = len(groups[0]) * len(groups[1])
-    if count > MOST:
+    if count > _MOST:
         own.fault(f"makes {count:,} flows; give leaves with fewer NICs")
         return no_flows()
     lines = [_Line(a, b, gbps, qps) for a in groups[0] for b in groups[1] if a != b]
@@ -224,7 +224,7 @@ def read_control(fields: Fields) -> ControlDelays:
 def _time(own: Fields, name: str, default: float) -> float:
     if name not in own.record:
         return default
-    value = seconds(own.record[name])
+    value = parse_seconds(own.record[name])
     if value is None:
         own.fault(f"{name} is {short(own.record[name])}; {CURE}")
         return default

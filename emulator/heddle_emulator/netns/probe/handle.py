@@ -14,7 +14,7 @@ from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.probe.notes import Notes, read_notes
 from heddle_emulator.netns.probe.spec import SMALL, UDP, ProbeFlow, dump
 
-END_SECONDS = 30.0
+_END_SECONDS = 30.0
 
 
 class Probe:
@@ -66,7 +66,7 @@ class Probe:
             assert process.stdin is not None
             process.stdin.close()
             self._hear(process, "written")
-            process.wait(END_SECONDS)
+            process.wait(_END_SECONDS)
             assert process.stdout is not None
             process.stdout.close()
         return read_notes(self._folder, self.flows)
@@ -74,7 +74,7 @@ class Probe:
     def _hear(self, process: subprocess.Popen[str], word: str) -> None:
         assert process.stdout is not None
         if process.stdout.readline().strip() != word:
-            process.wait(END_SECONDS)
+            process.wait(_END_SECONDS)
             words = (self._lab.folder / "probe.log").read_text().strip().splitlines()
             raise LabError(f"a probe failed: {words[-1] if words else 'it said nothing'}")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_emulator.netns.probe.spec import HEADERS, TCP, ProbeFlow
 
-NANO = 1e9
-BEFORE = 50_000_000
+_NANO = 1e9
+_BEFORE = 50_000_000
 """A packet sent so many nanoseconds before a fault may still be lost to it."""
 
 
@@ -56,11 +56,11 @@ class Notes:
 
         Where none was lost that is the first after the fault; infinite where the last was lost.
         """
-        after = np.flatnonzero(self.lost & (self.sent >= fault - BEFORE))
+        after = np.flatnonzero(self.lost & (self.sent >= fault - _BEFORE))
         first = int(after[-1]) + 1 if len(after) else int(np.searchsorted(self.sent, fault))
         if first >= len(self.sent):
             return float("inf")
-        return max(0.0, float(self.sent[first] - fault) / NANO)
+        return max(0.0, float(self.sent[first] - fault) / _NANO)
 
     def mbit(self, begin: int, end: int) -> float:
         """Mbit/s that came from ``begin`` to ``end``; UDP with its headers, TCP its bytes."""
@@ -70,7 +70,7 @@ class Notes:
         else:
             count = int(((self.came >= begin) & (self.came < end)).sum())
             total = count * (self.flow.size + HEADERS[self.flow.family])
-        return total * 8 / ((end - begin) / NANO) / 1e6
+        return total * 8 / ((end - begin) / _NANO) / 1e6
 
 
 def read_notes(folder: Path, flows: list[ProbeFlow]) -> list[Notes]:

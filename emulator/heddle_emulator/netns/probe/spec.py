@@ -22,7 +22,7 @@ HEADERS = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
 """Ethernet, IP and UDP: bytes of a packet that a shaper counts beyond the payload, by family."""
 SMALL = 64
 """Payload of a probe that only asks whether there is a way."""
-FULL = 1400
+FULL_PAYLOAD = 1400
 """Payload of a flow that fills its cable."""
 
 

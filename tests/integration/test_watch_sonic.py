@@ -5,6 +5,7 @@ The kernel's interfaces keep their carrier all the time: what is heard here is R
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import subprocess
@@ -19,10 +20,11 @@ import pytest
 from heddle_agent.conformance import ADDRESSES, SPINES
 from heddle_agent.fib import Batch, Group, Match
 from heddle_agent.fib.sonic import Exit, schema
+from heddle_agent.watch.sonic import SonicPortReports
 from tests.support import fib_linux
 from tests.support.orchagent import EXITS, SonicSwitch
-from tests.support.redis_server import ALWAYS
-from tests.support.waiting import wait_until
+from tests.support.redis_server import ALWAYS, NEVER, RedisServer
+from tests.support.waiting import PATIENCE, wait_until
 
 CHANNEL = Exit("PortChannel1", "10.1.2.1")
 MATCHES: list[Match] = [("nic0", f"far{number}", 0, 0) for number in range(2)]
@@ -158,3 +160,22 @@ def test_a_redis_that_comes_back_is_heard_again(running: Running) -> None:
     running.says("Ethernet0", oper_status="up")
     running.wait(FIRST, CHANNEL.redirect)
     assert running.logged("port states not read") == 1
+
+
+async def test_a_watch_ends_whenever_it_is_cancelled(tmp_path: Path) -> None:
+    """However far it has come: connecting, subscribing, reading or waiting."""
+    server = RedisServer(tmp_path, *NEVER).start()
+
+    async def goes_on(steps: int) -> bool:
+        watch = SonicPortReports(server.socket).watch(["Ethernet0"], lambda _name, _up: None)
+        running = asyncio.create_task(watch)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=PATIENCE)
+        return not running.done()
+
+    try:
+        assert not any(await asyncio.gather(*map(goes_on, range(60))))
+    finally:
+        server.close()

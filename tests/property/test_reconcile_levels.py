@@ -8,24 +8,36 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.columns import joined_entries
 from heddle_controller.reconcile.rollout.levels import levels
+from tests.property.test_reconcile_detours import Knowing
 from tests.property.test_reconcile_rollout import random_plan
 from tests.support.depth import examples
-from tests.support.reconcile_network import QPS, Network, plan_on, random_fabric, random_path
+from tests.support.reconcile_network import (
+    QPS,
+    Network,
+    out_arcs,
+    plan_on,
+    random_fabric,
+    random_path,
+)
 from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 
 seeds = st.integers(0, 2**32)
 
 
 class Left:
-    """A random network, in which switches hold some entries of several plans for one pair."""
+    """A random network, in which switches hold some entries of several plans for one pair.
 
-    def __init__(self, seed: int) -> None:
+    So many of its links may be lost at most, and all switches know.
+    """
+
+    def __init__(self, seed: int, losses: int = 0) -> None:
         self.random = Random(seed)
         switches = self.random.randint(2, 7)
         self.fabric = random_fabric(self.random, switches, switches)
@@ -40,6 +52,23 @@ class Left:
             table.entries[match_of(self.fabric, self.entries, row)] = way_of(
                 self.fabric, self.entries, row
             )
+
+        links = self.fabric.structure.links
+        between = range(self.fabric.link_count - switches)
+        most = self.random.randint(0, min(losses, len(between)))
+        lost = self.random.sample(between, most)
+        self.fabric = self.fabric.with_links(dict.fromkeys(lost, State.DOWN))
+        down = frozenset(
+            Link.between(self.ids[links.a[row]], self.ids[links.b[row]], str(links.key[row]))
+            for row in lost
+        )
+        self.network = Knowing(self.fabric, self.network.tables, down=down)
+
+    def arrives(self) -> bool:
+        """Whether there is a way at all for the pair."""
+        source, destination = self.pair
+        (first,) = out_arcs(self.fabric, source)
+        return int(self.fabric.structure.head[first]) in self.network.distance(destination)
 
     def _drawn(self) -> Entries:
         """Some entries of several plans, one with each switch and match."""
@@ -68,8 +97,21 @@ class Left:
 @example(2491)  # one for any port goes before that for one at the same switch
 def test_from_the_highest_level_on(seed: int) -> None:
     """Packets that arrived go on to, whichever of a level is taken away first."""
-    left = Left(seed)
-    if left.trouble() or not len(left.entries):
+    check_levels(Left(seed))
+
+
+@settings(max_examples=examples(60))
+@given(seeds)
+@example(4620)
+@example(17942)  # two entries that do not lead to each other as long as no link is lost
+def test_from_the_highest_level_on_around_lost_links(seed: int) -> None:
+    """Packets that arrived go on to, although the underlay leads some of them back."""
+    check_levels(Left(seed, losses=3))
+
+
+def check_levels(left: Left) -> None:
+    """Take all entries away, level by level, walking packets after each."""
+    if not left.arrives() or left.trouble():
         return
     level = levels(left.entries, left.fabric)
     order = left.random.sample(range(len(level)), len(level))

@@ -8,7 +8,8 @@ takes it away before anything that it leads to.
 
 An entry whose way is lost may leave its packets to the underlay, and these may come to entries
 above it. Where that makes a circle, entries and underlay are followed as if no link were lost: that
-order stays right when the link is mended.
+order stays right when the link is mended. Of two entries that do not lead to each other, the one
+nearer to the destination goes first.
 
 That is not to be had where entries lead to one another in a circle: those that no packet meets may,
 and those for any source port, if entries for one port stand in between. All entries of such a pair
@@ -27,7 +28,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import Underlay, underlay
 from heddle_controller.reconcile.rollout.columns import Groups, dead, distinct
-from heddle_controller.reconcile.rollout.order import LONGEST, longest, pair_codes
+from heddle_controller.reconcile.rollout.order import LONGEST, lifted, longest, pair_codes
 
 
 def levels(entries: Entries, fabric: Fabric) -> Ints:
@@ -43,17 +44,19 @@ def levels(entries: Entries, fabric: Fabric) -> Ints:
     if not len(circular):
         return far
     some = entries.take(circular)
-    none = np.zeros(len(some), dtype=np.bool_)
-    unlost, round_ = _along(some, none, underlay(fabric.structure), fabric)
-    far[circular] = np.where(round_, _nearness(some, fabric), unlost)
+    none, near = np.zeros(len(some), dtype=np.bool_), _nearness(some, fabric)
+    unlost, round_ = _along(some, none, underlay(fabric.structure), fabric, near)
+    far[circular] = np.where(round_, near, unlost)
     return far
 
 
-def _along(entries: Entries, lost: Bools, below: Underlay, fabric: Fabric) -> tuple[Ints, Bools]:
+def _along(
+    entries: Entries, lost: Bools, below: Underlay, fabric: Fabric, least: Ints | None = None
+) -> tuple[Ints, Bools]:
     """How far up the way of its packets each entry lies, and whether those of its pair circle.
 
     ``lost`` are entries that may leave their packets to their backup or to the underlay, which is
-    ``below``.
+    ``below``. No entry is lower than ``least``.
     """
     kinds = _Kinds.of(entries, fabric.node_count)
     states, tail, head = _followed(kinds, entries, lost, below)
@@ -64,6 +67,8 @@ def _along(entries: Entries, lost: Bools, below: Underlay, fabric: Fabric) -> tu
     every, one = _beneath(pair * fabric.node_count + entries.switch, entries.source_port)
     upstream, downstream = np.append(row[tail], every), np.append(row[head], one)
     far, endless = longest(len(entries) + len(states), upstream, downstream)
+    if least is not None:
+        far = lifted(np.append(least, np.zeros_like(states)), upstream, downstream)
     return far[: len(entries)], np.isin(pair, pair[endless[: len(entries)]])
 
 

@@ -108,11 +108,16 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
 
 def longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
     """Longest way from each of so many rows over the steps given, and which rows go on for ever."""
-    depth = np.zeros(count, dtype=np.int64)
+    depth = lifted(np.zeros(count, dtype=np.int64), upstream, downstream)
+    return depth, depth == LONGEST
+
+
+def lifted(depth: Ints, upstream: Ints, downstream: Ints) -> Ints:
+    """These depths, each raised above all that its steps lead to; ``LONGEST`` steps at most."""
     for _ in range(LONGEST):
         further = depth.copy()
         np.maximum.at(further, upstream, depth[downstream] + 1)
         if (further == depth).all():
             break
         depth = further
-    return depth, depth == LONGEST
+    return depth

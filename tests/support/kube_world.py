@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from lightkube.config.kubeconfig import KubeConfig
 
-from heddle.client import Client
+from heddle.client import Client, NotFound
 from heddle.v1 import fabric_pb2
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.fabric import Fabric
@@ -312,7 +312,8 @@ class World:
         self.on_api(empty)
         with Client(self.address, fabric="f1", timeout=PATIENCE) as client:
             for job in client.list_jobs():
-                client.delete_job(job.name.rpartition("/")[2])
+                with suppress(NotFound):  # what the controller has asked for may end just now
+                    client.delete_job(job.name.rpartition("/")[2])
 
 
 @contextmanager

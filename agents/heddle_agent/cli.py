@@ -273,9 +273,36 @@ def host(**given: object) -> None:
     show_default=True,
     help="Probes a second.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Probe so many of the ports, and tell the others by a model of the hashes where it tells"
+    " all that it was tried on; 0 probes all.",
+)
+@click.option(
+    "--linux-seeds",
+    type=_PATH,
+    help="JSON: fib_multipath_hash_seed of Linux switches with fib_multipath_hash_policy=1, by the"
+    " address that they answer from, or by their names in --fabric.",
+)
+@click.option(
+    "--fabric",
+    type=_PATH,
+    help="fabric.json: whose addresses are, for --sample where switches answer from several.",
+)
 @click.option("--out", type=_PATH, help="File to write.  [default: standard output]")
 def probe(  # noqa: PLR0917 - click passes options by name
-    source: str, destinations: tuple[str, ...], ports: str, hops: int, rate: float, out: Path | None
+    source: str,
+    destinations: tuple[str, ...],
+    ports: str,
+    hops: int,
+    rate: float,
+    sample: int,
+    linux_seeds: Path | None,
+    fabric: Path | None,
+    out: Path | None,
 ) -> None:
     """Find out which path each UDP source port takes, where switches hash.
 
@@ -284,18 +311,31 @@ def probe(  # noqa: PLR0917 - click passes options by name
     --port-paths` reads what is written; files of several hosts may be joined by their "pairs". It
     needs root or the capability CAP_NET_RAW, and switches that answer (ICMP time exceeded).
     """
-    from heddle_agent.host.trace import Pace, Tracer, traced_document  # noqa: PLC0415 - as above
+    from heddle_agent.host.hashes import Known, names_of, sampled, seeds_of  # noqa: PLC0415 - as above
+    from heddle_agent.host.trace import Pace, Tracer, traced_document  # noqa: PLC0415
 
     try:
+        wanted = _ports(ports)
+        known = Known(
+            seeds_of(_document(linux_seeds)) if linux_seeds else {},
+            names_of(_document(fabric)) if fabric else {},
+        )
         with Tracer(source, Pace(hops, rate)) as tracer:
-            traces = tracer.trace(destinations, _ports(ports))
+            found = sampled(tracer, destinations, wanted, sample or len(wanted), known)
     except ValueError as error:
         _fail(str(error))
-    content = json.dumps({"pairs": [*traced_document(source, traces)]}) + "\n"
+    traces = found.traces
+    content = json.dumps({"pairs": [*traced_document(source, traces, found.modelled)]}) + "\n"
     silent = sum(not hops for hops in traces.values())
-    if silent:
-        told = f"no switch answered {silent} of {len(traces)} ports"
-        click.echo(text.clean(f"heddle-agent: {told}"), err=True)  # noqa: TID251
+    notes = [f"no switch answered {silent} of {len(traces)} ports"] if silent else []
+    for to, told in found.told.items():
+        families, odds = " and ".join(told.families), 1 / told.luck
+        notes.append(
+            f"{to}: {len(told.hops)} of {len(wanted)} ports by a model ({families}), which told"
+            f" {told.held_out} probed ones right; guesses would, once in {odds:.0f}"
+        )
+    for note in notes:
+        click.echo(text.clean(f"heddle-agent: {note}"), err=True)  # noqa: TID251
     if out is None:
         click.echo(content, nl=False)  # noqa: TID251 - JSON spells out what is odd
         return

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
+from heddle_agent.host.addresses import nodes_by_address
 from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.trace import message, open_trace_sockets, plain_address, probed
 from heddle_agent.watch.liveness import Liveness
@@ -124,12 +125,7 @@ def routes_of(fabric: object, plan: object, host: str) -> Routes:
         addresses = {
             name: plain_address(str(node.get("address") or "")) for name, node in nodes.items()
         }
-        node_at = {address: name for name, address in addresses.items() if address}
-        for edge in fabric["edges"]:  # type: ignore[index]
-            for end in ("source", "target"):
-                if address := edge.get(f"{end}_address"):
-                    node_at[plain_address(str(address))] = edge[end]
-        routes = Routes(addresses, node_at)
+        routes = Routes(addresses, nodes_by_address(fabric))
         for route in plan["routes"]:  # type: ignore[index]
             if route["paths"][0]["nodes"][0] in nics:
                 routes.take(route)

@@ -19,7 +19,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -79,9 +79,13 @@ class Tracer:
 
         Hops after the last that answered are left out.
         """
+        return self.follow([(to, port) for port in ports for to in destinations])
+
+    def follow(self, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
+        """The same of single destinations and ports."""
         hops = range(1, self._pace.hops + 1)
-        plain = {to: plain_address(to) for to in destinations}
-        open_ = [(to, port, hop) for port in ports for to in plain.values() for hop in hops]
+        plain = {to: plain_address(to) for to, _ in wanted}
+        open_ = [(plain[to], port, hop) for to, port in wanted for hop in hops]
         found: dict[Probe, str] = {}
         for _ in range(self._pace.rounds):
             self._round(open_, found)
@@ -96,8 +100,7 @@ class Tracer:
                 break
         return {
             (to, port): tuple(_trimmed([found.get((plain[to], port, hop), "") for hop in hops]))
-            for to in destinations
-            for port in ports
+            for to, port in wanted
         }
 
     def _round(self, probes: Sequence[Probe], found: dict[Probe, str]) -> None:
@@ -226,16 +229,22 @@ def _trimmed(hops: list[str]) -> list[str]:
 
 
 def traced_document(
-    source: str, traces: dict[tuple[str, int], tuple[str, ...]]
+    source: str,
+    traces: dict[tuple[str, int], tuple[str, ...]],
+    modelled: Collection[tuple[str, int]] = (),
 ) -> Iterator[dict[str, Any]]:
-    """What was found as pairs of a port-paths.json, hops being the addresses that answered."""
-    pairs: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    """What was found as pairs of a port-paths.json, hops being the addresses that answered.
+
+    ``modelled`` are those that were not probed.
+    """
+    pairs: dict[str, dict[tuple[tuple[str, ...], str], list[int]]] = {}
     for (to, port), hops in traces.items():
-        pairs.setdefault(to, {}).setdefault(hops, []).append(port)
+        learned = "modelled" if (to, port) in modelled else "probed"
+        pairs.setdefault(to, {}).setdefault((hops, learned), []).append(port)
     for to, ways in pairs.items():
         paths = [
-            {"hops": [hop or None for hop in hops], "ports": ports, "learned": "probed"}
-            for hops, ports in ways.items()
+            {"hops": [hop or None for hop in hops], "ports": ports, "learned": learned}
+            for (hops, learned), ports in ways.items()
             if hops
         ]
         yield {"source": source, "destination": to, "paths": paths}

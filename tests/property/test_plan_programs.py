@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from random import Random
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import NONE
-from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries
@@ -89,6 +90,21 @@ def test_paths_hold_when_every_link_is_back(seed: int) -> None:
 
 
 @given(SEEDS)
+def test_entries_follow_from_paths_alone(seed: int) -> None:
+    """A plan has the same entries whichever of the links that it does not use are up."""
+    plan = drawn(seed)
+    rng, states = Random(seed), plan.fabric.link_state.copy()
+    spared = np.ones(len(states), dtype=np.bool_)
+    spared[np.append(plan.paths.arcs, plan.backups.arcs) >> 1] = False
+    for link in np.flatnonzero(spared).tolist():
+        states[link] = rng.choice([State.UP, State.DOWN])
+    other = replace(plan, fabric=Fabric(plan.fabric.structure, states, plan.fabric.node_state))
+    found, due = entries_of(other), entries_of(plan)
+    for one in fields(Entries):
+        np.testing.assert_array_equal(getattr(found, one.name), getattr(due, one.name), one.name)
+
+
+@given(SEEDS)
 def test_no_entry_is_idle(seed: int) -> None:
     """Where the underlay has but one way, now and with all links up, no entry repeats it.
 
@@ -121,7 +137,7 @@ def _shortest(plan: Plan, entries: Entries, row: int) -> int:
     """Links from an entry's switch to its destination, were all up."""
     reach = underlay(plan.fabric.structure).reach
     place = reach.place[entries.destination[row]]
-    return int(reach.distance.at(reach.row[entries.switch[row]], place)) + 1
+    return int(reach.distance[reach.row[entries.switch[row]], place]) + 1
 
 
 @given(SEEDS)

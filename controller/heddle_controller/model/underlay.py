@@ -18,10 +18,8 @@ from itertools import chain
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints
-from heddle_controller.model.fabric import Fabric, NodeKind, Structure
-from heddle_controller.model.hop_counts import HopArray, HopCounts
-from heddle_controller.model.reach import UNREACHED, Bits, Reach
-from heddle_controller.model.reach_update import updated_reach
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.reach import UNREACHED, Bits, HopArray, Reach
 
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""
@@ -42,8 +40,8 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(arcs), dtype=np.bool_)
-        here = reach.distance.at(reach.row[tail], place)
-        nearer = (here > 0) & (reach.distance.at(reach.row[head], place) == here - 1)
+        here = reach.distance[reach.row[tail], place]
+        nearer = (here > 0) & (reach.distance[reach.row[head], place] == here - 1)
         arrives = (here == 0) & (head == destinations)
         known = (place != NONE) & (here != UNREACHED) & self.carries[arcs]
         result: Bools = known & (nearer | arrives)
@@ -67,8 +65,8 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(arcs), dtype=np.bool_)
-        here = reach.distance.at(reach.row[self.structure.tail[arcs]], place)
-        there = reach.distance.at(reach.row[self.structure.head[arcs]], place)
+        here = reach.distance[reach.row[self.structure.tail[arcs]], place]
+        there = reach.distance[reach.row[self.structure.head[arcs]], place]
         result: Bools = (there > here) & (self.structure.head[arcs] != destinations)
         return result
 
@@ -81,7 +79,7 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(tails), dtype=np.bool_)
-        result: Bools = links > reach.distance.at(reach.row[tails], place).astype(np.int64) + 1
+        result: Bools = links > reach.distance[reach.row[tails], place].astype(np.int64) + 1
         return result
 
     def next_hops(self, switch: int, destination: int) -> Ints:
@@ -98,29 +96,26 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     """
     mask = np.ones(len(structure.tail), dtype=np.bool_) if carries is None else carries
     key = np.packbits(mask).tobytes()
-    known = structure.reaches
-    found = known.get(key) or updated_reach(structure, mask, known, _spread)
-    found = found or _search(structure, mask)
+    found = structure.reaches.get(key) or _search(structure, mask)
     others = [(one, reach) for one, reach in structure.reaches.items() if one != key]
     structure.keep_reaches(dict([*others[1 - _KEPT :], (key, found)]))
     return Underlay(structure, mask, found)
 
 
-def needs_entry(fabric: Fabric, arcs: Ints, destinations: Ints, links: Ints) -> Bools:
+def needs_entry(structure: Structure, arcs: Ints, destinations: Ints, links: Ints) -> Bools:
     """Whether a hop over each arc, towards the NIC beside it, needs an entry at its tail.
 
-    It does where the underlay would not do just that by itself: where it has a choice,
-    or goes elsewhere. Both are asked of the fabric with all links up, because links come
-    back without a new plan, and of the fabric as it is. And it does on a way that is longer
-    than the shortest of the whole fabric: on one in between the underlay might turn back.
-    Tails are switches; ``links`` is how many each path has from there to the NIC.
+    It does where the underlay, with all links up, would not do just that by itself: where it has a
+    choice, or goes elsewhere; and on a way that is longer than the shortest. Whatever links are
+    lost, the answer stands for every path that is not: what is left of a shortest path of the whole
+    fabric is a shortest one of any part that has it, since none becomes shorter by a loss, and
+    whoever had one next hop has no other then. Tails are switches; ``links`` is how many each path
+    has from there to the NIC.
     """
-    whole = underlay(fabric.structure)
+    whole = underlay(structure)
     needed = ~whole.only_next_hop(arcs, destinations)
-    if not fabric.carries.all():
-        needed |= ~underlay(fabric.structure, fabric.carries).only_next_hop(arcs, destinations)
     rest = np.flatnonzero(~needed)
-    tails = fabric.structure.tail[arcs[rest]]
+    tails = structure.tail[arcs[rest]]
     needed[rest] = whole.is_detour(tails, destinations[rest], links[rest])
     return needed
 
@@ -136,7 +131,7 @@ def _search(structure: Structure, carries: Bools) -> Reach:
     arcs = np.flatnonzero(carries & switch[structure.tail] & switch[structure.head])
     several = _spread(row[structure.tail[arcs]], row[structure.head[arcs]], distance)
     twin = _twins(structure, carries & ~switch[structure.head])
-    return Reach(place, row, HopCounts(distance), several, twin)
+    return Reach(place, row, distance, several, twin)
 
 
 def _twins(structure: Structure, candidates: Bools) -> Bools:

@@ -54,7 +54,7 @@ def hops_of(plan: Plan) -> Hops:
         switch=tails[place],
         source=plan.flows.source[flow],
         destination=destination,
-        needed=needs_entry(plan.fabric, arc, destination, paths.first[path + 1] - place)
+        needed=needs_entry(structure, arc, destination, paths.first[path + 1] - place)
         & ~plan.by_ports[flow],
         backup=_backups(plan, path, arc),
     )

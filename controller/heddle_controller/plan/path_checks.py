@@ -132,7 +132,7 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
         source, place = int(flows.source[row]), int(reach.place[flows.destination[row]])
         own = arcs[first[source] : first[source + 1]]
         seats = structure.head[own[plan.fabric.plannable[own]]]
-        hops = reach.distance.at(reach.row[seats], place) if place >= 0 else np.empty(0)
+        hops = reach.distance[reach.row[seats], place] if place >= 0 else np.empty(0)
         joined[row] = bool((hops != UNREACHED).any())
     return np.array([joined[row] for row in flow.tolist()], dtype=np.bool_)
 

@@ -144,13 +144,11 @@ def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:
     """Whether packets may come back to where a backup turned them aside.
 
     Only the first hop of a backup is an entry, the underlay has the rest: a way round by a switch
-    that is further away leads there only by luck. Asked as ``needs_entry`` is.
+    that is further away leads there only by luck. Asked of the whole fabric, as ``needs_entry`` is:
+    a backup that is left after losses, and that the underlay takes by itself from there on
+    (``_wrong_ways``), brings packets no further off than their switch has become since.
     """
-    fabric = plan.fabric
-    result = underlay(fabric.structure).may_loop(arcs, destinations)
-    if not fabric.carries.all():
-        result |= underlay(fabric.structure, fabric.carries).may_loop(arcs, destinations)
-    return result
+    return underlay(plan.fabric.structure).may_loop(arcs, destinations)
 
 
 def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
@@ -158,15 +156,11 @@ def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
 
     ``rows`` and ``arcs`` are parallel: the hops of each backup in order of travel. Where one goes
     round by a switch further away, packets would meet the very link that it is to avoid. Asked as
-    ``needs_entry`` is: once links come back, the underlay may have a shorter way, back where they
-    came from.
+    ``needs_entry`` is: what the underlay takes on the whole fabric it takes wherever that is left.
     """
     later = np.zeros(len(rows), dtype=np.bool_)
     later[1:] = rows[1:] == rows[:-1]
-    fabric = plan.fabric
-    taken = underlay(fabric.structure, fabric.carries).forwards(arcs, destinations[rows])
-    if not fabric.carries.all():
-        taken &= underlay(fabric.structure).forwards(arcs, destinations[rows])
+    taken = underlay(plan.fabric.structure).forwards(arcs, destinations[rows])
     return rows[later & ~taken]
 
 

@@ -1,10 +1,10 @@
 """Entries of a plan from those of the plan before it, at the cost of what differs.
 
-Entries of one pair of NICs follow from three things: the paths and backups of its flows, the ports
-of its QPs, and what the underlay does with its packets where they pass. So where two plans are of
-the same flows on the same structure, entries are made anew for pairs of which any of these differs
-and taken over for all others. Nothing is said by whoever made the plans of what has changed: both
-are compared, and so are the underlays of both fabrics. What comes out is what ``entries_of`` gives.
+Entries of one pair of NICs follow from the paths and backups of its flows and the ports of its QPs,
+and from no state of any link. So where two plans are of the same flows on the same structure,
+entries are made anew for pairs of which any of these differs and taken over for all others. Nothing
+is said by whoever made the plans of what has changed: both are compared. What comes out is what
+``entries_of`` gives.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.model.reach import Differences, Reach, differences
-from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.diff import differing
 from heddle_controller.plan.entry_edits import splice_entries
 from heddle_controller.plan.programs import entries_of
@@ -53,43 +51,11 @@ def _comparable(plan: Plan, old: Plan) -> bool:
 
 
 def _differing_flows(plan: Plan, old: Plan) -> Bools:
-    """Flows of which a path or backup differs, or that the underlay may treat otherwise."""
+    """Flows of which a path or backup differs, or by what they are carried."""
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
     differs |= plan.by_ports != old.by_ports
-    switched = plan.fabric.carries != old.fabric.carries
-    if not switched.any():
-        return differs
-    structure = plan.fabric.structure
-    now = underlay(structure, plan.fabric.carries).reach
-    changed = differences(now, underlay(structure, old.fabric.carries).reach)
-    if changed is None:
-        return np.ones_like(differs)
-    place = now.place[plan.flows.destination]
-    perhaps = changed.places[place] | (place == NONE)
-    for paths in (plan.paths, plan.backups):
-        places = np.flatnonzero(switched[paths.arcs])
-        differs[paths.flow[np.searchsorted(paths.first, places, side="right") - 1]] = True
-        rows = np.flatnonzero(perhaps[paths.flow])
-        differs[paths.flow[_led_otherwise(plan, now, changed, paths, rows)]] = True
     return differs
-
-
-def _led_otherwise(plan: Plan, now: Reach, changed: Differences, paths: Paths, rows: Ints) -> Ints:
-    """Of some paths those of which the underlay may say something else at any hop than before.
-
-    What it says of a hop depends on how far from the destination both its ends are, on whether
-    there is another way as short, and on whether the arc carries. ``changed`` says of the former.
-    """
-    structure = plan.fabric.structure
-    some = paths.take(rows)
-    owner = some.owner()
-    column = now.place[plan.flows.destination[some.flow]][owner]
-    hit = column == NONE
-    for ends in (structure.tail, structure.head):
-        hit |= changed.at(now.row[ends[some.arcs]], column)
-    found: Ints = rows[owner[hit]]
-    return found
 
 
 def _pairs(flows: Flows, differs: Bools) -> Bools:

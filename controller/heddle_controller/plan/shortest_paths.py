@@ -57,7 +57,7 @@ def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
     own = own[ways.carries[own]]
     if place == NONE or not len(own):
         return np.empty(0, dtype=np.int64)
-    hops = ways.reach.distance.at(ways.reach.row[structure.head[own]], place)
+    hops = ways.reach.distance[ways.reach.row[structure.head[own]], place]
     nearest: Ints = own[(hops == hops.min()) & (hops != UNREACHED)]
     return nearest
 

@@ -140,7 +140,7 @@ class KnownWays(Candidates):
         if len(at):
             row = owner[at]
             left = lengths[row] - place[at]
-            needed = needs_entry(network.fabric, arcs[at], nic[row], left)
+            needed = needs_entry(structure, arcs[at], nic[row], left)
             met[row[needed]] = True
         return met
 

@@ -40,12 +40,12 @@ def detours(entries: Entries, structure: Structure) -> Bools:
         return result
     place = reach.place[entries.destination]
     owner, links = _risks(entries)
-    shortest = reach.distance.at(reach.row[entries.switch], place)
+    shortest = reach.distance[reach.row[entries.switch], place]
     result[:] = np.bincount(owner, minlength=len(entries)) != shortest
     some = result[owner]  # one way of so many links is a shortest: seldom is there more to ask
     owner, links = owner[some], links[some]
     ends = np.stack([structure.links.a[links], structure.links.b[links]])
-    far = reach.distance.at(reach.row[ends], place[owner]).astype(np.int64)
+    far = reach.distance[reach.row[ends], place[owner]].astype(np.int64)
     upper = np.where(far[0] > far[1], ends[0], ends[1])
     lower = np.where(far[0] > far[1], ends[1], ends[0])
     off_path = ~_met(entries, owner, upper, lower) | (abs(far[0] - far[1]) != 1)

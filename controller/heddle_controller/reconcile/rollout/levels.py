@@ -92,7 +92,7 @@ def _nearness(entries: Entries, fabric: Fabric) -> Ints:
     reach = underlay(fabric.structure, fabric.carries).reach
     if not reach.distance.size:
         return np.zeros(len(entries), dtype=np.int64)
-    hops = reach.distance.at(reach.row[entries.switch], reach.place[entries.destination])
+    hops = reach.distance[reach.row[entries.switch], reach.place[entries.destination]]
     every = entries.source_port == ANY_PORT
     near: Ints = 2 * np.maximum(LONGEST - hops.astype(np.int64), 0) + every
     return near

@@ -64,7 +64,7 @@ def entry_needs(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Table
     np.minimum.at(low, group, arc)
     np.maximum.at(high, group, arc)
     left = paths.first[path + 1] - use
-    needed = needs_entry(fabric, arc, flows.destination[flow], left)
+    needed = needs_entry(fabric.structure, arc, flows.destination[flow], left)
     each = np.bincount(group, weights=np.where(needed, paths.qp_count[path], 0))
     entries = np.where(low == high, each > 0, np.minimum(each, SOURCE_PORT_COUNT))
     rows = np.flatnonzero(entries)

@@ -54,7 +54,8 @@ class Readmission:
         at = np.flatnonzero(lacking)
         to = np.full(len(at), self.flows.destination[rows[0]])
         left = choice.first[choice.owner()[at] + 1] - at
-        lacking[at] = needs_entry(self.network.fabric, choice.arcs[at], to, left)
+        structure = self.network.fabric.structure
+        lacking[at] = needs_entry(structure, choice.arcs[at], to, left)
         full = np.bincount(
             choice.owner(), weights=lacking & (self.room[tails] < 1), minlength=len(choice)
         )

@@ -5,11 +5,13 @@ Those of hypothesis can be run again; of a program that was given up, what it ha
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import subprocess
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -57,8 +59,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors: some tests wait, for leases, keepalives or BGP."""
-    return (os.cpu_count() or 1) + 1
+    """Three more than processors: many tests wait, for leases, keepalives or BGP."""
+    return (os.cpu_count() or 1) + 3
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """One worker collects first, and so compiles what all import; the others would do it too."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    with Path(__file__).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -48,7 +48,7 @@ class Assignment:
         self.path: list[Ints] = []
         self.unit: Floats = flows.gbps / flows.qps
         """Gbit/s of one QP of each flow."""
-        self._tables: dict[int, PhaseTable] = phase_tables(flows)
+        self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
         self._joined: dict[int, list[int]] = {}
         self._base: tuple[Ints, Ints] | None = None
         self.touched: set[int] = set()
@@ -92,7 +92,7 @@ class Assignment:
         known = len(self.flows)
         come = flows.take(np.arange(known, len(flows), dtype=np.int64))
         self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)
-        self._tables |= phase_tables(come)
+        self._tables |= phase_tables(come, len(self.load))
 
     def put(self, chunks: list[int], inner: Paths) -> None:
         """Gives chunks that have no path one each, many at once; cannot be rolled back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
@@ -18,9 +19,12 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 class PhaseTable:
     """Load of each phase of one job on each arc it uses."""
 
-    def __init__(self, phases: Ints) -> None:
+    def __init__(self, phases: Ints, arcs: int) -> None:
+        """``arcs`` are so many, padding included."""
         self._row = {int(phase): row for row, phase in enumerate(phases)}
-        self._column: dict[int, int] = {}
+        self._column: npt.NDArray[np.int32] = np.zeros(arcs, dtype=np.int32)
+        """Of each arc; memory is taken where a column is noted."""
+        self._known = 1
         self._load: Floats = np.zeros((len(phases), 16))
         self._worst: Floats = np.zeros(16)
 
@@ -56,14 +60,14 @@ class PhaseTable:
         return change
 
     def _columns(self, arcs: Ints, *, make: bool) -> Ints:
-        known = self._column
-        if make:
-            for arc in arcs.ravel().tolist():
-                if arc not in known:
-                    known[arc] = len(known) + 1
-            self._grow(len(known) + 1)
-        columns = [known.get(arc, 0) for arc in arcs.ravel().tolist()]
-        return np.array(columns, dtype=np.int64).reshape(arcs.shape)
+        columns = self._column[arcs]
+        if make and not columns.all():
+            fresh = np.unique(arcs[columns == 0])
+            self._column[fresh] = np.arange(self._known, self._known + len(fresh))
+            self._known += len(fresh)
+            self._grow(self._known)
+            columns = self._column[arcs]
+        return columns.astype(np.int64)
 
     def _grow(self, size: int) -> None:
         room = len(self._worst)
@@ -74,12 +78,15 @@ class PhaseTable:
         self._load = np.concatenate([self._load, np.zeros((len(self._load), more))], axis=1)
 
 
-def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
-    """An empty table for each job that has flows in more than one phase, by job row."""
+def phase_tables(flows: Flows, arcs: int) -> dict[int, PhaseTable]:
+    """An empty table for each job that has flows in more than one phase, by job row.
+
+    ``arcs`` are so many, padding included.
+    """
     jobs, phases = _job_phases(flows)
     first = np.flatnonzero(np.diff(jobs, prepend=-1))
     return {
-        int(jobs[low]): PhaseTable(phases[low:high])
+        int(jobs[low]): PhaseTable(phases[low:high], arcs)
         for low, high in pairwise([*first.tolist(), len(jobs)])
         if high - low > 1
     }

@@ -65,7 +65,9 @@ class Score:
     seconds: float = 0.0
     """Time in the network of one round of its collectives in this plan; phases take turns."""
     least_seconds: float = 0.0
-    """What cuts leave any plan; ``seconds`` where this one was made anew; 0: nobody has looked."""
+    """The same after some quiet: in a plan, where ``settled``; else what cuts leave; 0: unknown."""
+    settled: bool = False
+    """Whether that plan was made, and not estimated by cuts."""
 
     @property
     def settled_seconds(self) -> float:
@@ -92,6 +94,11 @@ class Score:
             -self.slowest_flow,
             self.max_utilization,
         )
+
+    def better_than(self, other: Score) -> bool:
+        """Whether less time comes in the end; and no more at once, if that is an estimate."""
+        less = self.settled_seconds < other.settled_seconds * (1 - EQUAL)
+        return less and (self.settled or self.seconds <= other.seconds * (1 + EQUAL))
 
     def no_worse_than(self, other: Score) -> bool:
         """Whether neither the time that comes in the end nor the worst link is worse."""

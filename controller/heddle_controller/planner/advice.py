@@ -16,6 +16,9 @@ from heddle_controller.planner.port import Planner, Trial
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 
+MOST_SETTLED = 2
+"""Orders, besides the alphabetical one, of which it is found out what there is after some quiet."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankOrder:
@@ -24,7 +27,10 @@ class RankOrder:
     hosts: Hosts
     score: Score
     alphabetical: Score
-    """Of the alphabetical order; no better in settled time, nor in the worst link."""
+    """Of the alphabetical order; no better in settled time, nor in the worst link.
+
+    Where the order is alphabetical, no other was found to be better.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +56,34 @@ async def order_ranks(
 ) -> RankOrder:
     """The best order found of the hosts of a job, beside the other jobs of an intent.
 
-    Plans once for each order that is tried, a few more than four at most.
+    Alphabetical order is kept where all flows have all they ask for in it, and where no order is
+    better by cuts. The few that are best by these are compared by what there is after some quiet:
+    plans that are alike to cuts differ much. Where no such plan is made, as flows are too many,
+    another order has to be no worse at once, either.
     """
 
-    async def scored(hosts: Hosts) -> Score:
-        trial = await planner.try_job(intent, job.on(hosts), standing)
+    async def scored(hosts: Hosts, *, settled: bool) -> Score:
+        trial = await planner.try_job(intent, job.on(hosts), standing, settled=settled)
         return trial.score
 
     where = places(job.held, intent.fabric)
     first, *others = candidates(job, resolve_parallelism(job), where)
-    alphabetical = await scored(first)
-    best = RankOrder(first, alphabetical, alphabetical)
-    for hosts in others:
-        found = await scored(hosts)
-        better = found.rank_beside(alphabetical) < best.score.rank_beside(alphabetical)
-        if better and found.no_worse_than(alphabetical):
-            best = RankOrder(hosts, found, alphabetical)
+    alphabetical = await scored(first, settled=False)
+    kept = RankOrder(first, alphabetical, alphabetical)
+    if not others or alphabetical.slowest_flow >= 1 - EQUAL:
+        return kept
+    tried = [(await scored(hosts, settled=False), hosts) for hosts in others]
+    limit = alphabetical.settled_seconds * (1 - EQUAL)
+    liked = [(score, hosts) for score, hosts in tried if score.settled_seconds < limit]
+    liked.sort(key=lambda one: (one[0].settled_seconds, one[0].seconds))
+    if not liked:
+        return kept
+    default = await scored(first, settled=True)
+    best = RankOrder(first, default, default)
+    for _, hosts in liked[:MOST_SETTLED]:
+        found = await scored(hosts, settled=True)
+        if found.better_than(best.score) and found.no_worse_than(default):
+            best = RankOrder(hosts, found, default)
     return best
 
 

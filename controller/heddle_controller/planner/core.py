@@ -32,6 +32,7 @@ from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
     Planned,
     Wanted,
+    after_quiet,
     best_plan,
     make_plan,
     reoptimise,
@@ -48,6 +49,8 @@ from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobStat
 
 _MAX_TOLD = 20
 """Jobs named in a trial."""
+MANY = 50_000
+"""Flows beyond which no plan is made anew for a question: it takes more than some ten seconds."""
 
 
 @dataclass(slots=True)
@@ -152,20 +155,31 @@ class PlanningCore:
         loads = _loads_without(self._standing(intent, standing), ask.job.name)
         return choose(ask, intent.fabric, loads, self._engine.flows_of_job)
 
-    def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+    def try_job(
+        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+    ) -> Trial:
         """See ``Planner``."""
         before = self._standing(intent, standing)
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
-        repair = self._engine.repairer(before) if len(before.flows) else None
-        after = best_plan(_knowing(wanted, before), before, repair, self._engine)
+        repair, wanted = None, _knowing(wanted, before)
+        if len(before.flows):
+            repair = self._engine.repairer(before)
+        after = best_plan(wanted, before, repair, self._engine)
         trial = _trial(job.name, before, after)
         least = trial.score.seconds
-        if len(before.flows):  # else it was planned anew
+        if settled and repair is not None and len(after.flows) <= MANY:
+            later = after_quiet(after, wanted, before, self._engine)
+            score = scores(later).get(job.name, trial.score)
+            return replace(
+                trial, score=replace(trial.score, least_seconds=score.seconds, settled=True)
+            )
+        if repair is not None:  # else it was planned anew
             around = Surroundings(intent.fabric, _loads_without(before, job.name))
             estimator = Estimator(around, self._engine.flows_of_job(job, intent.fabric), job.hosts)
             least = min(least, estimator.of(job.hosts).seconds)
-        return replace(trial, score=replace(trial.score, least_seconds=least))
+        anew = repair is None
+        return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
 
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)

@@ -64,7 +64,11 @@ class DirectPlanner:
         async with self._asking:
             return await asyncio.to_thread(self._core.choose, intent, ask, standing)
 
-    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+    async def try_job(
+        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+    ) -> Trial:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.try_job, intent, job, standing)
+            return await asyncio.to_thread(
+                self._core.try_job, intent, job, standing, settled=settled
+            )

@@ -292,7 +292,15 @@ def settled_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    plan = best_plan(wanted, previous, repair, engine)
+    return after_quiet(best_plan(wanted, previous, repair, engine), wanted, previous, engine)
+
+
+def after_quiet(plan: Plan, wanted: Wanted, previous: Plan | None, engine: Engine) -> Plan:
+    """What becomes of the plan that is there at once, if nothing else happens.
+
+    Raises:
+        Exception: whatever solving anew failed with.
+    """
     if wanted.kept or previous is None or only_losses(previous, wanted):
         return plan
     better = better_anew(plan, engine, _WORTH_MOVING)

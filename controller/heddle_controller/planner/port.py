@@ -111,6 +111,11 @@ class Planner(Protocol):
         """Host sets that a job could have beside the jobs of an intent, weighed by cuts."""
         ...
 
-    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
-        """How a job on its hosts would fare, by the plan of it and the other jobs of an intent."""
+    async def try_job(
+        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+    ) -> Trial:
+        """How a job on its hosts would fare, by the plan of it and the other jobs of an intent.
+
+        ``settled``: also by that which there is after some quiet, unless flows are too many.
+        """
         ...

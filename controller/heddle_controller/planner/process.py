@@ -157,14 +157,17 @@ class PlanningProcess:
 
         return await self._ask("choose", intent.name, flows, asked, protocol.take_choices)
 
-    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+    async def try_job(
+        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+    ) -> Trial:
         """See ``Planner``."""
         flows = 0 if standing is None else len(standing.flows)
 
         def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
             return protocol.ask_of_job(mirror, intent, job, standing)
 
-        return await self._ask("try", intent.name, flows, ask, protocol.take_trial)
+        kind = "settle" if settled else "try"
+        return await self._ask(kind, intent.name, flows, ask, protocol.take_trial)
 
     async def close(self) -> None:
         """End the process; whoever waits for an answer is told that it was lost."""

@@ -81,7 +81,7 @@ def take_choices(_: FabricMirror, packed: Any) -> Choices:  # noqa: ANN401 - pac
 
 
 def take_trial(_: FabricMirror, packed: Any) -> Trial:  # noqa: ANN401 - packed
-    """The answer to "try"."""
+    """The answer to "try" and "settle"."""
     found: Trial = packed
     return found
 
@@ -134,8 +134,9 @@ def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> An
     intent = mirror.unpack_intent(packed[1])
     if kind == "choose":
         return _or_failed(core.choose, intent, packed[2], standing)
-    if kind == "try":
-        return _or_failed(core.try_job, intent, packed[2], standing)
+    if kind in {"try", "settle"}:
+        settled = kind == "settle"
+        return _or_failed(core.try_job, intent, packed[2], standing, settled=settled)
     supposed = mirror.unpack_intent(packed[2])
     what_if = _or_failed(core.what_if, intent, supposed, standing)
     before, after = mirror.pack_plan(what_if.before), mirror.pack_plan(what_if.after)

@@ -297,7 +297,10 @@ async def serve_host(settings: HostSettings) -> None:
             channels=channels,
             backoff=Backoff(longest=settings.backoff_seconds),
             probing=Probing(
-                Pace(settings.hops, settings.probes_per_second), settings.recheck_seconds
+                Pace(settings.hops, settings.probes_per_second),
+                settings.recheck_seconds,
+                settings.probe_milliseconds / 1e3,
+                settings.hold_seconds,
             ),
         )
     except ValueError as error:

@@ -230,6 +230,20 @@ def run(**given: object) -> None:
     metavar="S",
     help="Within how long all ports are probed again.  [default: 60]",
 )
+@click.option(
+    "--probe-milliseconds",
+    type=float,
+    metavar="MS",
+    help="Where switches hash: probe each path in use, and each backup, so often. One that misses a"
+    " probe is probed again at once; three lost in a row, and its QPs get the ports of their"
+    " backups. 0 sends none.  [default: 10]",
+)
+@click.option(
+    "--hold-seconds",
+    type=float,
+    metavar="S",
+    help="A path that is back has to last so long before QPs return to it.  [default: 10]",
+)
 @click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
 @click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
 @_process_options
@@ -400,15 +414,15 @@ def steer(  # noqa: PLR0917 - click passes options by name
     probe (ICMP time exceeded).
     """
     from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
-    from heddle_agent.host import PathSteering, PortsFolder, routes_of  # noqa: PLC0415
+    from heddle_agent.host import PortsFolder, file_steering, routes_of  # noqa: PLC0415
 
     name = host or socket.gethostname()
     try:
-        routes = routes_of(_document(fabric), _document(plan), name)
-        folder = PortsFolder(directory, str(fabric), name)
-        steering = PathSteering(
+        routes, ports = routes_of(_document(fabric), _document(plan), name)
+        steering = file_steering(
             routes,
-            folder,
+            ports,
+            PortsFolder(directory, str(fabric), name),
             interval=probe_milliseconds / 1e3,
             hold=hold_seconds,
             recheck=recheck_seconds,

@@ -116,6 +116,10 @@ class HostSettings(ProcessSettings):
     """How many probes are sent a second to find out which path each port takes."""
     recheck_seconds: float = Field(default=60.0, ge=1, le=86_400)
     """Within how long all ports are probed again."""
+    probe_milliseconds: float = Field(default=10.0, ge=0, le=60_000)
+    """How often each path in use is probed, and each backup; 0 probes none, and no QP is moved."""
+    hold_seconds: float = Field(default=10.0, ge=0, le=86_400)
+    """How long a path that is back has to last before QPs return to it."""
 
     @field_validator("directory")
     @classmethod

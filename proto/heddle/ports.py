@@ -11,7 +11,9 @@
 There is one object for each flow, in the order of the plan, with the port of each of its QPs, QP 0
 first. A pair of NICs has as many objects as it has flows; no port is there twice for a pair,
 unless it has more QPs than there are ports. Where switches hash and ports carry a flow, QPs may
-share a port, and ``backup_ports`` take QPs over their backups; 0 where there is none.
+share a port, and ``backup_ports`` take QPs over their backups; 0 where there is none. A host's
+agent puts the port of the backup into ``ports`` once a path is lost, and the paths that are lost
+(addresses, that of the NIC first) into ``lost``.
 Addresses are empty where the fabric gives none. More
 names may come.
 """

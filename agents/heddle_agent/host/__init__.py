@@ -3,14 +3,14 @@
 controllers -> watch: the ports of each job, of this host's NICs
 switches -> trace: which path each port takes, where switches only hash
 watch -> report -> controllers: the paths of ports that they want known
-a plan by ports, switches -> steer: the ports of paths that live
+watch or a plan by ports, switches -> steer: the ports of paths that live
 watch, steer -> files: written and removed, one job at a time
 """
 
 from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.report import PathReporter, Probing
-from heddle_agent.host.steer import PathSteering, routes_of
+from heddle_agent.host.steer import PathSteering, file_steering, routes_of
 from heddle_agent.host.watch import HostAgent, Wanted
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "PortsFolder",
     "Probing",
     "Wanted",
+    "file_steering",
     "routes_of",
 ]

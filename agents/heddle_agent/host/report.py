@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -20,6 +20,7 @@ from heddle.ports import FIRST_PORT
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_agent.host.figures import HostFigures
+from heddle_agent.host.steer import PortKey
 from heddle_agent.host.trace import Pace, Tracer
 from heddle_agent.session import Channels, Resolver
 
@@ -40,6 +41,10 @@ class Probing:
     pace: Pace = field(default_factory=Pace)
     again_seconds: float = 60.0
     """Within which all ports are probed again."""
+    each_seconds: float = 0.01
+    """Between probes of a path in use, or of a backup; 0 for none."""
+    hold_seconds: float = 10.0
+    """How long a path that is back has to last until QPs return to it."""
 
 
 class PathReporter:
@@ -54,8 +59,13 @@ class PathReporter:
         channels: Channels,
         probing: Probing,
         figures: HostFigures,
+        found: Callable[[], object] = lambda: None,
     ) -> None:
+        """``found`` is called when ``paths`` are others."""
         self._fabric, self._host = fabric, host
+        self._found = found
+        self.paths: dict[PortKey, tuple[str, ...]] = {}
+        """Addresses of the switches that each port passes, as far as it is known."""
         self._resolver, self._channels, self._probing = resolver, channels, probing
         self._of_job: dict[str, dict[Pair, int]] = {}
         """How many ports are wanted known, by job."""
@@ -120,6 +130,7 @@ class PathReporter:
                 self._tell_once(f"paths not probed: {error}")
         self._figures.known_paths = sum(len(path.ports) for pair in found for path in pair.paths)
         self._figures.last_probing = time.time()
+        self._learn(found, wanted)
         if not found:
             return
         for endpoint in await self._resolver.endpoints():
@@ -141,6 +152,24 @@ class PathReporter:
                 self._figures.reports += 1
                 self._told.clear()
                 self._log.info("paths told", controller=str(endpoint), pairs=len(found))
+
+    def _learn(self, found: Sequence[pb.PortPaths], wanted: dict[Pair, int]) -> None:
+        """Note the paths of ports; one that ends too soon, as at a lost link, proves nothing.
+
+        Paths of two NICs are taken to be equally long: of a shorter one nobody knows whether its
+        last switch answered.
+        """
+        known = {key: hops for key, hops in self.paths.items() if key[:2] in wanted}
+        for pair in found:
+            ends = pair.source, pair.destination
+            paths = {port: tuple(path.hops) for path in pair.paths for port in path.ports}
+            fresh = {(*ends, port): hops for port, hops in paths.items()}
+            old = [hops for key, hops in known.items() if key[:2] == ends]
+            longest = max(map(len, [*old, *fresh.values()]), default=0)
+            known |= {key: hops for key, hops in fresh.items() if len(hops) == longest}
+        if known != self.paths:
+            self.paths = known
+            self._found()
 
     def _probed(self, source: str, counts: dict[str, int]) -> list[pb.PortPaths]:
         """What the ports of one NIC take; ValueError where this process may not probe."""

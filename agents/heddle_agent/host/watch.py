@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -22,6 +22,7 @@ from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.report import PathReporter, Probing
+from heddle_agent.host.steer import PathSteering, Routes
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, Resolver
 
 _log = structlog.get_logger()
@@ -87,7 +88,17 @@ class HostAgent:
             channels=channels,
             probing=probing,
             figures=self.figures,
+            found=self._steer,
         )
+        self._steering: PathSteering | None = None
+        if probing.each_seconds:
+            self._steering = PathSteering(
+                self._moved, interval=probing.each_seconds, hold=probing.hold_seconds
+            )
+        self._documents: dict[str, Mapping[str, Any]] = {}
+        """Ports of jobs, as they were told."""
+        self._writing = asyncio.Lock()
+        self._to_write = asyncio.Event()
         self._random = random.SystemRandom()
         self._parts: list[pb.JobPorts] = []
         """Of the job that is being told."""
@@ -99,7 +110,52 @@ class HostAgent:
         """Follow one controller after the other, and probe what they want, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reporter.run())
+            if self._steering is not None:
+                tasks.create_task(self._steering.run())
+                tasks.create_task(self._write_moved())
             await self._watch()
+
+    def _steer(self) -> None:
+        """Have those paths probed that QPs are on, or may turn to."""
+        if self._steering is None:
+            return
+        routes, paths = Routes(), self._reporter.paths
+        for document in self._documents.values():
+            for flow in document["flows"]:
+                ends = flow["source_address"], flow["destination_address"]
+                ports = {*flow["ports"], *flow["backup_ports"]} if "backup_ports" in flow else ()
+                for key in ((*ends, port) for port in ports):
+                    if key in paths:
+                        routes.add(key, paths[key])
+        try:
+            self._steering.take(routes)
+        except ValueError as error:
+            self._log.warning("lost paths are left to controllers", why=str(error))
+            self._steering = None
+
+    def _moved(self) -> None:
+        self._to_write.set()
+
+    async def _write_moved(self) -> None:
+        """Write the files of jobs of which QPs have to take other ports."""
+        while True:
+            await self._to_write.wait()
+            self._to_write.clear()
+            for job in [*self._documents]:
+                try:
+                    await self._write(job)
+                except OSError as error:
+                    self._log.error("ports not written", job=job, why=str(error))
+
+    async def _write(self, job: str) -> None:
+        """Make the files of a job say what it was told and where its paths live."""
+        async with self._writing:
+            if (document := self._documents.get(job)) is None:
+                return
+            if self._steering is not None and any("backup_ports" in f for f in document["flows"]):
+                document = self._steering.steered(document)
+            if await self._changed(self._folder.write, document):
+                self._log.info("ports written", job=job, flows=len(document["flows"]))
 
     async def _watch(self) -> None:
         failures = 0
@@ -142,19 +198,29 @@ class HostAgent:
                 told.add(job)
                 self._reporter.want(job, parts)
                 self._count(job, sum(len(flow["ports"]) for flow in document["flows"]))
-                if await self._changed(self._folder.write, document):
-                    self._log.info("ports written", job=job, flows=len(document["flows"]))
+                self._documents[job] = document
+                self._steer()
+                await self._write(job)
         elif event.HasField("deleted"):
             self._reporter.forget(event.deleted)
             self._count(event.deleted, None)
+            await self._removed({event.deleted})
             await self._changed(self._folder.remove, event.deleted)
             self._log.info("ports removed", job=event.deleted)
         elif event.synced:
             self._reporter.keep(told)
+            await self._removed(self._documents.keys() - told)
             for job in self._ports_of.keys() - told:
                 self._count(job, None)
             for job in await self._changed(self._folder.keep, told):
                 self._log.info("ports removed", job=job)
+
+    async def _removed(self, jobs: Iterable[str]) -> None:
+        """Have no file of these jobs written again."""
+        async with self._writing:
+            for job in jobs:
+                self._documents.pop(job, None)
+        self._steer()
 
     async def _changed(self, change: Callable[[Given], Changed], given: Given) -> Changed:
         """What a change of the folder comes to, in a thread; OSError if the disk refuses."""

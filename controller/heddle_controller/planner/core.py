@@ -49,7 +49,7 @@ from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobStat
 
 _MAX_TOLD = 20
 """Jobs named in a trial."""
-MANY = 50_000
+MOST_SETTLED_FLOWS = 50_000
 """Flows beyond which no plan is made anew for a question: it takes more than some ten seconds."""
 
 
@@ -168,7 +168,7 @@ class PlanningCore:
         after = best_plan(wanted, before, repair, self._engine)
         trial = _trial(job.name, before, after)
         least = trial.score.seconds
-        if settled and repair is not None and len(after.flows) <= MANY:
+        if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
             later = after_quiet(after, wanted, before, self._engine)
             score = scores(later).get(job.name, trial.score)
             return replace(

@@ -16,7 +16,7 @@ from heddle.v1 import fabric_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_agent.fib import Packets
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.unannounced import JOB, SET, flow_id, unannounced_rows
+from heddle_controller.model.unannounced import SET, UNANNOUNCED_JOB, flow_id, unannounced_rows
 from heddle_controller.plan.causes import CauseKind
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession
@@ -147,7 +147,7 @@ async def test_a_pair_that_is_announced_is_planned_once(house: Watched) -> None:
         await house.until_found({flow_id(*OTHER): 200.0})
         flows = (await house.committed()).plan.flows
         weight = {name: flows.weight[flows.job == row] for row, name in enumerate(flows.job_names)}
-        assert weight[JOB].max() <= weight["j1"].min() / 1000
+        assert weight[UNANNOUNCED_JOB].max() <= weight["j1"].min() / 1000
         await house.store.delete_job("f1", "j1")
         await house.until_found({flow_id(*PAIR): 100.0, flow_id(*OTHER): 200.0})
 

@@ -13,7 +13,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import JOB, flow_id
+from heddle_controller.model.unannounced import UNANNOUNCED_JOB, flow_id
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import without_announced
 from heddle_controller.solve import plan_anew, repairer_of
@@ -32,7 +32,7 @@ def found_flows(rng: Random, fabric: Fabric, most: int = 6) -> Flows:
     nics = nic_ids(fabric)
     pairs = dict.fromkeys(tuple(rng.sample(nics, 2)) for _ in range(rng.randint(1, most)))
     rates = [rng.choice([40.0, 200.0, 390.0]) for _ in pairs]
-    rows = [(a, b, rate, 1, JOB, "") for (a, b), rate in zip(pairs, rates, strict=True)]
+    rows = [(a, b, rate, 1, UNANNOUNCED_JOB, "") for (a, b), rate in zip(pairs, rates, strict=True)]
     return flows_of(fabric, *rows, names=tuple(flow_id(a, b) for a, b in pairs))
 
 
@@ -95,7 +95,7 @@ def test_a_job_gives_up_nothing_for_an_elephant() -> None:
     near, far = nics[:3], nics[3:]
     told = flows_of(fabric, *((near[row], far[row], 300.0, 1, "j", "") for row in range(2)))
     found = flows_of(
-        fabric, (near[2], far[2], 390.0, 1, JOB, ""), names=(flow_id(near[2], far[2]),)
+        fabric, (near[2], far[2], 390.0, 1, UNANNOUNCED_JOB, ""), names=(flow_id(near[2], far[2]),)
     )
     plan = plan_anew(fabric, both(told, found))
     spines = [plan.paths.of(row)[1] for row in range(2)]
@@ -113,12 +113,14 @@ def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:
     near, far = nics[:4], nics[4:]
     told = flows_of(fabric, *((near[row], far[row], 390.0, 1, "j", "") for row in range(3)))
     found = flows_of(
-        fabric, (near[3], far[3], 100.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),)
+        fabric, (near[3], far[3], 100.0, 1, UNANNOUNCED_JOB, ""), names=(flow_id(near[3], far[3]),)
     )
     plan = plan_anew(fabric, both(told, found))
     assert utilization(fabric, plan.loads).max() == pytest.approx(390 / 400)
     repairer = repairer_of(plan)
-    more = flows_of(fabric, (near[3], far[3], 130.0, 1, JOB, ""), names=(flow_id(near[3], far[3]),))
+    more = flows_of(
+        fabric, (near[3], far[3], 130.0, 1, UNANNOUNCED_JOB, ""), names=(flow_id(near[3], far[3]),)
+    )
     again = repairer.repair(fabric, both(told, more))
     assert again.paths.of(3).tolist() == plan.paths.of(3).tolist()
     fewer = flows_of(fabric, *((near[row], far[row], 390.0, 1, "j", "") for row in range(1)))

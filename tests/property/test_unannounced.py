@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.unannounced import flow_id
 from heddle_controller.reconcile.unannounced import (
     GROWS,
-    MOST,
+    MOST_UNANNOUNCED,
     PairRates,
     Unannounced,
     UnannouncedTerms,
@@ -161,14 +161,14 @@ def test_of_too_many_the_largest_are_found() -> None:
     for leaf in sorted({leaf_of(nic) for nic in nics}):
         mine = {pair: rate for pair, rate in pairs.items() if leaf_of(pair[0]) == leaf}
         states.report(leaf, told(fabric, mine), 1.0, 1.0)
-    assert len(states.flows.gbps) == MOST
+    assert len(states.flows.gbps) == MOST_UNANNOUNCED
     missing = min(pairs.keys() - states.flows.gbps.keys())
     more = {pair: rate for pair, rate in pairs.items() if leaf_of(pair[0]) == leaf_of(missing[0])}
     states.report(leaf_of(missing[0]), told(fabric, more | {missing: 51.0}), 2.0, 2.0)
     assert missing not in states.flows.gbps
     states.report(leaf_of(missing[0]), told(fabric, more | {missing: 300.0}), 3.0, 3.0)
     assert states.flows.gbps[missing] == 300.0
-    assert len(states.flows.gbps) == MOST
+    assert len(states.flows.gbps) == MOST_UNANNOUNCED
 
 
 def test_both_switches_of_a_nic_are_added_up() -> None:

@@ -13,7 +13,7 @@ from heddle_controller.cli.options import last_part, with_client
 from heddle_controller.cli.place import expanded, gpus_option
 from heddle_controller.cli.withdrawal import waiting_options
 
-RESERVATION = click.option(
+_RESERVATION = click.option(
     "--reservation", default="", metavar="NAME", help="Redeem it: its hosts are the job's."
 )
 
@@ -21,7 +21,7 @@ RESERVATION = click.option(
 @click.command("replace")
 @click.argument("name")
 @click.argument("hosts", nargs=-1, required=True, metavar="OLD=NEW...")
-@RESERVATION
+@_RESERVATION
 @with_client
 def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) -> None:
     """Give a job other hosts in the place of some: `heddle job replace llama n4=n5`.
@@ -53,7 +53,7 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
     "that each of its hosts gives.",
 )
 @click.option("--dp", type=click.IntRange(min=1), help="Replicas; else as many as the ranks make.")
-@RESERVATION
+@_RESERVATION
 @with_client
 def resize(
     client: Terms,

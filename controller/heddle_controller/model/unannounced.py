@@ -15,7 +15,7 @@ from heddle_controller.model.flows import Flows
 
 SET = "unannounced"
 """Name of the demand set."""
-JOB = "(unannounced)"
+UNANNOUNCED_JOB = "(unannounced)"
 """What they are counted with, which no job is called."""
 PREFIX = "unannounced:"
 """Of their ids."""
@@ -28,9 +28,9 @@ def flow_id(source: str, destination: str) -> str:
 
 def unannounced_rows(flows: Flows) -> Ints:
     """Rows of the flows that nobody announced; looks at each flow that is counted with them."""
-    if JOB not in flows.job_names:
+    if UNANNOUNCED_JOB not in flows.job_names:
         return np.empty(0, dtype=np.int64)
-    rows = np.flatnonzero(flows.job == flows.job_names.index(JOB))
+    rows = np.flatnonzero(flows.job == flows.job_names.index(UNANNOUNCED_JOB))
     mine = [flows.ids[row].startswith(PREFIX) for row in rows.tolist()]
     return rows[np.array(mine, dtype=np.bool_)]
 
@@ -38,9 +38,9 @@ def unannounced_rows(flows: Flows) -> Ints:
 def first_flows(flows: Flows, count: int) -> Flows:
     """The first of some flows, where all others are such that nobody announced."""
     told = flows.take(np.arange(count, dtype=np.int64))
-    if JOB not in told.job_names:
+    if UNANNOUNCED_JOB not in told.job_names:
         return told
-    place = told.job_names.index(JOB)
+    place = told.job_names.index(UNANNOUNCED_JOB)
     if (told.job == place).any():  # somebody's demands are counted with that, too
         return told
     names = told.job_names[:place] + told.job_names[place + 1 :]

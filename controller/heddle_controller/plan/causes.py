@@ -12,7 +12,7 @@ import numpy as np
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import JOB, PREFIX, unannounced_rows
+from heddle_controller.model.unannounced import PREFIX, UNANNOUNCED_JOB, unannounced_rows
 
 _Value = TypeVar("_Value", int, str)
 
@@ -57,8 +57,8 @@ def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
     Links and switches are compared by row, so that this takes a few passes over their states.
     """
     found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
-    known = {*before.flows.job_names} - {JOB} if before else set()
-    wanted = {*after.flows.job_names} - {JOB}
+    known = {*before.flows.job_names} - {UNANNOUNCED_JOB} if before else set()
+    wanted = {*after.flows.job_names} - {UNANNOUNCED_JOB}
     found += _named(CauseKind.JOB_CAME, sorted(wanted - known))
     found += _named(CauseKind.JOB_GONE, sorted(known - wanted))
     old, new = _pairs(before), _pairs(after)

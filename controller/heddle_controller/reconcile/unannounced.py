@@ -15,7 +15,7 @@ leader that begins takes over what the plan that stands was made with, for as lo
 do not say otherwise.
 
 Agents may lie. One is heard for NICs with a link to its switch alone, for no more than what each
-can send; and of all pairs, no more than ``MOST`` are found, the largest first.
+can send; and of all pairs, no more than ``MOST_UNANNOUNCED`` are found, the largest first.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import JOB, SET, flow_id, unannounced_rows
+from heddle_controller.model.unannounced import SET, UNANNOUNCED_JOB, flow_id, unannounced_rows
 from heddle_controller.state.records import DemandRecord
 
 Pair: TypeAlias = tuple[str, str]
 """Ids of source and destination NIC."""
 
-MOST = 256
+MOST_UNANNOUNCED = 256
 """Flows of a fabric that are found at a time: as many as are planned without anybody waiting."""
 STAYS = 0.5
 """Of the share at which a pair is found, what it has to send to stay."""
@@ -95,7 +95,7 @@ class FoundFlows:
             source=tuple(source for source, _ in pairs),
             destination=tuple(destination for _, destination in pairs),
             gbps=_within_lines(np.array([self.gbps[pair] for pair in pairs]), pairs, structure),
-            job=(JOB,) * len(pairs),
+            job=(UNANNOUNCED_JOB,) * len(pairs),
             phase=("",) * len(pairs),
             qps=np.ones(len(pairs), dtype=np.int64),
             traffic_class=np.zeros(len(pairs), dtype=np.int64),
@@ -155,7 +155,10 @@ class Unannounced:
         for row in unannounced_rows(flows).tolist():
             pair = ids[int(flows.source[row])], ids[int(flows.destination[row])]
             switches = _switches(structure, pair[0])
-            if any(pair in self._said.get(switch, ()) for switch in switches) or len(found) >= MOST:
+            if (
+                any(pair in self._said.get(switch, ()) for switch in switches)
+                or len(found) >= MOST_UNANNOUNCED
+            ):
                 continue
             found[pair] = float(flows.gbps[row])
             part = found[pair] / len(switches)
@@ -222,7 +225,7 @@ class Unannounced:
 
     def _has_room(self, gbps: float) -> bool:
         """Whether one more can be found; one that is clearly smaller makes way."""
-        if len(self._found) < MOST:
+        if len(self._found) < MOST_UNANNOUNCED:
             return True
         smallest = min(self._found, key=lambda pair: (self._found[pair], pair))
         if gbps <= GROWS * self._found[smallest]:

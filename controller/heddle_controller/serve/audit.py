@@ -28,7 +28,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 MARK_SECONDS = 60.0
 """At least between two marks in the log."""
-DEFAULT, CEILING = 100, 1000
+_DEFAULT, _CEILING = 100, 1000
 """Records of a page. One may take 8 KiB."""
 
 
@@ -47,7 +47,7 @@ class AuditService(AuditServiceServicer):
             raise refuse("request", "page_size", "it is below 0: give none for the default")
         if request.after >= 1 << 63:
             raise refuse("request", "after", "it is too large for a record's number")
-        limit = min(request.page_size or DEFAULT, CEILING)
+        limit = min(request.page_size or _DEFAULT, _CEILING)
         page = await self._store.audit(after=request.after, limit=limit)
         return pb.ListAuditRecordsResponse(
             records=[codec.audit_record_to_pb(record) for record in page.records],

@@ -3,7 +3,7 @@
 store and observations -> Changes.run -> an ``asyncio.Event`` of each stream. There
 is no queue of events: a stream that is slow, because its client is, finds several
 changes merged into one, and holds no more memory than one answer. A stream rests at
-least ``_PACE`` seconds, and ``REST`` times as long as it took to read and send (but
+least ``_PACE`` seconds, and ``_REST`` times as long as it took to read and send (but
 not beyond ``_LONGEST``): a storm of writes, or a long list, costs other calls little.
 """
 
@@ -20,7 +20,7 @@ from heddle_controller.state.errors import Unavailable
 
 _PACE = 0.02
 """Least time between two reads of one stream, in seconds."""
-REST = 4.0
+_REST = 4.0
 _LONGEST = 0.5
 """Most time between two reads of one stream while there is something to read, in seconds."""
 
@@ -92,7 +92,7 @@ class Changes:
                 began = time.monotonic()
                 yield
                 spent = time.monotonic() - began
-                await asyncio.sleep(min(max(_PACE, REST * spent), _LONGEST))
+                await asyncio.sleep(min(max(_PACE, _REST * spent), _LONGEST))
         finally:
             events.discard(event)
             if not events:

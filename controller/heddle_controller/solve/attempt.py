@@ -29,7 +29,7 @@ from heddle_controller.solve.search.residue import place_residue
 from heddle_controller.solve.search.rounding import whole_shares
 from heddle_controller.solve.search.search import WORTH_SEARCHING, LoadTarget, Search
 
-FINEST = 256
+_FINEST = 256
 """Parts of one flow beyond which finer ones spread load no better."""
 MOST_PARTS = 500_000
 """Parts of all flows together beyond which colouring them is not worth the memory."""
@@ -175,7 +175,7 @@ def _is_candidate(problem: PlanningProblem, flows: Flows, paths: Paths, row: int
 def ladder(flows: Flows) -> Iterator[Ints]:
     """Ever more equal parts to take flows apart into: of each the most that divide its QPs."""
     qps, of_flow = np.unique(flows.qps, return_inverse=True)
-    parts, most = 1, min(FINEST, int(qps.max(initial=1)))
+    parts, most = 1, min(_FINEST, int(qps.max(initial=1)))
     while parts < most:
         parts *= 2
         least = [max(n for n in range(1, min(parts, q) + 1) if q % n == 0) for q in qps.tolist()]
@@ -187,7 +187,7 @@ def ladder(flows: Flows) -> Iterator[Ints]:
 
 def _parts(qps: Ints) -> Ints:
     """Parts to take each of some flows into: its QPs, or as many as are worth the memory."""
-    most = min(FINEST, max(1, MOST_PARTS // max(1, len(qps))))
+    most = min(_FINEST, max(1, MOST_PARTS // max(1, len(qps))))
     return np.minimum(qps, most)
 
 

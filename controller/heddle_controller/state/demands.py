@@ -25,7 +25,7 @@ from heddle_controller.state.codec.demands import pack_demands
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.ids import check_ids, jobs_meant
 from heddle_controller.state.records import DemandRecord
-from heddle_controller.state.view import JOB, REVISION, View, check_known, check_revision
+from heddle_controller.state.view import JOB_KIND, REVISION, View, check_known, check_revision
 
 DEMANDS = "demands"
 SETS = "sets"
@@ -97,7 +97,7 @@ def put_demands(
         answer = orjson.dumps([old.etag, old.update_time])
         same = Change(put.fabric, NEITHER, stamp.now, guards, answer=answer)
         return same, put.decode(answer)
-    jobs = {job for job in put.meant if view.raw(f"{JOB}/{job}") is not None}
+    jobs = {job for job in put.meant if view.raw(f"{JOB_KIND}/{job}") is not None}
     check_ids(put.name, put.demands, others, jobs)
     new = DemandSet(put.blob.id, stamp.token, stamp.now, put.text, tuple(sorted(put.meant)))
     texts = old.text if old else "", put.text
@@ -106,7 +106,7 @@ def put_demands(
         fabric=put.fabric,
         moves=INTENT,
         time=stamp.now,
-        guards=(*guards, view.guard(SETS), *((f"{JOB}/{job}", ABSENT) for job in put.meant)),
+        guards=(*guards, view.guard(SETS), *((f"{JOB_KIND}/{job}", ABSENT) for job in put.meant)),
         sets={field: orjson.dumps(new), SETS: stamp.token.encode()},
         keep=(put.blob,),
         drop=(old.blob,) if old else (),

@@ -37,9 +37,9 @@ from heddle_controller.state.records import (
     LinkRecord,
     Overlay,
 )
-from heddle_controller.state.view import REVISION, VERSION, View
+from heddle_controller.state.view import INTENT_VERSION, REVISION, View
 
-META, STATES, OVERLAY = "meta", "states", "overlay"
+META, _STATES, OVERLAY = "meta", "states", "overlay"
 GROUND = "ground"
 """A token that is new whenever structure, states or overlay are: what their writers guard."""
 
@@ -124,7 +124,7 @@ def meta_of(view: View) -> Meta:
 
 def states_of(view: View) -> States:
     """How its links and nodes stand."""
-    states = view.get(STATES, "", unpack_states)
+    states = view.get(_STATES, "", unpack_states)
     if states is None:
         raise NotFound(f"fabrics/{view.name}")
     return states
@@ -167,7 +167,7 @@ def put_fabric(
         Conflict: the etag is another.
     """
     old = meta_of(view) if view.known else None
-    if put.checked_version not in (None, view.number(VERSION)):
+    if put.checked_version not in (None, view.number(INTENT_VERSION)):
         raise StaleIntent(put.name)
     if put.etag and (old is None or put.etag != old.etag):
         raise Conflict(f"fabrics/{put.name}")
@@ -193,7 +193,7 @@ def put_fabric(
     after = fabric_text(meta.title, digest, record.fabric)
     guards = [view.guard(GROUND)]
     if put.checked_version is not None:
-        guards.append(view.guard(VERSION))
+        guards.append(view.guard(INTENT_VERSION))
     change = Change(
         fabric=put.name,
         moves=INTENT,
@@ -201,7 +201,7 @@ def put_fabric(
         guards=tuple(guards),
         sets={
             META: orjson.dumps(meta),
-            STATES: states.packed(),
+            _STATES: states.packed(),
             REVISION: str(record.revision).encode(),
             GROUND: stamp.token.encode(),
         },
@@ -244,7 +244,7 @@ def set_link_state(
     answer = replace(record, fabric=fabric, state_time=time).link(row)
     name = f"fabrics/{view.name}/links/{answer.link}"
     texts = state_text(before), state_text(state)
-    sets = {STATES: replace(states, link_admin=admin, time=time).packed()}
+    sets = {_STATES: replace(states, link_admin=admin, time=time).packed()}
     entry = entry_of(stamp, "set_link_state", name, texts)
     return _restated(view, stamp, sets, entry, link_json(answer)), answer
 
@@ -263,7 +263,7 @@ def set_switch_state(
     name = f"fabrics/{view.name}/switches/{node}"
     texts = state_text(before), state_text(state)
     nodes = _with(states.node_admin, row, state)
-    sets = {STATES: replace(states, node_admin=nodes).packed()}
+    sets = {_STATES: replace(states, node_admin=nodes).packed()}
     return _restated(view, stamp, sets, entry_of(stamp, "set_switch_state", name, texts))
 
 

@@ -26,8 +26,8 @@ from heddle_controller.state.ids import check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from heddle_controller.state.reservations import taken
 from heddle_controller.state.view import (
-    HOST,
-    JOB,
+    HOST_KIND,
+    JOB_KIND,
     REVISION,
     View,
     check_known,
@@ -67,7 +67,7 @@ def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
     """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
     check_known(view)
     old = job_record(view, job, etag)
-    holds = Holds(view, HOST)
+    holds = Holds(view, HOST_KIND)
     for host in old.job.hosts:
         holds.put(host, job, None)
     return Change(
@@ -82,7 +82,7 @@ def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
 
 def jobs_of(view: View, after: str = "", limit: int = 0) -> list[JobRecord]:
     """Jobs by name, those greater than ``after``, at most ``limit`` (0: all)."""
-    names = [name for name in view.names(JOB) if name > after]
+    names = [name for name in view.names(JOB_KIND) if name > after]
     found = (_record(view, name) for name in names[: limit or None])
     return [record for record in found if record is not None]
 
@@ -99,12 +99,12 @@ def job_record(view: View, name: str, etag: str = "") -> JobRecord:
 
 def job_etag(view: View, name: str) -> str:
     """Of the specification that there is; empty where there is none."""
-    record = view.get(JOB, name, parse_record)
+    record = view.get(JOB_KIND, name, parse_record)
     return record.etag if record else ""
 
 
 def _record(view: View, name: str) -> JobRecord | None:
-    record = view.get(JOB, name, parse_record)
+    record = view.get(JOB_KIND, name, parse_record)
     facts = view.get(FACT, name, parse_facts)
     if record is None or facts is None or facts.etag != record.etag:
         return record
@@ -115,7 +115,7 @@ def _save(
     view: View, job: Job, old: JobRecord | None, redeems: str, stamp: Stamp
 ) -> tuple[Change, JobRecord]:
     """Write a specification, ACCEPTED; its hosts, if no other job and no reservation has them."""
-    holds, had = Holds(view, HOST), old.job.held if old else {}
+    holds, had = Holds(view, HOST_KIND), old.job.held if old else {}
     _take_hosts(holds, job, had)
     facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
     record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
@@ -165,7 +165,7 @@ def _take_hosts(holds: Holds, job: Job, had: Mapping[str, Gpus]) -> None:
 
 
 def _field(job: str) -> str:
-    return f"{JOB}/{job}"
+    return f"{JOB_KIND}/{job}"
 
 
 def _name(fabric: str, job: str) -> str:

@@ -16,7 +16,7 @@ from heddle_controller.state.change import FACTS, NEITHER, Blob, Change, Stamp
 from heddle_controller.state.errors import StaleGeneration
 from heddle_controller.state.jobs import FACT, job_etag
 from heddle_controller.state.records import JobFacts, PlanFacts, PlanSummary, Programmed
-from heddle_controller.state.view import FACTS_VERSION, GENERATION, JOB, View, check_known
+from heddle_controller.state.view import FACTS_VERSION, GENERATION, JOB_KIND, View, check_known
 
 KEPT = 16
 """Plans kept of each fabric, to be looked at and gone back to. An agent that was away for a few
@@ -145,7 +145,7 @@ def record_jobs(view: View, epoch: int, facts: Mapping[str, JobFacts], stamp: St
         if fact.etag == job_etag(view, name)
     }
     # A job may have been deleted as its facts were written.
-    sets |= dict.fromkeys(f"{FACT}/{name}" for name in view.lacking(FACT, JOB))
+    sets |= dict.fromkeys(f"{FACT}/{name}" for name in view.lacking(FACT, JOB_KIND))
     return _note(view, epoch, sets, stamp)
 
 

@@ -19,9 +19,9 @@ from heddle_controller.state.change import NEITHER, Change, Guard, Stamp, entry_
 from heddle_controller.state.errors import AlreadyExists, FailedPrecondition, NotFound
 from heddle_controller.state.holds import Holds
 from heddle_controller.state.records import Reservation
-from heddle_controller.state.view import HOST, View, check_known, check_revision
+from heddle_controller.state.view import HOST_KIND, View, check_known, check_revision
 
-RESERVATION, HELD = "reservation", "held"
+_RESERVATION, HELD = "reservation", "held"
 
 
 class Taken(NamedTuple):
@@ -39,7 +39,7 @@ def reserve_hosts(
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):
         raise AlreadyExists(_name(view.name, wanted.name))
-    jobs, held = Holds(view, HOST), Holds(view, HELD)
+    jobs, held = Holds(view, HOST_KIND), Holds(view, HELD)
     standing = _standing(view, stamp.now)
     problems = [
         Problem(f"host {host!r}", why)
@@ -152,11 +152,11 @@ def parse_reservation(content: bytes) -> Reservation:
 
 
 def _all(view: View) -> list[Reservation]:
-    return list(view.all(RESERVATION, parse_reservation).values())
+    return list(view.all(_RESERVATION, parse_reservation).values())
 
 
 def _found(view: View, name: str) -> Reservation | None:
-    return view.get(RESERVATION, name, parse_reservation)
+    return view.get(_RESERVATION, name, parse_reservation)
 
 
 def _job_of(jobs: Holds, host: str, gpus: Gpus) -> str:
@@ -194,7 +194,7 @@ def _clock(seconds: float) -> str:
 
 
 def _field(name: str) -> str:
-    return f"{RESERVATION}/{name}"
+    return f"{_RESERVATION}/{name}"
 
 
 def _name(fabric: str, name: str) -> str:

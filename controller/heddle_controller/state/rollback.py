@@ -11,7 +11,7 @@ from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.fabrics import meta_of
 from heddle_controller.state.plans import plan_row
 from heddle_controller.state.records import Rollback
-from heddle_controller.state.view import VERSION, View, check_known
+from heddle_controller.state.view import INTENT_VERSION, View, check_known
 
 ROLLBACK = "rollback"
 
@@ -30,7 +30,7 @@ def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tupl
     if row.digest != meta_of(view).digest:
         why = "was made for other nodes or links: the fabric was put since"
         raise FailedPrecondition("rollback", Problem(f"generation {generation}", why))
-    wanted = Rollback(generation, view.number(VERSION) + 1, stamp.now + seconds)
+    wanted = Rollback(generation, view.number(INTENT_VERSION) + 1, stamp.now + seconds)
     return _written(view, wanted, stamp), wanted
 
 
@@ -61,7 +61,7 @@ def _written(view: View, wanted: Rollback | None, stamp: Stamp) -> Change:
         fabric=view.name,
         moves=INTENT,
         time=stamp.now,
-        guards=(view.guard(VERSION), view.guard(ROLLBACK)),
+        guards=(view.guard(INTENT_VERSION), view.guard(ROLLBACK)),
         sets={ROLLBACK: raw},
         audit=entry_of(stamp, action, f"fabrics/{view.name}/plan", texts),
         answer=raw or b"",

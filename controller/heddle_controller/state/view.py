@@ -17,10 +17,10 @@ from heddle_controller.state.records import Versions
 
 _Value = TypeVar("_Value")
 
-VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
+INTENT_VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that a store moves with each change: see ``Versions``."""
 REVISION, GENERATION = "revision", "generation"
-JOB, HOST = "job", "host"
+JOB_KIND, HOST_KIND = "job", "host"
 """Kinds of the fields that are jobs, and of those that say which jobs have a host (``holds``)."""
 
 
@@ -61,7 +61,7 @@ class View:
         """A change was made, and nothing else since the view was of now."""
         for field, value in change.sets.items():
             self.take(field, value)
-        moved = {INTENT: VERSION, FACTS: FACTS_VERSION}.get(change.moves)
+        moved = {INTENT: INTENT_VERSION, FACTS: FACTS_VERSION}.get(change.moves)
         if moved is not None:
             self.take(moved, str(self.number(moved) + 1).encode())
         if change.moves == INTENT:
@@ -137,7 +137,7 @@ class View:
 
     def versions(self) -> Versions:
         """How far things have come."""
-        return Versions(*map(self.number, (VERSION, FACTS_VERSION, GENERATION)))
+        return Versions(*map(self.number, (INTENT_VERSION, FACTS_VERSION, GENERATION)))
 
     def guard(self, field: str) -> Guard:
         """That a field still holds what it does now."""

@@ -18,7 +18,7 @@ from heddle_controller.reconcile.waiting import end
 from heddle_controller.state.change import Ask, Change, Outcome
 from heddle_controller.state.errors import Unavailable
 
-MOST_CHANGES, MOST_BYTES = 128, 1 << 20
+MOST_CHANGES, _MOST_BYTES = 128, 1 << 20
 """Of one batch."""
 AGAIN = Outcome("again")
 """Of a change that goes once more, with the next batch."""
@@ -82,7 +82,7 @@ class WriteBatcher:
     def _batch(self) -> list[Sent]:
         batch: list[Sent] = []
         size = 0
-        while self._queue and len(batch) < MOST_CHANGES and size < MOST_BYTES:
+        while self._queue and len(batch) < MOST_CHANGES and size < _MOST_BYTES:
             if batch and not self._queue[0].goes_with(batch[0]):
                 break
             batch.append(self._queue.popleft())

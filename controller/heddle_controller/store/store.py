@@ -58,7 +58,7 @@ from heddle_controller.state.records import (
     SwitchRecord,
     Versions,
 )
-from heddle_controller.state.view import CHANGE_TIME, GENERATION, VERSION, View, check_known
+from heddle_controller.state.view import CHANGE_TIME, GENERATION, INTENT_VERSION, View, check_known
 from heddle_controller.store.applier import Applier
 from heddle_controller.store.batches import Tokens
 from heddle_controller.store.feed import Watcher
@@ -369,7 +369,7 @@ class StateStore:
                 record = fabrics.record_of(view, self._large.structures)
                 return Intent(
                     name=fabric,
-                    version=view.number(VERSION),
+                    version=view.number(INTENT_VERSION),
                     change_time=float(view.raw(CHANGE_TIME) or 0.0),
                     revision=record.revision,
                     fabric=record.fabric,

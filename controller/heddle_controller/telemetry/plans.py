@@ -20,7 +20,7 @@ from heddle_controller.telemetry.metrics import Telemetry
 
 _log = structlog.get_logger()
 
-REST, LONGEST = 999.0, 1.0
+_REST, _LONGEST = 999.0, 1.0
 """After a fabric was told, rest so many times as long, up to so many seconds: a storm of changes
 costs others a thousandth."""
 
@@ -37,7 +37,7 @@ async def follow_plans(store: Store, telemetry: Telemetry) -> None:
             async for fabric in store.changes(facts=True):
                 began = time.monotonic()
                 await _try_to_tell(fabric, store, telemetry, told)
-                await asyncio.sleep(min(REST * (time.monotonic() - began), LONGEST))
+                await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST))
         except Unavailable as error:
             await asyncio.sleep(error.retry_after)
         else:

@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 TICK_SECONDS = 1.0
 """How often it is asked who leads and whether the store can be reached."""
-GATHER, REST, LONGEST = 0.4, 50.0, 0.6
+_GATHER, _REST, _LONGEST = 0.4, 50.0, 0.6
 """A look waits so many seconds for what else changes, or so many times as long as the one before
 took, up to the last: a storm of changes costs others next to nothing, and is seen within a second.
 """
@@ -209,7 +209,7 @@ class ViewFeed:
         spent = 0.0
         while True:
             await self._wake.wait()
-            await asyncio.sleep(min(max(GATHER, REST * spent), LONGEST))
+            await asyncio.sleep(min(max(_GATHER, _REST * spent), _LONGEST))
             self._wake.clear()
             changed, self._changed = self._changed, set()
             began = time.monotonic()

@@ -36,7 +36,7 @@ from heddle_emulator.fleet.agents import InstantNoticeFleet, agent_logs
 from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import crossing, moved
 
-FABRIC, DEMANDS = "fabrics/campaign", "flows"
+_FABRIC, _DEMANDS = "fabrics/campaign", "flows"
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 _ASK_SECONDS = 0.05
@@ -79,13 +79,13 @@ class WarmFabric:
         )
         self._stack.enter_context(agent_logs(folder))
         controller = await enter(Controller(folder, "--counter-interval-seconds=0"))
-        self._client = client = await enter(Client(controller.api, FABRIC))
+        self._client = client = await enter(Client(controller.api, _FABRIC))
         await client.put_fabric(told.fabric)
         kind = Fleet if told.datagrams else InstantNoticeFleet
-        fleet = kind(told.fabric, [controller.api], name=FABRIC, notices=told.datagrams)
+        fleet = kind(told.fabric, [controller.api], name=_FABRIC, notices=told.datagrams)
         self.fleet = await enter(fleet)
         await fleet.connected(_PATIENCE_SECONDS)
-        await client.put_demands(DEMANDS, told.fabric, told.flows)
+        await client.put_demands(_DEMANDS, told.fabric, told.flows)
         plan = await client.committed_plan(len(told.flows), _PATIENCE_SECONDS)
         self._plan = await client.programmed_plan(plan.generation - 1, _PATIENCE_SECONDS)
         self.fleet.switches.hosts = await told_hosts(told.fabric, client)

@@ -39,7 +39,7 @@ from heddle_emulator.report.campaign import campaign_page
 
 _FAILED = 1
 _INTERRUPTED = 130
-SUMMARY, PAGE = "summary.json", "index.html"
+SUMMARY, _PAGE = "summary.json", "index.html"
 _HEAD = ("measure", "least", "median", "90 %", "99 %", "most")
 
 _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -105,7 +105,7 @@ def campaign(
     (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
     links = [replay.relative_to(out).as_posix() for replay in replays]
     known = campaign_evidence(told, summary, [*journal.results.values()], links, _again())
-    (out / PAGE).write_text(campaign_page(known), encoding="utf-8")
+    (out / _PAGE).write_text(campaign_page(known), encoding="utf-8")
     if as_json:
         echo(json.dumps(record))
     else:

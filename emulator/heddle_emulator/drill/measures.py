@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FLUID, NETNS = frozenset({"fluid"}), frozenset({"netns"})
-BOTH = FLUID | NETNS
+_FLUID, _NETNS = frozenset({"fluid"}), frozenset({"netns"})
+BOTH = _FLUID | _NETNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Measure:
 
 MEASURES = {
     "lost": Measure("packets lost", "packets"),
-    "lost_gbit": Measure("Gbit sent into black holes", "Gbit", worlds=FLUID),
+    "lost_gbit": Measure("Gbit sent into black holes", "Gbit", worlds=_FLUID),
     "recovered": Measure(
         "from the fault to the first packet after the last that was lost; in virtual time the"
         " longest that a flow lost any",
@@ -42,27 +42,31 @@ MEASURES = {
     "slowest": Measure("least rate of any of the flows over its offer", "share", timed=True),
     "carried": Measure("rate of all the flows together over their offer", "share", timed=True),
     "utilization": Measure(
-        "load over capacity of the fullest link", "share", per_probe=False, timed=True, worlds=FLUID
+        "load over capacity of the fullest link",
+        "share",
+        per_probe=False,
+        timed=True,
+        worlds=_FLUID,
     ),
     "gap": Measure(
         "worst utilisation of the plan over its proven bound, less 1",
         "share",
         per_probe=False,
         timed=True,
-        worlds=FLUID,
+        worlds=_FLUID,
     ),
     "unrouted": Measure(
-        "flows that the plan has no path for", "flows", per_probe=False, timed=True, worlds=FLUID
+        "flows that the plan has no path for", "flows", per_probe=False, timed=True, worlds=_FLUID
     ),
     "iteration": Measure(
         "time of the job's iterations over that of the first ones",
         "share",
         timed=True,
-        worlds=FLUID,
+        worlds=_FLUID,
     ),
-    "makespan": Measure("from the start of the job until its last iteration", "s", worlds=FLUID),
+    "makespan": Measure("from the start of the job until its last iteration", "s", worlds=_FLUID),
     "up": Measure(
-        "from nothing to a lab with BGP converged and agents", "s", per_probe=False, worlds=NETNS
+        "from nothing to a lab with BGP converged and agents", "s", per_probe=False, worlds=_NETNS
     ),
     "entries": Measure("entries of the plan over all switches", "flows", per_probe=False),
     "moved": Measure("flows that the plan moved", "flows", per_probe=False),
@@ -73,29 +77,29 @@ MEASURES = {
         "and as long again as any agent was busy programming it",
         "s",
         per_probe=False,
-        worlds=NETNS,
+        worlds=_NETNS,
     ),
     "acked": Measure("until every agent had acknowledged it", "s", per_probe=False),
     "forgotten": Measure(
         "changes that a controller had acknowledged and that none wants any more",
         "changes",
         per_probe=False,
-        worlds=NETNS,
+        worlds=_NETNS,
     ),
     "late": Measure(
         "longest that a program beside the run waited for its turn on the machine",
         "s",
         per_probe=False,
-        worlds=NETNS,
+        worlds=_NETNS,
     ),
     "stretch": Measure(
         "how long work lasted beside the run over the processor's time for it",
         "share",
         per_probe=False,
-        worlds=NETNS,
+        worlds=_NETNS,
     ),
     "converged": Measure(
-        "from the last step until nothing is left to push", "s", per_probe=False, worlds=FLUID
+        "from the last step until nothing is left to push", "s", per_probe=False, worlds=_FLUID
     ),
 }
 """By the word that files use."""

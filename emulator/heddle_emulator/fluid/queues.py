@@ -21,14 +21,15 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
 from heddle_emulator.fluid.senders import SOME, AtLineRate, Rates, Senders, Windows
-from heddle_emulator.fluid.wire import BITS, GIGA, Wire
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.traffic.script import BITS, GIGA
 
 ControlName: TypeAlias = Literal["pfc", "window", "rate"]
 CONTROLS: tuple[ControlName, ...] = get_args(ControlName)
 
 XOFF, MARK = 200_000.0, 100_000.0
 """Bytes that came by one link and may wait at its head, and of a queue that marks what joins it."""
-SHORTEST, LONGEST = 2e-7, 2e-6
+_SHORTEST, _LONGEST = 2e-7, 2e-6
 """Seconds of a step between which thresholds are not passed in one."""
 MOST_WORK = 2e9
 """Steps times uses of links: some ten minutes."""
@@ -77,8 +78,8 @@ class QueueSimulation:
         self._messages = messages
         packet = float(wire.payload_bytes + wire.header_bytes)
         self._step = wire.hop_seconds + packet / float(self._speed.max(initial=1.0))
-        if not SHORTEST <= self._step <= LONGEST:
-            told = f"{SHORTEST * 1e6:g} to {LONGEST * 1e6:g}"
+        if not _SHORTEST <= self._step <= _LONGEST:
+            told = f"{_SHORTEST * 1e6:g} to {_LONGEST * 1e6:g}"
             reason = f"takes {self._step * 1e6:.3g} us with a packet; give what comes to {told} us"
             raise refuse("queues", "a hop", reason)
         self._uses = np.diff(messages.first)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import Floats
+from heddle_emulator.traffic.script import BITS, GIGA
 
-BITS, GIGA = 8.0, 1e9
 _WHOLE = 1e-6
 """Of a packet; what rounding may add to a message without another packet."""
 

@@ -17,7 +17,7 @@ from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.spec import ProbeFlow
 
 TABLE = "heddle_lab"
-LARGEST = 65535
+_LARGEST = 65535
 
 
 def script(*, ipv6: bool = False) -> str:
@@ -29,7 +29,7 @@ table {ip} {TABLE} {{
     set seen {{
         type {address} . {address} . inet_service . inet_service . ifname
         flags dynamic
-        size {LARGEST}
+        size {_LARGEST}
         counter
     }}
     chain leaving {{

@@ -9,7 +9,7 @@ from heddle_emulator.report import words
 from heddle_emulator.report.axis import Axis, Tick
 from heddle_emulator.report.evidence import Convergence, Measured
 
-WIDTH, LEFT, RIGHT, TOP, ROW, BOTTOM = 1000.0, 130.0, 90.0, 4.0, 22.0, 26.0
+_WIDTH, _LEFT, _RIGHT, _TOP, ROW, _BOTTOM = 1000.0, 130.0, 90.0, 4.0, 22.0, 26.0
 MOST_BARS = 30
 STRIP, STRIP_EDGE = 150.0, 4.0
 
@@ -55,9 +55,9 @@ class Bars:
     ticks: tuple[Tick, ...]
     runs: int
     height: float
-    width: float = WIDTH
-    left: float = LEFT
-    top: float = TOP
+    width: float = _WIDTH
+    left: float = _LEFT
+    top: float = _TOP
     bar: float = ROW - 6
 
 
@@ -66,7 +66,7 @@ def bars(convergence: Convergence | None) -> Bars | None:
     if convergence is None or not convergence.runs:
         return None
     ranked = sorted(convergence.runs, key=lambda run: -sum(run.seconds))
-    axis = Axis(0.0, max(sum(ranked[0].seconds), 1e-6), LEFT, WIDTH - RIGHT)
+    axis = Axis(0.0, max(sum(ranked[0].seconds), 1e-6), _LEFT, _WIDTH - _RIGHT)
     drawn = []
     for place, run in enumerate(ranked[:MOST_BARS]):
         pieces, at = list[Piece](), 0.0
@@ -76,9 +76,9 @@ def bars(convergence: Convergence | None) -> Bars | None:
             pieces.append(Piece(x, round(axis.at(at + length) - x, 1), stage, title))
             at += length
         end, total = axis.at(at), words.seconds(at)
-        drawn.append(Bar(run.run, TOP + ROW * place, tuple(pieces), end, total))
+        drawn.append(Bar(run.run, _TOP + ROW * place, tuple(pieces), end, total))
     ticks = axis.ticks(7, words.tick)
-    height = TOP + ROW * len(drawn) + BOTTOM
+    height = _TOP + ROW * len(drawn) + _BOTTOM
     return Bars(convergence.stages, tuple(drawn), _rows(convergence), ticks, len(ranked), height)
 
 

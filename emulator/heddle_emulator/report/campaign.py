@@ -15,7 +15,7 @@ from heddle_emulator.report import words
 from heddle_emulator.report.evidence import Fact
 from heddle_emulator.report.page import environment
 
-WIDTH, HEIGHT, BINS = 240.0, 34.0, 48
+_WIDTH, _HEIGHT, _BINS = 240.0, 34.0, 48
 LEAST_BAR = 2.0
 """Pixels of a bar that stands for a single trial."""
 
@@ -91,8 +91,8 @@ def campaign_page(evidence: CampaignEvidence) -> str:
             evidence=evidence,
             sentence=_sentence(evidence),
             rows=[_row(one) for one in evidence.spreads if one.values],
-            width=WIDTH,
-            height=HEIGHT,
+            width=_WIDTH,
+            height=_HEIGHT,
         )
     )
 
@@ -124,16 +124,16 @@ def _histogram(ordered: Sequence[float]) -> str:
     low, high = ordered[0], ordered[-1]
     if low == high:
         return ""
-    counts = [0] * BINS
+    counts = [0] * _BINS
     for value in ordered:
-        counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
-    step, most = WIDTH / BINS, max(counts)
+        counts[min(_BINS - 1, int((value - low) / (high - low) * _BINS))] += 1
+    step, most = _WIDTH / _BINS, max(counts)
     bars = (
-        (place, LEAST_BAR + (HEIGHT - LEAST_BAR) * count / most)
+        (place, LEAST_BAR + (_HEIGHT - LEAST_BAR) * count / most)
         for place, count in enumerate(counts)
         if count
     )
     return "".join(
-        f"M{place * step:g} {HEIGHT:g}v-{tall:.1f}h{step - 0.7:.1f}v{tall:.1f}z"
+        f"M{place * step:g} {_HEIGHT:g}v-{tall:.1f}h{step - 0.7:.1f}v{tall:.1f}z"
         for place, tall in bars
     )

@@ -22,9 +22,9 @@ DEAD = 254
 _MOST = 253
 STEP = 0.01
 """Utilisation of one step of a byte, up to ``_MOST`` of them."""
-PANEL, PAGE = 300, 1000
+PANEL, _PAGE = 300, 1000
 """Pixels that a small map may take, of which several stand side by side, and a large one."""
-LARGEST, LEAST, TALL = 30, 4, 9
+_LARGEST, LEAST, TALL = 30, 4, 9
 BROAD = 9
 """Pixels of a cell that holds its own cross; in narrower ones crosses reach beyond it."""
 FULLEST = 8
@@ -119,8 +119,8 @@ def heats(story: Story) -> tuple[Heat, ...]:
 
 
 def _heat(one: HeatMap) -> Heat:
-    across = PANEL if len(one.columns) * 7 <= PANEL else PAGE
-    width = max(LEAST, min(LARGEST, across // len(one.columns)))
+    across = PANEL if len(one.columns) * 7 <= PANEL else _PAGE
+    width = max(LEAST, min(_LARGEST, across // len(one.columns)))
     panels = tuple(_panel(one, moment, 0.25 if width >= BROAD else 1.0) for moment in one.moments)
     height = max(width, min(TALL, 2 * width))
     longest = max(len(name) for name in one.rows)

@@ -10,8 +10,8 @@ from heddle_emulator.report.axis import Axis, Tick
 from heddle_emulator.report.evidence import Chart, Event, Mark, Number, Story, TimeSeries
 from heddle_emulator.report.timeline import WORDS, episodes
 
-WIDTH, HEIGHT = 1000.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 24.0, 26.0
+_WIDTH, _HEIGHT = 1000.0, 260.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 20.0, 24.0, 26.0
 _MOST_LINES = 8
 """As many as eyes tell apart; the rest are drawn alike."""
 HEADROOM = 1.06
@@ -66,12 +66,12 @@ class Plot:
     ceiling_text: str
     told: bool = True
     """Whether its numbers are told in a table; not those of a part of another chart."""
-    left: float = LEFT
-    top: float = TOP
-    right: float = WIDTH - RIGHT
-    bottom: float = HEIGHT - BOTTOM
-    width: float = WIDTH
-    height: float = HEIGHT
+    left: float = _LEFT
+    top: float = _TOP
+    right: float = _WIDTH - _RIGHT
+    bottom: float = _HEIGHT - _BOTTOM
+    width: float = _WIDTH
+    height: float = _HEIGHT
 
 
 def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
@@ -145,8 +145,8 @@ def _values(chart: Chart) -> list[float]:
 
 def _plot(chart: Chart, story: Story, scale: tuple[float, float]) -> Plot:
     times = [time for line in chart.lines for time in line.times]
-    across = Axis(min(times), max(*times, story.seconds or 0.0), LEFT, WIDTH - RIGHT)
-    up = Axis(*scale, HEIGHT - BOTTOM, TOP)
+    across = Axis(min(times), max(*times, story.seconds or 0.0), _LEFT, _WIDTH - _RIGHT)
+    up = Axis(*scale, _HEIGHT - _BOTTOM, _TOP)
     flags = tuple(_flags(story.events, across))
     curves = tuple(_curve(n, line, chart.unit, (across, up)) for n, line in enumerate(chart.lines))
     return Plot(

@@ -16,13 +16,13 @@ from heddle_emulator.report import words
 from heddle_emulator.report.axis import Axis, LogAxis, Tick
 from heddle_emulator.report.evidence import Event, Mark, Story
 
-WIDTH, LEFT, RIGHT = 1000.0, 92.0, 20.0
-TOP, LANE, BOTTOM = 8.0, 30.0, 26.0
+_WIDTH, _LEFT, _RIGHT = 1000.0, 92.0, 20.0
+_TOP, LANE, _BOTTOM = 8.0, 30.0, 26.0
 _NEAR = 11.0
 """Pixels within which marks of one lane are drawn as one."""
 LETTER = 6.4
 """Pixels of a letter of a label, on average."""
-SHORTEST = 7
+_SHORTEST = 7
 """Letters below which a label says nothing."""
 EPISODE_SECONDS = 1.0
 """A fault so soon after the last, with no plan acknowledged between, is of the same episode."""
@@ -76,9 +76,9 @@ class Track:
     lanes: tuple[Lane, ...]
     ticks: tuple[Tick, ...]
     height: float
-    width: float = WIDTH
-    left: float = LEFT
-    top: float = TOP
+    width: float = _WIDTH
+    left: float = _LEFT
+    top: float = _TOP
 
 
 Place = Callable[[Event], float]
@@ -90,7 +90,7 @@ def overview(story: Story) -> Track | None:
         return None
     latest = max(event.at for event in story.events)
     end = max(story.seconds or 0.0, latest, 1e-6)
-    axis = Axis(min(0.0, *(event.at for event in story.events), 0.0), end, LEFT, WIDTH - RIGHT)
+    axis = Axis(min(0.0, *(event.at for event in story.events), 0.0), end, _LEFT, _WIDTH - _RIGHT)
     title = f"The whole run, {words.seconds(end)} of {story.clock} time"
     return _track(title, story.events, lambda event: axis.at(event.at), axis.ticks(8, words.tick))
 
@@ -132,9 +132,9 @@ def _zoomed(number: int, events: Sequence[Event]) -> Track:
     first = events[0].at
     after = [event.at - first for event in events if event.at > first]
     low = 10.0 ** max(-6, min(-3, _decade(0.8 * min(after))))
-    axis = LogAxis(low, max(max(after) * 1.3, low * 10), LEFT, WIDTH - RIGHT)
-    start = Tick(LEFT, "0")
-    ticks = (start, *(tick for tick in axis.ticks(words.tick) if tick.place > LEFT + 30))
+    axis = LogAxis(low, max(max(after) * 1.3, low * 10), _LEFT, _WIDTH - _RIGHT)
+    start = Tick(_LEFT, "0")
+    ticks = (start, *(tick for tick in axis.ticks(words.tick) if tick.place > _LEFT + 30))
     what = events[0].text if len(events[0].text) <= NAMED else f"{events[0].text[:NAMED]}…"
     title = f"Episode {number}: after “{what}” at {words.seconds(first)}, by decades of time"
     return _track(title, events, lambda event: axis.at(event.at - first), ticks)
@@ -147,13 +147,13 @@ def _decade(value: float) -> int:
 def _track(title: str, events: Sequence[Event], place: Place, ticks: tuple[Tick, ...]) -> Track:
     present = [mark for mark in Mark if any(event.mark is mark for event in events)]
     lanes = tuple(
-        Lane(mark, WORDS[mark], TOP + LANE * (row + 0.5), _dots(events, mark, place))
+        Lane(mark, WORDS[mark], _TOP + LANE * (row + 0.5), _dots(events, mark, place))
         for row, mark in enumerate(present)
     )
     ordered = sorted(events, key=lambda event: event.at)
     told = "; ".join(f"{words.seconds(event.at)} {event.text}" for event in ordered[:12])
     more = f"; and {len(ordered) - 12} more" if len(ordered) > 12 else ""  # noqa: PLR2004
-    return Track(title, f"{told}{more}", lanes, ticks, TOP + LANE * len(lanes) + BOTTOM)
+    return Track(title, f"{told}{more}", lanes, ticks, _TOP + LANE * len(lanes) + _BOTTOM)
 
 
 def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
@@ -164,8 +164,8 @@ def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
             groups[-1][1].append(event)
         else:
             groups.append((x, [event]))
-    edges = [*(x for x, _ in groups[1:]), WIDTH]
-    before = LEFT
+    edges = [*(x for x, _ in groups[1:]), _WIDTH]
+    before = _LEFT
     found = list[Dot]()
     for (x, same), edge in zip(groups, edges, strict=True):
         label, anchor = _label(same, edge - x, x - before)
@@ -184,7 +184,7 @@ def _label(same: Sequence[Event], right: float, left: float) -> tuple[str, str]:
         return text, "end"
     room, anchor = max((right, "start"), (left, "end"))
     letters = int((room - 2 * _NEAR) / LETTER)
-    return (f"{text[: letters - 1]}…" if letters >= SHORTEST else ""), anchor
+    return (f"{text[: letters - 1]}…" if letters >= _SHORTEST else ""), anchor
 
 
 def _title(same: Sequence[Event]) -> str:

@@ -24,7 +24,8 @@ from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_u
 from heddle_emulator.fluid.queues import ControlName, Messages, QueueSimulation
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
-from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
+from heddle_emulator.fluid.wire import NO_COST, Wire
+from heddle_emulator.traffic.script import BITS, GIGA
 
 _FEW = 30_000
 """Paths up to which each end is an event of its own."""

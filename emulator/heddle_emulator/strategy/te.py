@@ -23,7 +23,7 @@ from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import walk
 
-FABRIC, DEMANDS = "fabrics/compare", "flows"
+_FABRIC, _DEMANDS = "fabrics/compare", "flows"
 _PATIENCE_SECONDS = 300.0
 
 
@@ -52,12 +52,12 @@ async def _planned(fabric: Fabric, flows: Flows, seed: int) -> Planned:
     with tempfile.TemporaryDirectory(prefix="heddle-compare-") as name, agent_logs(Path(name)):
         async with (
             Controller(Path(name)) as controller,
-            Client(controller.api, FABRIC) as client,
+            Client(controller.api, _FABRIC) as client,
         ):
             await client.put_fabric(fabric)
-            async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
+            async with Fleet(fabric, [controller.api], name=_FABRIC, seed=seed) as fleet:
                 await fleet.connected(_PATIENCE_SECONDS)
-                await client.put_demands(DEMANDS, fabric, flows)
+                await client.put_demands(_DEMANDS, fabric, flows)
                 plan = await client.committed_plan(len(flows), _PATIENCE_SECONDS)
                 plan = await client.programmed_plan(plan.generation - 1, _PATIENCE_SECONDS)
                 fleet.switches.hosts = await told_hosts(fabric, client)

@@ -42,7 +42,10 @@ def defined(node: ast.stmt) -> Iterator[str]:
         if not any(isinstance(c, ast.Attribute) and c.attr in {"command", "group"} for c in calls):
             yield node.name
     elif isinstance(node, ast.Assign):
-        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        lists = [
+            target.elts if isinstance(target, ast.Tuple) else [target] for target in node.targets
+        ]
+        yield from (one.id for each in lists for one in each if isinstance(one, ast.Name))
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         yield node.target.id
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from heddle_controller.serve.agents.means import BURST, SHARE, Pace
-from heddle_controller.serve.agents.set_aside import FAULTS, FIRST, LONGEST, SetAside
+from heddle_controller.serve.agents.set_aside import FAULTS, FIRST, LONGEST_ASIDE, SetAside
 
 
 class Clock:
@@ -30,7 +30,7 @@ def test_it_comes_back_and_later_each_time() -> None:
         clock.now += seconds
         assert not aside.of("f1")
         assert aside.left("f1", "l0") == 0
-    clock.now += LONGEST
+    clock.now += LONGEST_ASIDE
     assert aside.put("f1", "l0", "says too much") == FIRST
 
 

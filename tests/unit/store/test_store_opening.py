@@ -15,7 +15,7 @@ import pytest
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.store.embedded.schema import VERSION
+from heddle_controller.store.embedded.schema import SCHEMA_VERSION
 from tests.support.store_samples import clos, job
 
 HOLD = """
@@ -39,14 +39,14 @@ async def open_and_close(path: Path) -> None:
 def newer(path: Path) -> None:
     """A file as a newer Heddle leaves it."""
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
 
 
 def older(path: Path) -> None:
     """A file as an older Heddle left it."""
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {VERSION - 1}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
     connection.close()
 
 

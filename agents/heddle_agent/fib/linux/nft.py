@@ -36,7 +36,7 @@ _TABLE = "heddle"
 _SUBSYSTEM = 10 << 8
 NEW_TABLE, DELETE_TABLE = _SUBSYSTEM | 0, _SUBSYSTEM | 2
 NEW_CHAIN = _SUBSYSTEM | 3
-NEW_RULE, DELETE_RULE = _SUBSYSTEM | 6, _SUBSYSTEM | 8
+NEW_NFT_RULE, DELETE_NFT_RULE = _SUBSYSTEM | 6, _SUBSYSTEM | 8
 NEW_SET, GET_SET = _SUBSYSTEM | 9, _SUBSYSTEM | 10
 NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = _SUBSYSTEM | 12, _SUBSYSTEM | 13, _SUBSYSTEM | 14
 GET_GENERATION = _SUBSYSTEM | 16
@@ -244,4 +244,4 @@ def go_to(chain: str) -> bytes:
 
 def rule(transaction: Transaction, chain: str, *steps: bytes) -> None:
     """Append a rule to a chain."""
-    transaction.add(NEW_RULE, text(2, chain), nest(4, *steps), flags=CREATE | APPEND)
+    transaction.add(NEW_NFT_RULE, text(2, chain), nest(4, *steps), flags=CREATE | APPEND)

@@ -190,7 +190,7 @@ def write_rules(
     And those that count what none of these match, in the families that are ``metered``.
     """
     for chain in (_STEER, _WAY):
-        transaction.add(nft.DELETE_RULE, text(2, chain), flags=0)
+        transaction.add(nft.DELETE_NFT_RULE, text(2, chain), flags=0)
     unmarked = bytes(4)
     nft.rule(transaction, _STEER, nft.load_mark(), nft.compare(unmarked, equal=False), nft.accept())
     for layout in LAYOUTS:

@@ -59,7 +59,7 @@ log = structlog.stdlib.get_logger(__name__)
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
-SHARE = 0.2
+_SHARE = 0.2
 """Most of the time that looks at everything may take while answers are due: each holds up the event
 loop, and answers of thousands of switches come by themselves one by one."""
 
@@ -357,7 +357,7 @@ class Rollout:
         clock = self._clock
         await pause(clock, self._wake, self._ends())
         now = clock.monotonic()
-        rest = self._look_seconds * (1.0 / SHARE - 1.0)
+        rest = self._look_seconds * (1.0 / _SHARE - 1.0)
         if self._next is None and self._presence.busy(now):
             self._settled.clear()
             end = now + max(self._settings.linger, rest)

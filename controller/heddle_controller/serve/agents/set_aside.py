@@ -18,11 +18,11 @@ import structlog
 
 log = structlog.stdlib.get_logger(__name__)
 
-FIRST, LONGEST = 60.0, 3600.0
+FIRST, LONGEST_ASIDE = 60.0, 3600.0
 """Seconds for which a switch is set aside the first time, and the most."""
 FAULTS = 5.0
 """Malformed messages at once, each of which ends a session; one more is forgiven in ``FIRST``."""
-SESSIONS, SESSIONS_A_SECOND = 200.0, 2.0
+_SESSIONS, SESSIONS_A_SECOND = 200.0, 2.0
 """Sessions that a switch may begin at once, and as time goes by."""
 
 _Switch = tuple[str, str]
@@ -63,15 +63,15 @@ class SetAside:
         self._now = monotonic
         self._cases: dict[_Switch, Case] = {}
         self._faults = Tally(FAULTS, 1.0 / FIRST)
-        self._begun = Tally(SESSIONS, SESSIONS_A_SECOND)
+        self._begun = Tally(_SESSIONS, SESSIONS_A_SECOND)
 
     def put(self, fabric: str, switch: str, why: str) -> float:
         """Set a switch aside; for how many seconds."""
         now, before = self._now(), self._cases.get((fabric, switch))
         if before is not None and now < before.end:
             return before.end - now
-        again = before is not None and now < before.end + LONGEST
-        seconds = min(2 * before.seconds, LONGEST) if before and again else FIRST
+        again = before is not None and now < before.end + LONGEST_ASIDE
+        seconds = min(2 * before.seconds, LONGEST_ASIDE) if before and again else FIRST
         self._cases[fabric, switch] = Case(why, now + seconds, seconds)
         log.warning("switch set aside", fabric=fabric, switch=switch, why=why, seconds=seconds)
         return seconds

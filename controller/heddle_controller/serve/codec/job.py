@@ -31,7 +31,7 @@ _GROUPS = tuple(Group)
 _ALGORITHMS = tuple(Algorithm)
 """In the order of the wire's numbers: operations and groups from 1, algorithms from 0."""
 
-MAX_HOSTS, MAX_COLLECTIVES = 1 << 16, 1 << 12
+MAX_JOB_HOSTS, MAX_COLLECTIVES = 1 << 16, 1 << 12
 """Of one job: what is refused for its size costs others nothing."""
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
@@ -70,7 +70,7 @@ def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
 
 def _problems(spec: pb.JobSpec, field: str) -> list[Problem]:
     found = []
-    for name, most in (("hosts", MAX_HOSTS), ("collectives", MAX_COLLECTIVES)):
+    for name, most in (("hosts", MAX_JOB_HOSTS), ("collectives", MAX_COLLECTIVES)):
         if (count := len(getattr(spec, name))) > most:
             found.append(Problem(f"{field}.{name}", f"there are {count}: give {most} at most"))
     if not spec.hosts:

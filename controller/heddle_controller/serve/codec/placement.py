@@ -19,7 +19,7 @@ from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
 from heddle_controller.traffic.groups import gpu_problems
 
-DEFAULT, CEILING = 5, 20
+_DEFAULT, _CEILING = 5, 20
 """Placements told at once."""
 
 
@@ -41,11 +41,11 @@ def ask_from_pb(
         raise FailedPrecondition("request", problem)
     _check_hosts(request.spec.hosts, known, "spec.hosts")
     _check_hosts(limits.exclude, known, "constraints.exclude")
-    if not 1 <= request.host_count <= job_codec.MAX_HOSTS:
-        reason = f"it is {request.host_count}: give 1 to {job_codec.MAX_HOSTS}"
+    if not 1 <= request.host_count <= job_codec.MAX_JOB_HOSTS:
+        reason = f"it is {request.host_count}: give 1 to {job_codec.MAX_JOB_HOSTS}"
         raise refuse("request", "host_count", reason)
-    if request.count > CEILING:
-        raise refuse("request", "count", f"it is {request.count}: give {CEILING} at most")
+    if request.count > _CEILING:
+        raise refuse("request", "count", f"it is {request.count}: give {_CEILING} at most")
     candidates = sorted(request.spec.hosts or known)
     wanted = _wanted(request, candidates)
     taken, parts = dict[str, str](), dict[str, Gpus]()
@@ -70,7 +70,7 @@ def ask_from_pb(
     ask = PlacementAsk(
         job=job_codec.job_from_pb(name, spec),
         hosts=free,
-        most=request.count or DEFAULT,
+        most=request.count or _DEFAULT,
         same_zone=limits.same_zone,
         hosts_per_leaf=limits.max_hosts_per_leaf,
         isolated=limits.isolated,

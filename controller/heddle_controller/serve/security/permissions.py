@@ -13,7 +13,7 @@ from heddle_controller.serve.security.caller import Role
 OPERATORS = frozenset({Role.OPERATOR, Role.LOCAL})
 WORK = OPERATORS | {Role.SCHEDULER}
 READS = WORK | {Role.READER}
-SESSIONS = frozenset({Role.AGENT, Role.LOCAL})
+_SESSIONS = frozenset({Role.AGENT, Role.LOCAL})
 ALL = frozenset(Role)
 
 PERMISSIONS: Mapping[str, frozenset[Role]] = {
@@ -62,7 +62,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.OverlayService/SetOverlay": OPERATORS,
     "heddle.v1.OverlayService/GetOverlay": READS,
     "heddle.v1.AuditService/ListAuditRecords": OPERATORS,
-    "heddle.v1.AgentService/Session": SESSIONS,
+    "heddle.v1.AgentService/Session": _SESSIONS,
     # Probes of a cluster have no certificate and no token.
     "grpc.health.v1.Health/Check": ALL,
     "grpc.health.v1.Health/List": ALL,

@@ -30,7 +30,7 @@ from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 
-FRESH, FINEST = 0.3, 0.001
+FRESH, _FINEST = 0.3, 0.001
 """Smoothing at first and at last: what it may add to a tier's worst, in parts of that, at most.
 
 What it does add is a small part of that.
@@ -252,12 +252,12 @@ class Descent:
         """Stage after stage from a smoothing to the finest, or until nothing is to be gained."""
         while not self.done and not deadline.passed():
             self._run(smoothing, deadline, _STEPS)
-            if smoothing <= FINEST:
+            if smoothing <= _FINEST:
                 break
-            smoothing = max(FINEST, smoothing * REFINING)
+            smoothing = max(_FINEST, smoothing * REFINING)
 
     def _run(self, smoothing: float, deadline: Deadline, steps: int) -> None:
-        """One stage. ``smoothing`` is as ``FINEST`` has it."""
+        """One stage. ``smoothing`` is as ``_FINEST`` has it."""
         loads, reach = self._loads, self._reach[self._of]
         tiers = loads.tier_count
         sharp = tiers * max(math.log(len(loads.arcs)), 1.0) / (smoothing * max(self._best, 1e-300))

@@ -42,9 +42,9 @@ WALKERS = 64
 """Placements that change at random side by side."""
 _STEPS = 120
 """Times that each does."""
-GATHER = 20
+_GATHER = 20
 """Steps after which half go on from the best and the others begin anew."""
-MOST_PLACES, WHOLE = 20_000, 1024
+MOST_PLACES, _WHOLE = 20_000, 1024
 """Placements in all that are few enough to be tried, and how many of them at once."""
 VAIN = 2
 """Times in a row that this may find nothing better."""
@@ -319,8 +319,8 @@ class _HillClimb:
         """Takes the best of all placements."""
         shape = [len(spread) for spread in spreads]
         best = self._sorted(self._values).tolist()
-        for low in range(0, math.prod(shape), WHOLE):
-            high = min(low + WHOLE, math.prod(shape))
+        for low in range(0, math.prod(shape), _WHOLE):
+            high = min(low + _WHOLE, math.prod(shape))
             chosen = _places(np.arange(low, high), shape)
             counts = np.hstack([spread[at] for spread, at in zip(spreads, chosen, strict=True)])
             ranked, fits = self._ranked(counts)
@@ -348,7 +348,7 @@ class _HillClimb:
         for step in range(steps):
             if self._search.chains.deadline.passed():
                 break
-            if step and step % GATHER == 0:
+            if step and step % _GATHER == 0:
                 vain = vain + 1 if best.tolist() <= gathered else 0
                 if vain == VAIN:
                     break

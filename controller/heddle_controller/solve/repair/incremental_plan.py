@@ -30,8 +30,12 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import only_appended
 from heddle_controller.solve.repair.carry_over import inner_paths
-from heddle_controller.solve.repair.spare_paths import MANY as MANY_BACKUPS
-from heddle_controller.solve.repair.spare_paths import SparePaths, backups_for, poor_backups
+from heddle_controller.solve.repair.spare_paths import (
+    MANY_BACKUPS,
+    SparePaths,
+    backups_for,
+    poor_backups,
+)
 from heddle_controller.solve.repair.splice import with_flows_replaced
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search

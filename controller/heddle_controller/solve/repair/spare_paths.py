@@ -25,7 +25,7 @@ from heddle_controller.solve.repair.backups import (
 )
 from heddle_controller.solve.repair.splice import ranges
 
-MANY = 16
+MANY_BACKUPS = 16
 """Paths whose backups are quicker found together than one by one."""
 
 MOST_RUNS = 8
@@ -61,7 +61,7 @@ class SparePaths:
         for flow in flows.tolist():
             self.poor.pop(flow, None)
         self.poor |= poor
-        if len(fresh) >= MANY:
+        if len(fresh) >= MANY_BACKUPS:
             self._runs.append(self._sorted(fresh))
             if len(self._runs) > MOST_RUNS:
                 self._merge()
@@ -146,7 +146,7 @@ def backups_for(
 ) -> Paths:
     """Backups for some paths of a plan, parallel to them; ``used`` is by arc and padding."""
     network, candidates, planes = ways
-    if planes is not None and len(fresh) >= MANY:
+    if planes is not None and len(fresh) >= MANY_BACKUPS:
         return backups_of(network, candidates, planes, flows, fresh)
     source = network.terminal[flows.source[fresh.flow]].tolist()
     destination = network.terminal[flows.destination[fresh.flow]].tolist()

@@ -15,7 +15,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.commodities import Commodities
 
-WHOLE = 0.01
+_WHOLE = 0.01
 """A share this little short of a whole QP is one: the solver is no more exact."""
 
 
@@ -55,7 +55,7 @@ def _cut(rows: Ints, qps: Ints, shares: Floats) -> tuple[Ints, Ints]:
     """
     total = int(qps.sum())
     exact = shares / shares.sum() * total if shares.sum() > 0 else np.zeros(len(shares))
-    count = np.floor(exact + WHOLE).astype(np.int64)
+    count = np.floor(exact + _WHOLE).astype(np.int64)
     count = np.append(count, max(0, total - int(count.sum())))
     edges = np.unique(np.concatenate([[0], np.cumsum(count), np.cumsum(qps)]))
     edges = edges[edges <= total]

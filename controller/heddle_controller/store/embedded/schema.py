@@ -14,7 +14,7 @@ from heddle_controller.state.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 9
+SCHEMA_VERSION = 9
 
 _TABLES = """
 CREATE TABLE leader (
@@ -64,7 +64,7 @@ def create_database(path: Path) -> None:
             connection.execute("PRAGMA synchronous = FULL")
             connection.executescript(
                 f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION_ID};"
-                f"PRAGMA user_version = {VERSION};COMMIT;"
+                f"PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
             )
         finally:
             connection.close()
@@ -102,11 +102,11 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise Unusable(f"store {path}: belongs to another program; give a file of its own")
     version = _pragma(connection, "user_version")
-    if version != VERSION:
-        age = "a newer" if version > VERSION else "an older"
+    if version != SCHEMA_VERSION:
+        age = "a newer" if version > SCHEMA_VERSION else "an older"
         raise Unusable(
             f"store {path}: written by {age} Heddle (schema {version}, this one knows only "
-            f"{VERSION}); run that one, or move the file aside to start with a new one"
+            f"{SCHEMA_VERSION}); run that one, or move the file aside to start with a new one"
         )
     report = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":

@@ -20,7 +20,7 @@ from heddle_controller.state.audit import (
     parse_entry,
 )
 from heddle_controller.state.change import FACTS, INTENT, Ask, Change, Guard, Outcome
-from heddle_controller.state.view import CHANGE_TIME, FACTS_VERSION, VERSION
+from heddle_controller.state.view import CHANGE_TIME, FACTS_VERSION, INTENT_VERSION
 from heddle_controller.store.applier import Bounds
 
 DONE = 1
@@ -106,7 +106,7 @@ def _set(connection: sqlite3.Connection, fabric: str, sets: Mapping[str, bytes |
 
 def _move(connection: sqlite3.Connection, change: Change) -> None:
     """Count a change of intent or of facts."""
-    moved = {INTENT: VERSION, FACTS: FACTS_VERSION}.get(change.moves)
+    moved = {INTENT: INTENT_VERSION, FACTS: FACTS_VERSION}.get(change.moves)
     if moved is None:
         return
     row = connection.execute(

@@ -82,7 +82,7 @@ SENT = 8
 """Place of the bytes sent among the counters of an interface."""
 TITLES = ("before", "during", "after")
 _NANO = 1e9
-BITS = 8
+_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +124,7 @@ def snapshots(lab: Lab, readings: Sequence[Reading], begin: int) -> Iterator[Sna
     titles = TITLES if len(readings) > len(TITLES) else ("all the time",)
     for title, (first, last) in zip(titles, pairwise(readings), strict=False):
         seconds = max(last.when - first.when, 1) / _NANO
-        rate = np.maximum(last.sent - first.sent, 0.0) * BITS / seconds
+        rate = np.maximum(last.sent - first.sent, 0.0) * _BITS / seconds
         if capacity is None:
             capacity = speed if lab.options.rate_mbit else np.full(len(rate), _fullest(lab, rate))
         middle = max((first.when + last.when) / 2 - begin, 0.0) / _NANO

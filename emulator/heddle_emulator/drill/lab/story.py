@@ -23,7 +23,7 @@ from heddle_emulator.report.evidence import Chart, Event, Mark, Story, TimeSerie
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
 _NANO = 1e9
-BINS = 250
+_BINS = 250
 """Points of a line over time."""
 PER_BIN = 4
 """Packets that a point is made of, at least."""
@@ -125,7 +125,7 @@ def _delivered(run: LabRecord, name: str) -> TimeSeries | None:
     if not len(sent):
         return None
     came = np.concatenate([~one.lost for one in notes]).astype(np.float64)
-    bins = min(BINS, max(1, len(sent) // PER_BIN))
+    bins = min(_BINS, max(1, len(sent) // PER_BIN))
     edges = _edges(run, bins)
     count, _ = np.histogram(sent, edges)
     good, _ = np.histogram(sent, edges, weights=came)
@@ -134,7 +134,7 @@ def _delivered(run: LabRecord, name: str) -> TimeSeries | None:
 
 
 def _rate(run: LabRecord, name: str) -> TimeSeries:
-    edges = _edges(run, BINS // 2)
+    edges = _edges(run, _BINS // 2)
     pairs = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
     rates = [sum(one.mbit(low, high) for one in run.probes[name]) for low, high in pairs]
     return _line(run, name, edges, np.asarray(rates))

@@ -11,7 +11,9 @@ SOAK_ARGS ?=
 FUZZ_ARGS ?=
 
 # Tests start hundreds of Python processes: what these import is compiled once, not by each of them.
+# None does linear algebra, for which numpy would have a thread per processor in each of them.
 test deep: export PYTHONDONTWRITEBYTECODE :=
+test deep: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test deep lint format shape proto lock bench fuzz drills soak deploy-check docs

@@ -14,21 +14,28 @@ PATIENCE = 240.0
 """Seconds. No measure of speed: less than a test may take, more than anything should."""
 
 
+def _pause(waited: float) -> float:
+    """Seconds until the next look: few looks at what takes long, as each may start a program."""
+    return min(0.005 + waited / 20, 0.1)
+
+
 async def until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
     """Wait until something is so, while all else goes on; fail after so long."""
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        await asyncio.sleep(0.005)
+        waited = time.monotonic() - begun
+        assert waited < seconds, f"waited {seconds:g} s for {what}"
+        await asyncio.sleep(_pause(waited))
 
 
 def wait_until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
     """Wait for what other threads or processes do."""
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.01)
+        waited = time.monotonic() - begun
+        assert waited < seconds, f"waited {seconds:g} s for {what}"
+        time.sleep(_pause(waited))

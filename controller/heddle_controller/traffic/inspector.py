@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from prometheus_client.parser import text_string_to_metric_families
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.content import open_content
@@ -275,6 +274,8 @@ def _read_text(first: str, lines: Lines, found: CallSums) -> None:
 def _add_sample(
     line: str, lines: Lines, means: dict[tuple[Call, str, str], dict[str, float]]
 ) -> None:
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - so that no other command waits for it
+
     try:
         samples = [one for family in text_string_to_metric_families(line) for one in family.samples]
     except (ValueError, IndexError, KeyError) as error:

@@ -28,7 +28,7 @@ PER_CASE = 5
 """Hashes of all cases together, of each case, to a case: 1,000 are 200 cases."""
 LEAST_CASES = 4
 FEW = 5
-"""Hashes of which links and makespan are looked at."""
+"""Hashes whose links and makespan are looked at."""
 FIRST = 10_000
 """Seed of the first case."""
 EQUAL = 1e-6

@@ -153,7 +153,7 @@ def _errors(
 
 
 def _signs(control: str, fluid: list[dict[str, float]], packets: list[dict[str, float]]) -> Row:
-    """Pairs of ways of which packets find the other one faster."""
+    """Pairs of ways where packets find the other one faster."""
     wrong = pairs = 0
     for said, came in zip(fluid, packets, strict=True):
         for one, other in combinations(WAYS, 2):

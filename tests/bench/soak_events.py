@@ -44,7 +44,7 @@ class Events:
     """Never killed where there is another, so that it can be seen whether it grows."""
     mortal: Replica
     asked: set[str] = field(default_factory=set)
-    """Jobs of which nobody knows whether they are there."""
+    """Jobs that may be there or not."""
     down: set[Link] = field(default_factory=set)
     drained: set[Link] = field(default_factory=set)
     """Links that may be drained."""

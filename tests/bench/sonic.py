@@ -1,6 +1,6 @@
 """Rules into a SONiC switch's Redis, acknowledged by a played orchagent; repair of a next hop.
 
-A lost next hop is a port of which APPL_DB says that it is down: told by Redis, then repaired.
+A lost next hop is a port that is down by APPL_DB: told by Redis, then repaired.
 
 A real Redis, and orchagent as a process of its own: both share this machine with the agent, so the
 time of the wall is theirs too. What is ours is told apart by the processor time of our thread.

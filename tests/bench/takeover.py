@@ -120,7 +120,7 @@ async def _taken_over(switches: int, runs: int, advance: Any) -> list[Run]:
 
 
 class House:
-    """Two controllers, of which each may be killed and started again."""
+    """Two controllers; each may be killed and started again."""
 
     def __init__(
         self,

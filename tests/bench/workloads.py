@@ -54,7 +54,7 @@ def shuffled(nics: Ints, random: np.random.Generator, apart: Ints | None = None)
     """Where each NIC sends, everyone being sent to once.
 
     Nobody sends to itself or, given a group of each NIC, within its group; needs
-    groups of which none has half of the NICs.
+    groups, none with half of the NICs.
     """
     group = np.arange(len(nics)) if apart is None else apart
     order = random.permutation(len(nics))

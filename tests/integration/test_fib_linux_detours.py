@@ -28,7 +28,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def forwarding(world: World) -> Iterator[Forwarding]:
-    """Two entries by the same two spines, of which both ways end at the same leaf."""
+    """Two entries by the same two spines; both ways end at the same leaf."""
     with closing(LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)) as backend:
         forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
         take(forwarding, push([(PAIR, KEY), (OTHER, KEY)], addresses=world.addresses))
@@ -74,7 +74,7 @@ def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwardin
 def test_a_carrier_lost_meanwhile_is_left_by_the_kernel_alone(
     world: World, forwarding: Forwarding
 ) -> None:
-    """A detour has several next hops, of which those without carrier are not used."""
+    """A detour has several next hops; those without carrier are not used."""
     world.switch.run("sysctl", "-qw", "net.ipv4.conf.up2.ignore_routes_with_linkdown=1")
     lose(forwarding, far(0), far(1))
     world.cable(2, up=False)

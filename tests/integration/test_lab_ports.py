@@ -63,7 +63,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def test_each_qp_takes_its_planned_path_from_the_port_its_host_was_told() -> None:
-    """Twelve QPs of three flows, of which one is split: each passes the spine of its plan."""
+    """Twelve QPs of three flows, one of them split: each passes the spine of its plan."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3, nics_per_host=1)
     with small_lab(programs=True, fabric=fabric) as (lab, programs):
         assert programs is not None

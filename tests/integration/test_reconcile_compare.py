@@ -50,7 +50,7 @@ class Poor:
 
 
 class Doubtful(Poor):
-    """Repairs that are as good as they say, of which less is proven than could be."""
+    """Repairs that are as good as they say, with less proven than could be."""
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """See the port."""

@@ -32,7 +32,7 @@ def used(plan: Plan) -> LinkName:
 
 
 def tell(house: House, switch: str, link: LinkName, state: State) -> None:
-    """The agent of a switch tells all its links, of which this is one."""
+    """The agent of a switch tells all its links; this is one of them."""
     about = house.gateway.sessions("f1")[switch]
     seen = LinkObservation(link, state, time=1.0, sequence=2)
     house.observations.report(about, LinkReport((seen,), full=True), 1.0)

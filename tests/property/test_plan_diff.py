@@ -134,7 +134,7 @@ def _turned(plan: Plan) -> Plan:
 
 @given(SEEDS)
 def test_difference_names_just_the_rows_that_were_changed(seed: int) -> None:
-    """Of entries of which some went, and some lead elsewhere, those; the others are what they were.
+    """Where entries went, or lead elsewhere, those; the others are what they were.
 
     So few that most switches keep all their matches, or so many that hardly any does.
     """

@@ -128,7 +128,7 @@ def check_near(plan: Plan, share: float) -> None:
 
 
 def moved(before: Plan, after: Plan) -> int:
-    """Flows that had a path and of which a QP is elsewhere now, or nowhere."""
+    """Flows that had a path, with a QP that is elsewhere now, or nowhere."""
     was, now = (_ways(plan) for plan in (before, after))
     return sum(now.get(flow) != ways for flow, ways in was.items())
 

@@ -22,7 +22,7 @@ from tests.support.depth import examples
 
 
 class Leading(Rollout):
-    """With the store's plans and facts, of which a new leader makes its ledger."""
+    """With the store's plans and facts; a new leader makes its ledger of them."""
 
     tells = False
     """Whether agents tell every entry."""
@@ -56,7 +56,7 @@ class Leading(Rollout):
         self.reconnect(*self.switches)
 
     def reconnect(self, *switches: int) -> None:
-        """Switches come back; those of which a digest says nothing tell more."""
+        """Switches come back; those whose digest says nothing tell more."""
         super().reconnect(*switches)
         if self.tells:
             doubtful = to_ask(self.ledger, [HeldState(self.session(one)) for one in switches])

@@ -49,7 +49,7 @@ async def connection(port: int, ca: Path) -> AsyncIterator[asyncio.StreamWriter]
     """One over TLS whose answers are read and dropped; the preface is said.
 
     Raises:
-        OSError: it was closed on us, be it before it was there.
+        OSError: it was closed on us, perhaps before it was there.
     """
     context = ssl.create_default_context(cafile=str(ca))
     context.set_alpn_protocols(["h2"])

@@ -25,7 +25,7 @@ PAIR, PORTS = Capability.MATCH_PAIR, Capability.MATCH_PORTS
 BACKUP, COUNTERS, ATOMIC = Capability.BACKUP, Capability.COUNTERS, Capability.ATOMIC_BATCH
 UNMATCHED = Capability.UNMATCHED
 MANY = 2000
-"""Packets of which a backend that notices few pairs notices one all but surely."""
+"""So many packets that even a backend that notices few pairs all but surely notices one."""
 
 
 @dataclass(frozen=True, slots=True)

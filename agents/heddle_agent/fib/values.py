@@ -213,7 +213,7 @@ class Nic(NamedTuple):
 
 
 PAIRS_COUNTED = 1024
-"""Pairs of NICs of which unmatched packets are counted at a time, at most."""
+"""The most pairs of NICs whose unmatched packets are counted at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 Two families of hashes are known:
 
-- *linear*: CRCs and XORs, of which a power of two chooses. For two NICs, each bit of what is chosen
+- *linear*: CRCs and XORs, from which a switch takes some bits. For two NICs, each bit that is taken
   is then an XOR of bits of the port, so ports whose difference (XOR) lies in one space over GF(2)
   take the same next hop. That space is spanned by the differences of ports that were seen to do so
   (the idea of RePaC, Zhang et al., USENIX ATC 2021). Nothing else of the hash need be known.
@@ -57,7 +57,7 @@ class Prediction:
     """What a model says of ports that were not probed."""
 
     hops: dict[int, HopNames]
-    """By port; ports of which it can say nothing are missing."""
+    """By port; ports that it knows nothing about are missing."""
     families: tuple[str, ...]
     """Of hashes, linear and linux."""
     held_out: int
@@ -167,7 +167,7 @@ class _Switch:
     family: str
     class_of: _Class
     ways: Mapping[int, _Switch | HopNames]
-    """By class: the next switch, or the path of which this was the last choice."""
+    """By class: the next switch, or the path where this was the last choice."""
 
 
 def _follow(model: _Switch | HopNames, port: int) -> HopNames | None:

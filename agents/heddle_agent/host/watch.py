@@ -137,7 +137,7 @@ class HostAgent:
         self._to_write.set()
 
     async def _write_moved(self) -> None:
-        """Write the files of jobs of which QPs have to take other ports."""
+        """Write the files of jobs whose QPs have to take other ports."""
         while True:
             await self._to_write.wait()
             self._to_write.clear()

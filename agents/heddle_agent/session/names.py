@@ -110,7 +110,7 @@ def _joined(known: StringTable, batch: pb.OperationBatch) -> StringTable:
 
 
 def _once(names: StringTable, again: NDArray[np.intp]) -> StringTable:
-    """Names of which some come again right behind, in these rows."""
+    """Names; some come again right behind, in these rows."""
     for row in again.tolist():
         one, other = names.texts[row : row + 2]
         if one != other:

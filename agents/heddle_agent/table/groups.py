@@ -132,7 +132,7 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
 
 
 def _with(groups: Groups, by_key: Mapping[GroupKey, Group], more: Sequence[Group]) -> Groups:
-    """Groups of which some are new: in the index once they are no longer few."""
+    """Groups, some of them new: in the index once they are no longer few."""
     new = (*groups.new, *more)
     if len(new) <= FEW:
         return Groups(groups.switch, groups.own, by_key, groups.by_link, new)

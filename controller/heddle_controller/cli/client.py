@@ -1,4 +1,4 @@
-"""What the options before a command say: whom to ask, how, and of which fabric."""
+"""What the options before a command say: whom to ask, how, and about which fabric."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _rows(
 
 
 def refuse_twice(rows: list[HostRow], origin: str) -> None:
-    """Refuse rows of which two are of one host."""
+    """Refuse two rows of one host."""
     first: dict[str, HostRow] = {}
     problems = []
     for row in rows:

@@ -147,7 +147,7 @@ def _joined(
     ours = []
     for row, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
         if kind != HOST:
-            # What other nodes call "gpu" is how many there are or of which model.
+            # What other nodes call "gpu" is how many there are or which model they are.
             ours.append(node | {"kind": kind} | ({} if kind == "nic" else {"gpu": None}))
             continue
         nic = {**node, "kind": "nic", "host": node["id"], "gpu": None}

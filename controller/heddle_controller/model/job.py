@@ -36,7 +36,7 @@ class Group(StrEnum):
 class Algorithm(StrEnum):
     """Which point-to-point flows a collective becomes.
 
-    AUTO is a ring, save for all-to-all (pairwise) and send/recv (next stage).
+    AUTO is a ring, except for all-to-all (pairwise) and send/recv (next stage).
     """
 
     AUTO = "auto"
@@ -71,7 +71,7 @@ class Collective:
 class Parallelism:
     """How ranks are divided: tp innermost, then cp, dp, pp outermost.
 
-    ``ep`` divides ``cp * dp`` and adds no ranks. 0 is "not given": 1, save for dp,
+    ``ep`` divides ``cp * dp`` and adds no ranks. 0 is "not given": 1, except for dp,
     which then takes the ranks that remain.
     """
 

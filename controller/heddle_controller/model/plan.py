@@ -1,4 +1,4 @@
-"""A plan as arrays: which QPs of which flow go over which arcs, and how good it is.
+"""A plan as arrays: the arcs that the QPs of each flow take, and how good it is.
 
 Paths are compressed rows: path ``p`` runs over ``arcs[first[p]:first[p + 1]]`` and
 carries the QPs ``first_qp[p]`` to ``last_qp[p]`` (both included) of ``flow[p]``.

@@ -93,7 +93,7 @@ class PortPaths:
         return self.take(np.flatnonzero([pair not in pairs for pair in ends]))
 
     def over(self, usable: Bools) -> PortPaths:
-        """The ways of which every arc is marked."""
+        """The ways whose arcs are all marked."""
         owner = np.repeat(np.arange(len(self)), np.diff(self.first))
         broken = np.bincount(owner[~usable[self.arcs]], minlength=len(self)) > 0
         return self.take(np.flatnonzero(~broken))
@@ -107,7 +107,7 @@ def no_port_paths() -> PortPaths:
 
 
 def joined_port_paths(parts: Sequence[PortPaths]) -> PortPaths:
-    """All ways of several sets, of which no two know the same two NICs."""
+    """All ways of several sets; no two sets know the same two NICs."""
     known = [part for part in parts if len(part)]
     if not known:
         return no_port_paths()

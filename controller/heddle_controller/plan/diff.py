@@ -250,7 +250,7 @@ def _stretches(values: Ints, starts: Ints, lengths: Ints) -> Ints:
 
 
 def changed_flows(old: Plan, new: Plan) -> Ints:
-    """Rows of ``new``'s flows that the old plan routes and of which any QP moved or lost its path.
+    """Rows of ``new``'s flows that the old plan routes, where a QP moved or lost its path.
 
     A flow that had no path moves nothing when it gets one. Flows are matched by id, nodes and
     links by id and key: the fabrics may be different readings of one file.

@@ -2,7 +2,7 @@
 
 Entries of one pair of NICs follow from the paths and backups of its flows and the ports of its QPs,
 and from no state of any link. So where two plans are of the same flows on the same structure,
-entries are made anew for pairs of which any of these differs and taken over for all others. Nothing
+entries are made anew for pairs where any of these differs and taken over for all others. Nothing
 is said by whoever made the plans of what has changed: both are compared. What comes out is what
 ``entries_of`` gives.
 """
@@ -51,7 +51,7 @@ def _comparable(plan: Plan, old: Plan) -> bool:
 
 
 def _differing_flows(plan: Plan, old: Plan) -> Bools:
-    """Flows of which a path or backup differs, or by what they are carried."""
+    """Flows with another path or backup, or carried by something else."""
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
     differs |= plan.by_ports != old.by_ports

@@ -1,9 +1,9 @@
 """Turns in time of the jobs of a plan, from what an iteration of each puts on links.
 
 A job computes, and then its phases follow one another, each as long as its slowest flow or its
-fullest link takes where nobody else communicates. Of flows of which nobody knows when they send
+fullest link takes where nobody else communicates. Of flows that send at times nobody knows
 (no iteration told, no bytes, no phase, no path) links are taken to be free of what they ask for at
-all times. A job that finds too little left on a link is one of which nobody knows, too.
+all times. A job that finds too little left on a link counts as one of these.
 """
 
 from __future__ import annotations

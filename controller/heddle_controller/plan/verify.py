@@ -93,7 +93,7 @@ def _routes(plan: Plan, rows: Ints | None) -> Iterator[str]:
 
 
 def _new_rows(plan: Plan, known: Plan) -> Ints | None:
-    """Rows of which path or backup is not just that of the known plan, ascending.
+    """Rows whose path or backup is not just that of the known plan, ascending.
 
     None where anything else differs: which flows there are, where rows begin, which QPs are theirs,
     or which flows have none. Of plans that differ in arcs alone, each flow has its paths in both.

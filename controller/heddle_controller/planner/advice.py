@@ -17,7 +17,7 @@ from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 
 MOST_SETTLED = 2
-"""Orders, besides the alphabetical one, of which it is found out what there is after some quiet."""
+"""Orders, besides the alphabetical one, that are compared by the plan after some quiet."""
 
 
 @dataclass(frozen=True, slots=True)

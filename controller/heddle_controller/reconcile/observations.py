@@ -201,7 +201,7 @@ class LinkStates:
         return self._turned(switch, said, turned, now)
 
     def _turned(self, switch: str, said: _Said, turned: AbstractSet[LinkEnds], now: float) -> bool:
-        """Judge links anew of which a switch says something else now."""
+        """Judge links anew that a switch says something else about now."""
         changed = False
         for ends in turned:
             says = ends in said.links and said.links[ends][0] is State.DOWN
@@ -262,7 +262,7 @@ class Observations:
                 listener.tell(about.fabric)
 
     async def changes(self) -> AsyncIterator[str]:
-        """Names of fabrics of which something was told from now on; coalesced, and never ends."""
+        """Names of fabrics that something is told about from now on; coalesced, and never ends."""
         listener = _Listener()
         self._listeners.add(listener)
         try:
@@ -315,7 +315,7 @@ def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
 def undecided(
     held: AbstractSet[LinkEnds], heard: AbstractSet[str], fabric: Fabric
 ) -> frozenset[LinkEnds]:
-    """Of links that a plan held to be down, those of which not both ends have told.
+    """Of links that a plan held to be down, those that not both ends have told about.
 
     NICs have no agents: theirs is the word of the switch alone.
     """

@@ -187,7 +187,7 @@ class Unannounced:
         return {(ids[one], ids[other]): rate for one, other, rate in zip(*ends, strict=True)}
 
     def _fall_silent(self, now: float) -> Iterator[Pair]:
-        """Forget switches that have not reported for long; the pairs of which they spoke."""
+        """Forget switches that have not reported for long; the pairs that they spoke of."""
         while self._heard:
             switch, last = next(iter(self._heard.items()))
             if now - last <= SILENT * self._terms.interval:

@@ -25,7 +25,7 @@ async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None])
 def end_if_asked() -> None:
     """Go on being cancelled, where an error that came with it has taken its place.
 
-    So it does in a group of tasks of which one failed meanwhile, and wherever what is given up
+    So it does in a group of tasks where one failed meanwhile, and wherever what is given up
     fails in being closed. Whoever catches such errors and tries again asks here first.
 
     The body of such a group has to last as long as its tasks. A group that is only waiting for them

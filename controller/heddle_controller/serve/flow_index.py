@@ -57,7 +57,7 @@ class FlowIndex:
     """Flows of one plan, found by id or by the identity of their packets."""
 
     def __init__(self, committed: Committed, before: FlowIndex | None = None) -> None:
-        """``before`` is the index of an earlier plan, of which all that holds for this is taken."""
+        """``before`` is the index of an earlier plan: what still holds is taken from it."""
         self.epoch, self.generation = committed.program.epoch, committed.generation
         self.plan = committed.plan
         same = before is not None and before.is_of(self.plan)

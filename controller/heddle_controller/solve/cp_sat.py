@@ -38,7 +38,7 @@ def new_solver(effort: float) -> cp_model.CpSolver:
 
 
 def finds(solver: cp_model.CpSolver, model: cp_model.CpModel) -> bool:
-    """Solve; whether that gives values for all variables, be they the best or not."""
+    """Solve; whether that gives values for all variables, the best ones or not."""
     from ortools.sat.python import cp_model  # noqa: PLC0415 - see above
 
     return solver.solve(model) in {cp_model.OPTIMAL, cp_model.FEASIBLE}

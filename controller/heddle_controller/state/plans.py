@@ -22,7 +22,7 @@ KEPT = 16
 """Plans kept of each fabric, to be looked at and gone back to. An agent that was away for a few
 still holds a table we know."""
 REMEMBERED = 1000
-"""Plans of which a summary is kept."""
+"""Plans whose summary is kept."""
 PLAN, SUMMARY, PROGRAMMED = "plan", "summary", "programmed"
 KEPT_FOR = "kept_for"
 """See ``Committed``."""

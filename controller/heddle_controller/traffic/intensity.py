@@ -1,6 +1,6 @@
 """GPU intensity: what a job computes for each second of its slowest link.
 
-Crux (SIGCOMM 2024) gives way to the jobs of which a second of network holds up most computing:
+Crux (SIGCOMM 2024) gives way to the jobs that lose most computing by a second of network:
 with W the FLOPs of an iteration and t the time of the link that has most to carry for it, the
 intensity is W / t. Before there is a plan, the links that a job is sure to use are those of its
 NICs; which links deeper in the fabric it uses, and with whom it shares them, follows from the plan

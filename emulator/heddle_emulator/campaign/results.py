@@ -47,7 +47,7 @@ class Result:
     gap: float = 0.0
     """By how much the plan's certificate is above what it proves to be the least."""
     moved: int = 0
-    """Flows of which a QP goes another way than before the failure."""
+    """Flows with a QP that goes another way than before the failure."""
     acked_seconds: float = 0.0
     """From the failure to the last FIB ack of the new plan."""
     mended_seconds: float = 0.0
@@ -76,7 +76,7 @@ class Result:
 
 
 def begun(trial: Trial, fabric: Fabric) -> Result:
-    """The result of a trial of which nothing is known yet."""
+    """The result of a trial that nothing is known about yet."""
     events = tuple((event.kind.value, event.row) for event in trial.events)
     words = ", ".join(event.words(fabric) for event in trial.events)
     return Result(trial.number, events, words)

@@ -93,7 +93,7 @@ class Schedule:
     lag: Floats
     """Seconds, shape (activities,)."""
     before: Ints
-    """With ``after``, a row for each pair of activities of which one waits for the other."""
+    """With ``after``, a row for each pair of activities where one waits for the other."""
     after: Ints
     streams: Streams
     activity: Ints

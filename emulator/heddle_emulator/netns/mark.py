@@ -69,7 +69,7 @@ def namespaces(lab: str) -> list[str]:
 
 
 def labs() -> list[str]:
-    """Every lab of which anything is there."""
+    """Every lab that has left anything."""
     spaces = {name.split(".")[1] for name in _listed(NAMESPACES) if name.startswith(PREFIX)}
     folders = {name for name in _listed(FOLDER) if _GOOD_LAB.fullmatch(name)}
     return sorted(name for name in spaces | folders if _GOOD_LAB.fullmatch(name))

@@ -95,7 +95,7 @@ def present(lab: Lab) -> Fabric:
 
 
 def cut_cables(lab: Lab) -> list[Cable]:
-    """Cables of which an end has no carrier."""
+    """Cables with an end that has no carrier."""
     down = {
         (node, line.split(":")[1].split("@")[0].strip())
         for node in (*lab.layout.switches, *lab.layout.hosts)

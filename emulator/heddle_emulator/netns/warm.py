@@ -49,7 +49,7 @@ def _start(told: dict[str, Any], run: Any) -> int:  # noqa: ANN401 - click's own
         os.close(inside)
         _become(told, run, entered)
     os.close(entered)
-    os.read(inside, 1)  # until the other end is closed, be it that the agent has failed
+    os.read(inside, 1)  # until the other end is closed, also where the agent has failed
     os.close(inside)
     return process
 

@@ -97,7 +97,7 @@ def _apart(script: Script, ring: Bools, wired: Ints, messages: Ints) -> Unrolled
 
 
 def _handed_on(script: Script, ring: Bools, wired: Ints, first: Ints) -> tuple[Ints, Ints]:
-    """Pairs of messages of which the second passes on the first."""
+    """Pairs of messages where the second passes on the first."""
     kept = np.isin(script.brings, wired)
     giver, taker = (np.searchsorted(wired, side[kept]) for side in (script.brings, script.goes))
     count = np.diff(first)[taker]

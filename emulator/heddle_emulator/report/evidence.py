@@ -108,7 +108,7 @@ class HeatMap:
     title: str
     """Such as "zone z0, leaf to spine"."""
     row_kind: str
-    """"leaf"; of which nodes the rows are."""
+    """"leaf"; the kind of nodes that the rows are."""
     column_kind: str
     rows: tuple[str, ...]
     """Node ids."""

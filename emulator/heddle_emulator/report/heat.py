@@ -23,7 +23,7 @@ _MOST = 253
 STEP = 0.01
 """Utilisation of one step of a byte, up to ``_MOST`` of them."""
 PANEL, _PAGE = 300, 1000
-"""Pixels that a small map may take, of which several stand side by side, and a large one."""
+"""Pixels that a small map may take, where several stand side by side, and a large one."""
 _LARGEST, LEAST, TALL = 30, 4, 9
 BROAD = 9
 """Pixels of a cell that holds its own cross; in narrower ones crosses reach beyond it."""

@@ -91,7 +91,7 @@ class Outcome:
 
     @property
     def lost_flows(self) -> int:
-        """Flows of which a QP gets nowhere."""
+        """Flows with a QP that gets nowhere."""
         return int(np.count_nonzero(self.lost))
 
     @cached_property

@@ -142,7 +142,7 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
 def _given(path: str, fabric: Fabric, flows: Flows) -> Paths:
     """Paths of a plan.json; one over a link that does not carry leads nowhere.
 
-    A flow of which the plan itself says that it has no path has none; a flow that the plan
+    A flow that has no path by the plan itself has none; a flow that the plan
     knows nothing of, or knows otherwise, is not what it was made for.
     """
     plan = load_plan(Path(path), fabric, flows)

@@ -77,7 +77,7 @@ def _gathered(flow: Ints, node: Ints, part: Floats, width: int) -> tuple[Ints, I
 def _arrived(
     flows: Flows, head: Ints, uses: tuple[Ints, Ints, Floats]
 ) -> tuple[Ints, Ints, Floats]:
-    """The uses of flows that arrive whole; a flow of which a part is lost is stuck."""
+    """The uses of flows that arrive whole; a flow that loses a part is stuck."""
     flow, arc, part = uses
     last = head[arc] == flows.destination[flow]
     arrived = np.bincount(flow[last], weights=part[last], minlength=len(flows))

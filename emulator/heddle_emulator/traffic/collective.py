@@ -143,7 +143,7 @@ def _stepwise(
 ) -> Moves:
     """An activity for each line: its hops between hosts, and its way through each host.
 
-    ``order`` are pairs of hops of which the second passes on what the first brought.
+    ``order`` are pairs of hops where the second passes on what the first brought.
     """
     source, destination, part = hops
     line = np.arange(len(lines.ranks), dtype=np.int64)

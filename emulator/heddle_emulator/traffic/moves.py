@@ -40,12 +40,12 @@ class Moves:
     """Rank."""
     bytes: Floats
     before: Ints
-    """With ``after``: pairs of activities of which one waits for the other."""
+    """With ``after``: pairs of activities where one waits for the other."""
     after: Ints
     times: float = 1.0
     """How often all of it is done, one time after another."""
     brings: Ints = field(default_factory=_nothing)
-    """With ``goes``: pairs of moves of one activity of which the second passes on what the first
+    """With ``goes``: pairs of moves of one activity where the second passes on what the first
     brought; on trees and chains piece by piece, on rings in the next step."""
     goes: Ints = field(default_factory=_nothing)
 

@@ -75,7 +75,7 @@ def crossing(seen: Walk, links: Sequence[int]) -> Ints:
 
 
 def moved(before: Walk, after: Walk) -> Ints:
-    """Rows of flows of which a QP goes another way in one walk than in the other."""
+    """Rows of flows with a QP that goes another way in one walk than in the other."""
     hops = max(before.arcs.shape[1], after.arcs.shape[1])
     one, other = (_wide(seen.arcs, hops) for seen in (before, after))
     return np.unique(before.flow[(one != other).any(axis=1)])

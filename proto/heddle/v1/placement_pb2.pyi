@@ -126,7 +126,7 @@ class _CollectiveAlgorithm:
 class _CollectiveAlgorithmEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CollectiveAlgorithm.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COLLECTIVE_ALGORITHM_UNSPECIFIED: _CollectiveAlgorithm.ValueType  # 0
-    """Ring, save for all-to-all (pairwise) and send/recv (stage to stage)."""
+    """Ring, except for all-to-all (pairwise) and send/recv (stage to stage)."""
     COLLECTIVE_ALGORITHM_RING: _CollectiveAlgorithm.ValueType  # 1
     COLLECTIVE_ALGORITHM_TREE: _CollectiveAlgorithm.ValueType  # 2
     """Double binary tree."""
@@ -137,7 +137,7 @@ class CollectiveAlgorithm(_CollectiveAlgorithm, metaclass=_CollectiveAlgorithmEn
     """Which point-to-point flows a collective becomes."""
 
 COLLECTIVE_ALGORITHM_UNSPECIFIED: CollectiveAlgorithm.ValueType  # 0
-"""Ring, save for all-to-all (pairwise) and send/recv (stage to stage)."""
+"""Ring, except for all-to-all (pairwise) and send/recv (stage to stage)."""
 COLLECTIVE_ALGORITHM_RING: CollectiveAlgorithm.ValueType  # 1
 COLLECTIVE_ALGORITHM_TREE: CollectiveAlgorithm.ValueType  # 2
 """Double binary tree."""

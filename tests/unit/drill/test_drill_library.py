@@ -24,7 +24,7 @@ def test_the_page_tells_of_every_drill() -> None:
 
 
 def test_there_are_enough_drills_with_names_of_their_own(scenarios: list[Scenario]) -> None:
-    """At least 40, of which at least 25 need nothing but time."""
+    """At least 40; at least 25 of them need nothing but time."""
     names = [one.name for one in scenarios]
     assert len(set(names)) == len(names) >= 40
     assert sum("fluid" in one.worlds for one in scenarios) >= 25

@@ -15,7 +15,7 @@ RISKS = st.lists(st.lists(st.integers(-5, 5), max_size=3), max_size=6)
 
 
 def _entries(risks: list[list[int]]) -> Entries:
-    """Entries of which each has columns of its own and those risk links."""
+    """Entries, each with columns of its own and those risk links."""
     rows = np.arange(len(risks), dtype=np.int64)
     lengths = [len(links) for links in risks]
     switch, source, destination, from_port, to_port, primary, backup, stage = (

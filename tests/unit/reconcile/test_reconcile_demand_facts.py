@@ -20,7 +20,7 @@ from tests.support.store_samples import clos, demands, job
 def intent_of(
     sets: dict[str, Demands], jobs: Sequence[str] = (), fabric: Fabric | None = None
 ) -> Intent:
-    """An intent of some sets by name, and of jobs of which each has two hosts."""
+    """An intent of some sets by name, and of jobs with two hosts each."""
     hosts = iter([("h0.0", "h1.0"), ("h0.1", "h1.1")])
     return Intent(
         name="f1",

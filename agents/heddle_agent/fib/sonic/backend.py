@@ -284,7 +284,7 @@ class SonicFib:
         self._repair(self._rules(group for group in groups if group in self._of_group))
 
     def avoid(self, hops: Collection[tuple[str, str]]) -> None:
-        """Have no rule lead to these next hops, be it old or about to be written."""
+        """Have no rule lead to these next hops, neither an old one nor one about to be written."""
         with self._lock:
             self._avoided |= set(hops)
             rules = self._rules(group for group in self._of_group if _uses(group, hops))

@@ -157,7 +157,7 @@ class _Rows:
     def _answered(
         self, path: dict[str, Any], ends: list[int]
     ) -> tuple[list[int], list[str]] | None:
-        """Nodes and keys of a path of which addresses answered; None where it stays open."""
+        """Nodes and keys of a path, from the addresses that answered; None where it stays open."""
         hops = path["hops"]
         if not isinstance(hops, list) or not {str, type(None)} >= set(map(type, hops)):
             raise _Fault(

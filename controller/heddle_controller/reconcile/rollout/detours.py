@@ -9,7 +9,7 @@ of that is lost, they may come back.
 
 So before anything changes beyond a detour it is made *guarded*: the same next hop, but at risk by
 every link of the new ways of its pair, too. Then it leads on only while all that packets can
-meet there carries, be it old or new. See the package for the whole argument.
+meet there carries, whether it is old or new. See the package for the whole argument.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
 def in_order(ledger: Ledger, switches: Ints) -> Ledger:
     """With what is held in the order in which packets meet it, as far as that became known.
 
-    That is for pairs of which some of ``switches`` held something, or was thought to, and that
+    That is for pairs that some of ``switches`` held something for, or was thought to, and that
     nothing is in doubt about any more.
     """
     pairs = _known(ledger, switches)
@@ -125,7 +125,7 @@ def in_order(ledger: Ledger, switches: Ints) -> Ledger:
 
 
 def _known(ledger: Ledger, switches: Ints) -> Groups:
-    """Pairs that have entries to be taken away, and of which all that is held is known.
+    """Pairs that have entries to be taken away, where all that is held is known.
 
     Of those that may have had some at these switches.
     """

@@ -179,7 +179,7 @@ class Ledger:
         return rows_between(self.desired, pairs, self.fabric.node_count)
 
     def undone(self) -> Ints:
-        """Pairs of which not all is known to be as it should be, ascending."""
+        """Pairs where something is not known to be as it should be, ascending."""
         doubtful = self.maybe | self.knowledge.unknown[self.desired.switch]
         make = self.pair[~self.ok | doubtful]
         return distinct(np.append(make, self.old_pair[self.present]))

@@ -25,7 +25,7 @@ from heddle_controller.reconcile.rollout.ledger import Ledger
 
 
 def lost_paths(ledger: Ledger, stuck: Bools) -> Groups:
-    """Pairs of which everything but the first entry of the new way may go at once.
+    """Pairs where everything but the first entry of the new way may go at once.
 
     ``stuck`` are switches that are away or silent, shape (nodes,).
     """

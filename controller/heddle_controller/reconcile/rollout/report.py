@@ -31,7 +31,7 @@ class FactWriter:
         self._told: dict[str, JobFacts] = {}
         self._generation = 0
         self._reached: Ints = np.zeros(0, dtype=np.int64)
-        """The generation of which the store knows that each node holds it."""
+        """The generation that each node holds, as far as the store knows."""
         self._time = 0.0
         """When the last switch with entries came to hold the generation."""
         self._complete = False

@@ -30,7 +30,7 @@ class HeldState:
     entries: Entries | None = None
     """Every entry, if the agent told them."""
     asked: Structure | None = None
-    """In the rows of which they were asked for; None if they were not."""
+    """The rows in which they were asked for; None if they were not."""
 
 
 def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:

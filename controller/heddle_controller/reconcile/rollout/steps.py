@@ -256,7 +256,7 @@ def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, upper: Ints) -> Bools:
 
 
 def _awaited(ledger: Ledger, asked: Bools) -> Groups:
-    """Pairs of which something may be held at switches that are about to say what they hold."""
+    """Pairs that may have entries at switches that are about to say what they hold."""
     asked = asked & ledger.knowledge.unknown
     wanted = ledger.maybe & asked[ledger.desired.switch]
     other = ledger.present & asked[ledger.old.switch]

@@ -91,7 +91,7 @@ class Gateway:
         """Nothing, if a switch may begin a session now.
 
         Raises:
-            Refusal: it is set aside, be it for having begun too many.
+            Refusal: it is set aside, also for having begun too many.
         """
         if self.aside.left(fabric, switch) > 0:
             raise self._refusal(fabric, switch)

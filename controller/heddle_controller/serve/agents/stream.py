@@ -5,7 +5,7 @@ the agent -> the stream's reader -> answered -> the future that submit gave
 
 The number of unanswered pushes is bounded. When an agent is so slow that the bound
 is reached, what has not been sent is dropped and the session begins anew under a
-new id, as one of which nothing is known: the loop then sends a FULL_SYNC in place
+new id, as one that nothing is known about: the loop then sends a FULL_SYNC in place
 of the increments. The stream itself goes on, so nothing on the switch is disturbed.
 """
 

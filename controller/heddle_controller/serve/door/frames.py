@@ -154,7 +154,7 @@ class Frames:
 
 
 class Answers:
-    """One connection's way out, of which only the heads of frames are looked at."""
+    """One connection's way out; only the heads of frames are looked at."""
 
     def __init__(self) -> None:
         self._head = bytearray()

@@ -63,7 +63,7 @@ def _raised(least: float, steps: Floats) -> float:
 
 
 def common_measure(rates: Floats) -> float:
-    """The greatest rate of which all are whole multiples (Euclid); 0 where none is found."""
+    """The greatest rate that all are whole multiples of (Euclid); 0 where none is found."""
     rates = np.unique(rates)
     if not len(rates):
         return 0.0

@@ -214,7 +214,7 @@ class _Family:
         self._renew(sets)
 
     def _look_again(self, sets: Ints) -> None:
-        """Whether the arcs around some sets are alike now, and of which tier they are."""
+        """Whether the arcs around some sets are alike now, and their tier."""
         first, by_set = self._arcs_by_set
         known = self._tier[sets]
         for one in sets.tolist():
@@ -266,7 +266,7 @@ class _Family:
 
 
 def _common(values: Floats, group: Ints, count: int) -> Floats:
-    """The value of each group of which all values are equal, 0 for all other groups."""
+    """The value of each group whose values are all equal, 0 for all other groups."""
     some = np.zeros(count)
     some[group] = values
     unlike = np.abs(values - some[group]) > 1e-9 * np.abs(values)

@@ -149,7 +149,7 @@ class QpSwaps:
         return [place for _, _, place in places[:_WAYS]]
 
     def _filled(self, flow: int, arcs: frozenset[int]) -> list[frozenset[int]]:
-        """Arcs of which one more QP of a flow makes others give way, as alternatives.
+        """Arcs where one more QP of a flow makes others give way, as alternatives.
 
         Full arcs all have to be given way on; where there is none, any of those with no
         room beyond who is there already.

@@ -89,7 +89,7 @@ class _RatesAfterLosses:
         return floors, who
 
     def _levels(self, arc: Ints, place: Ints, path: Ints) -> Floats:
-        """The even part of a QP on each of some arcs, of which uses are given."""
+        """The even part of a QP on each of some arcs, whose uses are given."""
         count = self.amounts.total(place, path, np.ones(len(path)), len(arc))
         level: Floats = np.full(len(arc), np.inf)
         np.divide(self.capacity[arc], count, out=level, where=count > 0)

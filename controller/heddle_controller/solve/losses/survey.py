@@ -24,7 +24,7 @@ from heddle_controller.solve.options import Options
 def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
     """For links between switches and for switches: what the worst single loss does.
 
-    Kinds of which the fabric has none are left out.
+    Kinds that the fabric has none of are left out.
     """
     uses = Uses.of(plan.paths, 2 * plan.fabric.link_count)
     told = [_after(plan, kind, uses) for kind in get_args(Kind)]

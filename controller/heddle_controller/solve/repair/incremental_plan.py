@@ -265,7 +265,7 @@ class IncrementalPlan:
         return NONE not in ends and len(candidates.between(*ends)) > 0
 
     def _fix(self, changed: Ints) -> None:
-        """Reckons anew the load of NICs' arcs, of which some flows came or went."""
+        """Works out anew the load of NICs' arcs where flows came or went."""
         flows, home = self.assignment.flows, self._home
         arcs = [home[flows.source], np.where(home != NONE, home ^ 1, NONE)[flows.destination]]
         marked = np.zeros(self.network.arc_count + 1, dtype=np.bool_)

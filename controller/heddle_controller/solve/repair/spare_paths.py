@@ -77,7 +77,7 @@ class SparePaths:
         self._runs[1:] = [(arcs[order], flows[order])]
 
     def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
-        """Flows of which a backup, as they are now, uses one of some arcs."""
+        """Flows with a backup that now uses one of some arcs."""
         arcs = arcs[self._inner[arcs]]
         perhaps: set[int] = set()
         for run, flows in self._runs:

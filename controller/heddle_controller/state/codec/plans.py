@@ -53,7 +53,7 @@ ENTRIES = (
 FLOWS_A_PIECE = 256
 NODES_A_PIECE = 16
 FLOWS_KEPT = 4
-"""Sets of flows of which the packed form is remembered."""
+"""Sets of flows whose packed form is remembered."""
 
 
 class PlanPacker:

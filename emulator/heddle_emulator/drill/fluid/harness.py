@@ -294,7 +294,7 @@ class ControllerHarness:
         return told and self._lacking <= away and not self._newcomers(answering)
 
     def _newcomers(self, switches: set[int]) -> set[int]:
-        """Those whose agents have started anew: each is pushed, be it no entry."""
+        """Those whose agents have started anew: each is pushed to, even with no entry to hold."""
         agents = self.fleet.agents
         return {row for row in switches if agents[row].held.generation == 0}
 

@@ -223,7 +223,7 @@ class LabFabric(FabricUnderTest):
             self.throttled.pop(node).end()
 
     def revive(self, left: Collection[str]) -> bool:
-        """Start again whatever has died, save for these nodes; whether there was anything."""
+        """Start again whatever has died, except on these nodes; whether there was anything."""
         revived = self.programs.revive() if MGMT not in left else []
         for switch in self.lab.layout.switches:
             if switch not in left and not self.programs.alive(switch):

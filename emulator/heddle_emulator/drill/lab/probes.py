@@ -122,7 +122,7 @@ def sendings(
 
 
 def _candidates(lab: Lab, probe: ProbeSpec) -> list[ProbeFlow]:
-    """The stream, from its port or from many of which one will do."""
+    """The stream, from its port or from any one of many."""
     first = probe.source_port or FIRST_SOURCE_PORT
     flow = _flow(lab, probe, (probe.source, probe.destination), first)
     count = CANDIDATES if probe.beside else 1

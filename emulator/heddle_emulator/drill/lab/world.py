@@ -138,7 +138,7 @@ class LabSession:
         return played
 
     def _all_there(self, left: set[str]) -> None:
-        """Start again what has died, save for these nodes."""
+        """Start again what has died, except on these nodes."""
         assert self._programs is not None
         if self._context.fabric.revive(left) and not left:
             wait_introduced(self._programs, LAB_PATIENCE)

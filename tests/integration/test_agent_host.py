@@ -229,6 +229,32 @@ async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None
         assert names(tmp_path / "ports") == files("red")
 
 
+async def test_it_stops_whatever_just_ends(tmp_path: Path) -> None:
+    """Told so while controllers refuse it or answer it, at many moments: each time it ends."""
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+
+        async def goes_on(moment: int) -> bool:
+            wanted = Wanted(("fabrics/none", "fabrics/f1")[moment % 2], "h0.0")
+            channels = Channels(None)
+            agent = HostAgent(
+                wanted,
+                PortsFolder(tmp_path / str(moment), wanted.fabric, wanted.host),
+                controllers=[f"localhost:{s.api.port}"],
+                channels=channels,
+                backoff=Backoff(first=0.0, longest=0.0),
+                probing=Probing(),
+            )
+            running = asyncio.create_task(agent.run())
+            await asyncio.sleep(moment / 1000)
+            running.cancel()
+            await asyncio.wait([running], timeout=PATIENCE)
+            await channels.close()
+            return not running.done()
+
+        assert not any(await asyncio.gather(*map(goes_on, range(120))))
+
+
 async def test_bad_settings_end_it_with_a_line_each(tmp_path: Path) -> None:
     """Status 2; each line names the flag and the variable, or the folder and the cure."""
     (tmp_path / "file").touch()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -23,6 +24,7 @@ from heddle_agent.host.figures import HostFigures
 from heddle_agent.host.steer import PortKey
 from heddle_agent.host.trace import Pace, Tracer
 from heddle_agent.session import Channels, Resolver
+from heddle_agent.stopping import asked_to_end
 
 _log = structlog.get_logger()
 
@@ -106,12 +108,10 @@ class PathReporter:
 
     async def run(self) -> None:
         """Probe and tell until cancelled."""
-        while True:
-            try:
+        while not asked_to_end():
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._probing.again_seconds):
                     await self._more.wait()
-            except TimeoutError:
-                pass
             self._more.clear()
             wanted = self._wanted()
             self._figures.wanted_paths = sum(wanted.values())

@@ -24,6 +24,7 @@ from heddle_agent.host.files import PortsFolder
 from heddle_agent.host.report import PathReporter, Probing
 from heddle_agent.host.steer import PathSteering, Routes
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, Resolver
+from heddle_agent.stopping import asked_to_end
 
 _log = structlog.get_logger()
 
@@ -163,6 +164,8 @@ class HostAgent:
             for endpoint in await self._resolver.endpoints():
                 if await self._follow(endpoint):
                     failures = 0
+                if asked_to_end():
+                    raise asyncio.CancelledError
             failures += 1
             await asyncio.sleep(self._backoff.delay(failures, self._random.random()))
 

@@ -28,6 +28,7 @@ from heddle_agent.session.conversation import (
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
 from heddle_agent.session.resolve import Endpoint
+from heddle_agent.stopping import asked_to_end
 from heddle_agent.table import LinkObservation, Status, TableWorker
 
 _log = structlog.get_logger()
@@ -115,16 +116,14 @@ class Session:
     async def run(self) -> None:
         """Keep it up until cancelled, or retired."""
         failures, options = 0, self._context.options
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
         while not self.retired:
             if self._instead is not None:
                 await self._instead.over.wait()
                 self._instead = None
             began = loop.time()
             end, met = await self._attempt()
-            if (
-                task is not None and task.cancelling()
-            ):  # gRPC forgets it where a call ends just then
+            if asked_to_end():
                 raise asyncio.CancelledError
             steady = met and loop.time() - began > options.steady
             failures = 0 if steady else failures + 1

@@ -21,6 +21,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from heddle_agent.fib.sonic import schema
+from heddle_agent.stopping import asked_to_end
 
 _log = structlog.get_logger()
 
@@ -43,7 +44,7 @@ class SonicPortReports:
 
     async def watch(self, interfaces: Sequence[str], told: Told) -> None:
         """Tell of each interface whether it is up, until cancelled; see ``PortReports``."""
-        while not _cancelled():
+        while not asked_to_end():
             try:
                 async with self._database() as database:
                     await self._follow(database, interfaces, told)
@@ -68,7 +69,7 @@ class SonicPortReports:
         async with database.pubsub(ignore_subscribe_messages=True) as heard:
             await heard.subscribe(*channels)
             read, clock = -_LOOK_SECONDS, asyncio.get_running_loop().time
-            while not _cancelled():
+            while not asked_to_end():
                 changed = set[str]()
                 if clock() >= read + _LOOK_SECONDS:
                     changed, read = set(interfaces), clock()
@@ -88,13 +89,3 @@ async def _read(database: redis.asyncio.Redis, interfaces: Sequence[str], told: 
         states = await pipe.execute()
     for name, fields in zip(interfaces, states, strict=True):
         told(name, all(field in {None, schema.UP} for field in fields))
-
-
-def _cancelled() -> bool:
-    """Whether the task is to end.
-
-    ``asyncio.wait_for``, which Redis's client is built on, may answer a cancellation with what
-    came at that moment (Python 3.11); nobody would ever hear of it.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -242,6 +242,7 @@ def _dependencies(
             holder=settings.controller_id,
             debounce=settings.debounce_seconds,
             debounce_most=max(20 * settings.debounce_seconds, 0.1),
+            compare_after=settings.compare_after_seconds,
             rollout=RolloutSettings(patience=settings.rollout_seconds),
         ),
     )

@@ -100,6 +100,8 @@ class Settings(BaseSettings):
 
     debounce_seconds: float = Field(default=0.02, ge=0, le=60)
     """Changes that come within so long of one another are planned together."""
+    compare_after_seconds: float = Field(default=1.0, ge=0.01, le=86_400)
+    """After so long without a change, a repaired plan is compared with one made anew."""
     objective: Objective = "headroom"
     """What more entries are worth: headroom parts flows and evens out links below line rate, so
     that local repair finds room, where tables have room; economy writes as few as it takes."""

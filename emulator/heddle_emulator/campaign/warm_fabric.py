@@ -40,6 +40,9 @@ _FABRIC, _DEMANDS = "fabrics/campaign", "flows"
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 _ASK_SECONDS = 0.05
+_OPTIONS = ("--counter-interval-seconds=0", "--compare-after-seconds=86400")
+"""A trial is about the plan of the repair. On a slow machine a better one could follow before it is
+looked at."""
 FLAPS = 3
 FLAP_SECONDS = 0.01
 
@@ -78,7 +81,7 @@ class WarmFabric:
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-campaign-"))
         )
         self._stack.enter_context(agent_logs(folder))
-        controller = await enter(Controller(folder, "--counter-interval-seconds=0"))
+        controller = await enter(Controller(folder, *_OPTIONS))
         self._client = client = await enter(Client(controller.api, _FABRIC))
         await client.put_fabric(told.fabric)
         kind = Fleet if told.datagrams else InstantNoticeFleet

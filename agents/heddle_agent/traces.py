@@ -7,7 +7,7 @@ from heddle_agent.table import Push, Receipt, Status
 
 
 class PushTraces:
-    """Of one switch."""
+    """Traces of the pushes to one switch."""
 
     def __init__(self, endpoint: str, fabric: str, switch: str) -> None:
         self._spans = Spans(endpoint, "heddle-agent", switch)

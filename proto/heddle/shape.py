@@ -147,7 +147,7 @@ def _choice(word: str, value: str, choices: dict[str, int]) -> int:
 
 
 def _collective(word: str, operation: str, value: str) -> pb.Collective:
-    """Of ``dp:2GiB:tree:overlap``; all but the group may be left out."""
+    """A collective of ``dp:2GiB:tree:overlap``; all but the group may be left out."""
     group, *more = value.split(":")
     found = pb.Collective(
         operation=pb.CollectiveOperation.ValueType(OPERATIONS[operation]),

@@ -41,20 +41,20 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Of a trace: the span that all others of it are below."""
+    """The root span of a trace, above all its others."""
 
     context: SpanContext
 
     @classmethod
     def of_request(cls, request: str) -> Root:
-        """By the request's id: the trace's own where it looks like one."""
+        """The root of a request's trace, by its id: the trace's own where it looks like one."""
         digest = hashlib.sha256(request.encode()).digest()
         trace = bytes.fromhex(request) if _TRACE_ID.fullmatch(request) else digest[:16]
         return cls(_context(trace, digest[16:24]))
 
     @classmethod
     def of_plan(cls, fabric: str, epoch: int, generation: int) -> Root:
-        """Of a plan and its way into the switches; ``fabric`` as in "fabrics/f1"."""
+        """The root of a plan's trace into the switches; ``fabric`` as in "fabrics/f1"."""
         digest = hashlib.sha256(f"{fabric}/plans/{epoch}.{generation}".encode()).digest()
         return cls(_context(digest[:16], digest[16:24]))
 
@@ -72,7 +72,7 @@ class Happened:
 
 
 class Spans:
-    """Of one process."""
+    """The spans of one process."""
 
     def __init__(self, endpoint: str, service: str, instance: str) -> None:
         """``endpoint`` is a URL, as "http://127.0.0.1:4317"; "https" speaks TLS.

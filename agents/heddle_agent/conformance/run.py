@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one case."""
+    """The result of one case."""
 
     case: str
     verdict: Verdict

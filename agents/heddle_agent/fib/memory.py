@@ -173,7 +173,7 @@ class MemoryFib:
         _add(known, pair, count)
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """By their ids."""
+        """Meters NICs by their ids."""
         self._metered = frozenset(nic.id for nic in sources)
         self._unmatched = {p: c for p, c in self._unmatched.items() if p[0] in self._metered}
 
@@ -249,7 +249,7 @@ class MemoryFib:
                 self._moved.pop(group, None)
 
     def choice(self, group: Group) -> Choice:
-        """By which of its choices a group leaves now."""
+        """Which of its choices a group uses now."""
         return self._moved.get(group, Choice.PRIMARY)
 
     def _leaves(self, group: Group) -> int:

@@ -34,7 +34,7 @@ def file_stem(job: str) -> str:
 
 
 class PortsFolder:
-    """Of one host."""
+    """The folder of the ports of one host."""
 
     def __init__(self, path: Path, fabric: str, host: str) -> None:
         """Make the folder if there is none; ValueError if nobody could write into it."""

@@ -185,7 +185,7 @@ def _families(model: _Switch | HopNames) -> set[str]:
 
 
 def _fit(flow: Flow, probed: Mapping[int, HopNames], hop: int) -> _Switch | HopNames | None:
-    """From the paths of ports that are alike up to some hop; None where no family fits."""
+    """A model of ports that are alike up to some hop; None where no family fits."""
     paths = list(dict.fromkeys(probed.values()))
     if len(paths) <= 1:
         return paths[0] if paths else None
@@ -215,7 +215,7 @@ def _fit(flow: Flow, probed: Mapping[int, HopNames], hop: int) -> _Switch | HopN
 def _classes(
     class_of: _Class, nexts: Mapping[int, HopNames]
 ) -> tuple[_Class, dict[int, HopNames]] | None:
-    """With the next hop of each class; None where one of them has several of the other."""
+    """The classes, each with its next hop; None where one of them has several of the other."""
     of_class: dict[int, HopNames] = {}
     for port, name in nexts.items():
         if of_class.setdefault(class_of(port), name) != name:

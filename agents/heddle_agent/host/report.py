@@ -50,7 +50,7 @@ class Probing:
 
 
 class PathReporter:
-    """Of one host; ``run`` it in a task, cancel it to end it."""
+    """Reports the paths of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(
         self,

@@ -140,7 +140,7 @@ class _Watched:
 
 
 class PathSteering:
-    """Of one host; ``run`` it in a task, cancel it to end it."""
+    """Steers the QPs of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Wanted:
 
 
 class HostAgent:
-    """Of one host; ``run`` it in a task, cancel it to end it."""
+    """The agent of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(
         self,

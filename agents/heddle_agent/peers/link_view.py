@@ -12,7 +12,7 @@ from heddle_agent.fib import Link
 
 
 class LinkView:
-    """Who says what is down."""
+    """Which links are down, and which switch says so."""
 
     def __init__(self) -> None:
         self._said: dict[str, frozenset[Link]] = {}

@@ -80,7 +80,7 @@ def _operations(batch: pb.OperationBatch, names: StringTable) -> Operations:
 
 
 def _rows(ways: list[int], count: int, limit: int) -> list[int]:
-    """Of so many operations, the row of each among so many keys; DELETE is one less than 0."""
+    """The row of each operation among the keys; DELETE is one less than 0."""
     if len(ways) != count:
         raise ValueError
     if ways and max(ways) > limit:

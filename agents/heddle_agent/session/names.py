@@ -38,7 +38,7 @@ class StringTable(NamedTuple):
     and pushes name the same again and again."""
 
     def rows(self, *columns: bytes) -> list[NDArray[np.intp]]:
-        """Of columns of numbers, the rows of their texts; LookupError where one has none."""
+        """The rows of the texts in columns of numbers; LookupError where a number has none."""
         asked = np.frombuffer(b"".join(columns), dtype="<u4")
         if len(asked) and not len(self.numbers):
             raise LookupError

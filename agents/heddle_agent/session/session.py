@@ -85,7 +85,7 @@ class SessionOwner(Protocol):
 
 
 class Session:
-    """With one controller."""
+    """A session with one controller."""
 
     def __init__(self, endpoint: Endpoint, context: SessionContext, owner: SessionOwner) -> None:
         self.endpoint = endpoint

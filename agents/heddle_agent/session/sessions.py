@@ -31,7 +31,7 @@ def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
 
 
 class Sessions:
-    """Of one switch's agent."""
+    """All sessions of one switch's agent."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Sessions:
 
     @property
     def connected(self) -> int:
-        """With how many controllers there is a session."""
+        """How many controllers there is a session with."""
         return sum(session.accepted for session in self._sessions.values())
 
     def report(self, observations: Iterable[LinkObservation]) -> None:

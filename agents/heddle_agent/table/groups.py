@@ -44,7 +44,7 @@ class Groups:
         return link
 
     def choose(self, group: Group, down: frozenset[Link]) -> Choice:
-        """Where a group leaves when these links are down."""
+        """Which choice a group uses when these links are down."""
         if self.link(group.primary) not in down and down.isdisjoint(group.risks):
             return Choice.PRIMARY
         backup = group.backup

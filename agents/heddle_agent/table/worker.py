@@ -33,7 +33,7 @@ Unmatched: TypeAlias = Mapping[tuple[Nic, Nic], Count]
 
 
 class TableWorker:
-    """Who may work on the table of one switch, in the order of asking."""
+    """Lets one task at a time work on the table of a switch, in the order of asking."""
 
     def __init__(self, forwarding: Forwarding) -> None:
         self.forwarding = forwarding

@@ -36,7 +36,7 @@ Told = Callable[[str, bool], None]
 
 
 class SonicPortReports:
-    """Of the Redis that listens on a socket of this machine."""
+    """Port reports of the Redis that listens on a socket of this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -101,7 +101,7 @@ class DrainTarget:
 
 
 def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:
-    """Who would suffer, the worst first."""
+    """The jobs that would suffer, the worst first."""
     if answer.cut_off_hosts:
         yield f"it cuts off {_some(list(answer.cut_off_hosts), 'host', 'hosts')}"
     if answer.unrouted:

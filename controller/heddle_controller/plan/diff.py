@@ -133,7 +133,7 @@ def _blocks(alike: Bools, first: list[Ints]) -> list[Block]:
 
 
 class _Matches(NamedTuple):
-    """Of entries nothing but switch and match."""
+    """Switch and match of entries, and nothing else."""
 
     switch: Ints
     source: Ints
@@ -271,7 +271,7 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
 
 
 def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
-    """Of so many flows those that had paths and have others, or none.
+    """The flows that had paths and have others now, or none.
 
     ``old`` are paths, their arcs and their flows as the new ones have them.
     """
@@ -337,7 +337,7 @@ _Kept = list[tuple["ref[Paths]", Ints | None]]
 
 
 def _kept(paths: Paths) -> _Kept:
-    """With which some were compared, and what came of that: as a cached property keeps its own."""
+    """Earlier comparisons and their results, as a cached property keeps its own."""
     known: _Kept = vars(paths).get(_PLACES, [])
     return known
 

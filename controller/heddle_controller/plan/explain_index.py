@@ -14,7 +14,7 @@ from heddle_controller.plan.arc_users import ArcUsers, arc_users
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplainIndex:
-    """Who uses which arc of a plan, and which ways its fabric has."""
+    """Which flows use each arc of a plan, and which ways its fabric has."""
 
     uses: ArcUsers
     now: Underlay
@@ -24,7 +24,7 @@ class ExplainIndex:
 
 
 def explain_index_of(plan: Plan) -> ExplainIndex:
-    """That of a plan."""
+    """The index of a plan."""
     whole = underlay(plan.fabric.structure)
     plannable = plan.fabric.plannable
     now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)

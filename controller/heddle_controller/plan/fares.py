@@ -17,7 +17,7 @@ from heddle_controller.model.plan import Plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fares:
-    """Of one plan."""
+    """How the jobs of one plan fare."""
 
     plan: Plan
     utilization: Floats

@@ -41,7 +41,7 @@ def hottest_arcs(plan: Plan) -> Ints:
 
 
 def loads_of(plan: Plan, arcs: Ints) -> list[ArcLoad]:
-    """Who uses some arcs, each given once, in their order."""
+    """The users of some arcs, each arc given once, in their order."""
     flows, paths = plan.flows, plan.paths
     place = np.full(2 * plan.fabric.link_count, NONE, dtype=np.int64)
     place[arcs] = np.arange(len(arcs))

@@ -93,7 +93,7 @@ class PlanningProcess:
 
     @property
     def pid(self) -> int:
-        """Of the present process; 0 where there is none."""
+        """The present process; 0 where there is none."""
         return self._running.process.pid if self._running is not None else 0
 
     def start(self) -> None:
@@ -343,7 +343,7 @@ def _wants_to_work(pid: int) -> bool:
 
 
 def processor_seconds(pid: int) -> float:
-    """That all threads of a process have used; 0 for one that is gone."""
+    """Processor time of all threads of a process; 0 for one that is gone."""
     try:
         return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid gives for a process
     except OSError:

@@ -44,7 +44,7 @@ class Reconciler:
 
     @property
     def epoch(self) -> int:
-        """Of the present leadership, or of the last one; 0 before the first."""
+        """The epoch of the present leadership, or of the last one; 0 before the first."""
         return self._epoch
 
     async def run(self) -> None:

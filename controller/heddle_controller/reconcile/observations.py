@@ -53,7 +53,7 @@ def link_ends(link: LinkName) -> LinkEnds:
 
 @dataclass(slots=True)
 class _Said:
-    """By one agent, last."""
+    """What one agent said last."""
 
     session: int
     """The newest one."""
@@ -86,7 +86,7 @@ class PortReport:
 
 
 class LinkStates:
-    """Of one fabric; a live view, which each report changes by what it says."""
+    """Link states of one fabric; a live view, which each report changes by what it says."""
 
     def __init__(self, terms: UnannouncedTerms | None = None) -> None:
         self.unannounced = Unannounced(terms)
@@ -221,7 +221,7 @@ class LinkStates:
 
 
 class Observations:
-    """Of all fabrics."""
+    """What agents of all fabrics say."""
 
     def __init__(self, unannounced: UnannouncedTerms | None = None) -> None:
         self._unannounced = unannounced or UnannouncedTerms()
@@ -282,7 +282,7 @@ class _Listener:
         self._waiting: set[str] = set()
 
     def tell(self, fabric: str) -> None:
-        """Of a fabric something was told."""
+        """Notes that something was told of a fabric."""
         self._waiting.add(fabric)
         self.wake.set()
 
@@ -315,7 +315,7 @@ def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
 def undecided(
     held: AbstractSet[LinkEnds], heard: AbstractSet[str], fabric: Fabric
 ) -> frozenset[LinkEnds]:
-    """Of links that a plan held to be down, those that not both ends have told about.
+    """Links that a plan held to be down and that not both ends have told about.
 
     NICs have no agents: theirs is the word of the switch alone.
     """

@@ -92,7 +92,7 @@ class FabricStore(Protocol):
         ...
 
     async def list_fabrics(self, *, after: str = "", limit: int = 0) -> Sequence[FabricSummary]:
-        """By name, those greater than ``after``, at most ``limit`` (0: all)."""
+        """Fabrics by name, those greater than ``after``, at most ``limit`` (0: all)."""
         ...
 
     async def set_link_state(
@@ -174,7 +174,7 @@ class WorkStore(Protocol):
     async def list_jobs(
         self, fabric: str, *, after: str = "", limit: int = 0
     ) -> Sequence[JobRecord]:
-        """By name, those greater than ``after``, at most ``limit`` (0: all).
+        """Jobs by name, those greater than ``after``, at most ``limit`` (0: all).
 
         Raises:
             NotFound: there is no such fabric.
@@ -353,7 +353,7 @@ class PlanStore(Protocol):
 
 
 class AuditStore(Protocol):
-    """Who changed what.
+    """Keeps who changed what.
 
     Every method that takes a ``Request`` and changes something adds one record, in the
     transaction of the change; a replay, a refusal and a request for what is there
@@ -366,7 +366,7 @@ class AuditStore(Protocol):
 
 
 class Leadership(Protocol):
-    """Who may plan and program."""
+    """Decides which controller may plan and program."""
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = ...
@@ -471,7 +471,7 @@ class Clock(Protocol):
 
 
 class Metrics(Protocol):
-    """Where measurements go."""
+    """Takes measurements."""
 
     def count(self, metric: Metric, fabric: str, amount: float = 1.0) -> None:
         """Add to a counter."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, or led last."""
+    """The controller that leads, or led last."""
 
     epoch: int = 0
     """0 before the first."""
@@ -42,7 +42,7 @@ class Succession(Protocol):
         ...
 
     async def leader(self) -> Leader:
-        """Who has the newest epoch; that one may be gone by now. Raises ``Unavailable``."""
+        """The one with the newest epoch; it may be gone by now. Raises ``Unavailable``."""
         ...
 
 

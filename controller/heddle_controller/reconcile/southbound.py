@@ -192,12 +192,12 @@ class PushReport:
 
     @property
     def status(self) -> PushStatus:
-        """That of the last stage reached."""
+        """The status of the last stage reached."""
         return (self.fib or self.rib).status
 
     @property
     def failures(self) -> tuple[OperationFailure, ...]:
-        """Of both stages, each operation once, the first reason told."""
+        """Failures of both stages, each operation once, the first reason told."""
         stages = (self.rib, self.fib) if self.fib else (self.rib,)
         found: dict[int, OperationFailure] = {}
         for stage in stages:

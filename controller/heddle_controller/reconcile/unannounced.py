@@ -113,7 +113,7 @@ def _within_lines(gbps: Floats, pairs: list[Pair], structure: Structure) -> Floa
 
 
 class Unannounced:
-    """Of one fabric."""
+    """Flows of one fabric that nobody announced."""
 
     def __init__(self, terms: UnannouncedTerms | None = None) -> None:
         self._terms = terms or UnannouncedTerms()

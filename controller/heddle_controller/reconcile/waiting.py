@@ -9,7 +9,7 @@ from heddle_controller.reconcile.ports import Clock
 
 
 async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None]) -> None:
-    """Until ``wake`` is set, or the earliest of these times by the monotonic clock."""
+    """Waits until ``wake`` is set, or for the earliest of these times by the monotonic clock."""
     times = [end for end in ends if end is not None]
     waits: list[asyncio.Task[object]] = [asyncio.create_task(wake.wait())]
     if times:

@@ -42,7 +42,7 @@ class AuditService(AuditServiceServicer):
     async def ListAuditRecords(
         self, request: pb.ListAuditRecordsRequest, context: _Context
     ) -> pb.ListAuditRecordsResponse:
-        """By number."""
+        """Lists records by number."""
         if request.page_size < 0:
             raise refuse("request", "page_size", "it is below 0: give none for the default")
         if request.after >= 1 << 63:

@@ -94,7 +94,7 @@ class DemandService(DemandServiceServicer):
     async def ListDemandSets(
         self, request: pb.ListDemandSetsRequest, context: _Context
     ) -> pb.ListDemandSetsResponse:
-        """By name."""
+        """Lists sets by name."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
@@ -107,7 +107,7 @@ class DemandService(DemandServiceServicer):
     async def ListDemands(
         self, request: pb.ListDemandsRequest, context: _Context
     ) -> pb.ListDemandsResponse:
-        """In the order told; a page token dies when the set is put again."""
+        """Lists demands in the order told; a page token dies when the set is put again."""
         fabric, name = names.parse_demands(request.name, "name")
         part = page(
             request.name, request.page_size, request.page_token, default=1000, ceiling=10000

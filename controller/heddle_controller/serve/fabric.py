@@ -88,7 +88,7 @@ class FabricService(FabricServiceServicer):
 
     @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: _Context) -> pb.Fabric:
-        """With all nodes and links; encoded in a thread."""
+        """Gets a fabric with all nodes and links; encoded in a thread."""
         name = names.parse_fabric_name(request.name, "name")
         record = await self._store.get_fabric(name)
         return await asyncio.to_thread(
@@ -99,7 +99,7 @@ class FabricService(FabricServiceServicer):
     async def ListFabrics(
         self, request: pb.ListFabricsRequest, context: _Context
     ) -> pb.ListFabricsResponse:
-        """By name."""
+        """Lists fabrics by name."""
         part = page("fabrics", request.page_size, request.page_token, default=100, ceiling=1000)
         found = await self._store.list_fabrics(after=part.after, limit=part.size + 1)
         more = len(found) > part.size
@@ -112,7 +112,7 @@ class FabricService(FabricServiceServicer):
     async def ListLinks(
         self, request: pb.ListLinksRequest, context: _Context
     ) -> pb.ListLinksResponse:
-        """In the order of the fabric; a page token dies when any link changes."""
+        """Lists links in the order of the fabric; a page token dies when any link changes."""
         name = names.parse_fabric_name(request.parent, "parent")
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)

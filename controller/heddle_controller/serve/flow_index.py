@@ -146,7 +146,7 @@ class FlowIndex:
         return np.sort(self.by_port.order[np.repeat(first, counts) + within])
 
     def shares(self, pair: Ints, port: Ints) -> tuple[Ints, Ints, Floats]:
-        """Who packets with a pair and a source port belong to: element, flow row, share.
+        """The flows that packets with a pair and a source port are of: element, flow row, share.
 
         A port of 0, any, belongs to all flows of its pair, by their demands.
         Elements that belong to no flow of the plan are left out.

@@ -18,7 +18,7 @@ from heddle_controller.serve.flow_index import FlowIndex, Ports
 
 
 class ToldPorts:
-    """Of one stream."""
+    """The ports that one stream was told."""
 
     def __init__(self, request: pb.WatchJobPortsRequest) -> None:
         self._jobs = set(request.jobs)

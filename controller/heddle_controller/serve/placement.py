@@ -73,7 +73,7 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
-        """By name."""
+        """Lists jobs by name."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"jobs/{fabric}"
         part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
@@ -132,7 +132,7 @@ class PlacementService(PlacementServiceServicer):
     async def OrderRanks(
         self, request: pb.OrderRanksRequest, context: _Context
     ) -> pb.OrderRanksResponse:
-        """By the plans that the orders would have; nothing is committed."""
+        """Orders ranks by the plans that the orders would have; nothing is committed."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
@@ -188,7 +188,7 @@ class PlacementService(PlacementServiceServicer):
     async def ListReservations(
         self, request: pb.ListReservationsRequest, context: _Context
     ) -> pb.ListReservationsResponse:
-        """By name."""
+        """Lists reservations by name."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         found = await self._store.list_reservations(fabric)
         return pb.ListReservationsResponse(

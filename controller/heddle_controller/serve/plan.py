@@ -143,7 +143,7 @@ class PlanService(PlanServiceServicer):
     async def ListRoutes(
         self, request: pb.ListRoutesRequest, context: _Context
     ) -> pb.ListRoutesResponse:
-        """In the order of the plan; a page token dies with it."""
+        """Lists routes in the order of the plan; a page token dies with it."""
         fabric = names.parse_plan_name(request.parent, "parent")
         link = request.link if request.HasField("link") else None
         named = f"{link.source}/{link.target}/{link.key}" if link else ""
@@ -165,7 +165,7 @@ class PlanService(PlanServiceServicer):
     async def ListJobFares(
         self, request: pb.ListJobFaresRequest, context: _Context
     ) -> pb.ListJobFaresResponse:
-        """By name; a page token dies with the plan."""
+        """Lists jobs by name; a page token dies with the plan."""
         fabric = names.parse_plan_name(request.parent, "parent")
         collection = f"fares/{fabric}/{request.job}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
@@ -217,7 +217,7 @@ class PlanService(PlanServiceServicer):
     async def ExplainFlow(
         self, request: pb.ExplainFlowRequest, context: _Context
     ) -> pb.ExplainFlowResponse:
-        """From the newest plan alone."""
+        """Explains a flow of the newest plan alone."""
         fabric = names.parse_plan_name(request.plan, "plan")
         index = await self._index(fabric)
         if index.explains_at_once(request.flow):
@@ -258,7 +258,7 @@ class PlanService(PlanServiceServicer):
     async def GetJobPorts(
         self, request: pb.GetJobPortsRequest, context: _Context
     ) -> pb.GetJobPortsResponse:
-        """In the order of the plan; a page token dies with it."""
+        """Gets ports in the order of the plan; a page token dies with it."""
         fabric = names.parse_plan_name(request.plan, "plan")
         _check_host(fabric, request)
         wanted = f"{list(request.hosts)}{list(request.nics)}"
@@ -278,7 +278,7 @@ class PlanService(PlanServiceServicer):
     async def WatchJobPorts(
         self, request: pb.WatchJobPortsRequest, context: _Context
     ) -> AsyncIterator[pb.JobPortsEvent]:
-        """Of every job, ``synced``, then of each that changed or went."""
+        """Tells the ports of every job, ``synced``, then those of each job that changed or went."""
         fabric = names.parse_plan_name(request.plan, "plan")
         _check_host(fabric, request)
         told = ToldPorts(request)

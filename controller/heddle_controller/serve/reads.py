@@ -26,7 +26,7 @@ from heddle_controller.serve.watch import Changes
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Of one controller process."""
+    """What the readers of one controller process share."""
 
     store: Store
     observations: Observations

@@ -67,7 +67,7 @@ class PlanningProblem:
     """What was given up, for people."""
 
     def target(self) -> LoadTarget:
-        """Where there is nothing more to gain for the search: at its tier's bound.
+        """The load below which the search gains nothing more: its tier's bound.
 
         Up to the whole plan's bound no arc makes the plan worse, nor, up to 1, a flow
         slower; between the two a tier is worth all the trouble.

@@ -115,7 +115,7 @@ def fabric_put(
 
 
 def meta_of(view: View) -> Meta:
-    """Of a fabric that is there."""
+    """What is known of a fabric that is there."""
     meta = view.get(META, "", lambda raw: Meta(**orjson.loads(raw)))
     if meta is None:
         raise NotFound(f"fabrics/{view.name}")

@@ -30,7 +30,7 @@ class Holds:
         self._wanted: dict[str, dict[str, Gpus]] = {}
 
     def of(self, host: str) -> Mapping[str, Gpus]:
-        """Who holds some of a host."""
+        """The jobs and reservations that hold some of a host."""
         if host in self._wanted:
             return self._wanted[host]
         if host not in self._looked:
@@ -48,7 +48,7 @@ class Holds:
         self._wanted[host] = wanted
 
     def guards(self) -> tuple[Guard, ...]:
-        """That all that was looked at is still so."""
+        """Guards that all that was looked at is still so."""
         hosts = dict.fromkeys([*self._looked, *self._wanted])
         return tuple(self._view.guard(f"{self._kind}/{host}") for host in hosts)
 

@@ -98,7 +98,7 @@ def job_record(view: View, name: str, etag: str = "") -> JobRecord:
 
 
 def job_etag(view: View, name: str) -> str:
-    """Of the specification that there is; empty where there is none."""
+    """The etag of the specification that there is; empty where there is none."""
     record = view.get(JOB_KIND, name, parse_record)
     return record.etag if record else ""
 

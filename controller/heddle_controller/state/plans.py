@@ -186,7 +186,7 @@ def plan_summary(view: View, generation: int) -> PlanSummary | None:
 
 
 def plan_summaries(view: View, below: int, limit: int) -> list[PlanSummary]:
-    """Of plans below a generation (0: all), newest first, so many at most."""
+    """Summaries of plans below a generation (0: all), newest first, so many at most."""
     known = [int(name) for name in view.names(SUMMARY)]
     wanted = sorted((at for at in known if not below or at < below), reverse=True)
     return [one for at in wanted[:limit] if (one := plan_summary(view, at)) is not None]

@@ -28,7 +28,7 @@ from heddle_controller.plan.causes import Cause
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks and under which id; an empty id is never replayed."""
+    """The caller, and the id of its request; an empty id is never replayed."""
 
     id: str = ""
     """At most 64 bytes. The same id with the same request answers as the first did."""
@@ -300,7 +300,7 @@ class Programmed:
         return max(self.generation, *self.others.values(), 0)
 
     def joined(self, told: Programmed) -> Programmed:
-        """With what is told as well: of each switch the newer generation counts."""
+        """The same with what is told as well: the newer generation of each switch counts."""
         generation = max(self.generation, told.generation)
         reached = {s: max(self.of(s), told.of(s)) for s in {**self.others, **told.others}}
         others = {switch: at for switch, at in reached.items() if at != generation}
@@ -336,7 +336,7 @@ class Committed:
 
     @property
     def generation(self) -> int:
-        """Of the plan and its program."""
+        """The generation of the plan and its program."""
         return self.program.generation
 
     def switches(self) -> tuple[str, ...]:

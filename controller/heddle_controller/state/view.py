@@ -140,7 +140,7 @@ class View:
         return Versions(*map(self.number, (INTENT_VERSION, FACTS_VERSION, GENERATION)))
 
     def guard(self, field: str) -> Guard:
-        """That a field still holds what it does now."""
+        """A guard that a field still holds what it does now."""
         return field, self.raw(field)
 
 

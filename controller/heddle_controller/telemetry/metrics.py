@@ -144,7 +144,7 @@ class Telemetry:
         self._calls.seconds.labels(service, method).observe(seconds)
 
     def agents_connected(self, fabric: str, count: int) -> None:
-        """So many agents of a fabric have a session here."""
+        """Notes how many agents of a fabric have a session here."""
         self._agents.connected.labels(fabric).set(count)
 
     def session_coalesced(self, fabric: str) -> None:
@@ -161,7 +161,7 @@ class Telemetry:
         self._agents.disobeying.labels(fabric).set(disobeying)
 
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
-        """So many packets and bytes went by exact-match entries."""
+        """Notes packets and bytes that went by exact-match entries."""
         self._agents.packets.labels(fabric).inc(packets)
         self._agents.bytes.labels(fabric).inc(size)
 

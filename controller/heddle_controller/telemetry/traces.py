@@ -39,7 +39,7 @@ class PendingRequest:
 
 
 class RequestTraces:
-    """Of one controller."""
+    """The traces of one controller."""
 
     def __init__(self, spans: Spans, store: Store, leading: Callable[[], int]) -> None:
         """``leading`` gives the epoch in which this controller leads, or 0."""

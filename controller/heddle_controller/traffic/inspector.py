@@ -44,7 +44,7 @@ MAX_FILES = 100_000
 
 
 class Call(NamedTuple):
-    """Who called what; the same for all calls that are added up."""
+    """A call, and who made it; the same for all calls that are added up."""
 
     communicator: str
     """Its id; of text for Prometheus, its name and size."""
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Sum:
-    """Of all calls of a kind."""
+    """The sum of all calls of a kind."""
 
     calls: int = 0
     """0 where nobody counted."""

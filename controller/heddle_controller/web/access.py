@@ -80,7 +80,7 @@ class Access:
         self._budget = budget
 
     def caller(self, asked: HTTPConnection) -> Caller:
-        """Who asks. Raises ``Refusal`` where that cannot be known, or is not to be believed."""
+        """The one who asks. Raises ``Refusal`` where that is not known, or not to be believed."""
         host = asked.client.host if asked.client else ""
         secure = asked.url.scheme == "https"
         own = not secure and is_loopback(host)
@@ -100,7 +100,7 @@ class Access:
         return caller
 
     def check(self, asked: HTTPConnection, call: str) -> Caller:
-        """Who asks, if he may have the answer of this method (``Service/Method``) now.
+        """The one who asks, if allowed the answer of this method (``Service/Method``) now.
 
         Raises:
             Refusal: he may not, or has asked too often of late.

@@ -223,7 +223,7 @@ class Pages:
         return _guarded(_refused(errors.not_found("NO_PAGE", message)))
 
     async def _session(self, request: Request) -> Response:
-        """Who looks; refused as any other call would be."""
+        """The session of the one who looks; refused as any other call would be."""
         caller = self._access.check(request, READ_FABRIC)
         return _json({"role": caller.role, "identity": caller.identity})
 

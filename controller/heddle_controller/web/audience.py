@@ -102,7 +102,7 @@ class Audience:
         self._quiet = set(self._viewers)
 
     def end(self, why: str = "") -> None:
-        """Of all."""
+        """Ends all streams."""
         for viewer in self._viewers:
             viewer.end(why)
 

@@ -49,7 +49,7 @@ LONGEST_KEPT = 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentsHere:
-    """Whose agents have a session with this controller."""
+    """The agents that have a session with this controller."""
 
     structure: Structure
     switches: frozenset[str]

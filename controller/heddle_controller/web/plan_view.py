@@ -164,7 +164,7 @@ class PlanView:
         return np.where(self.fullest == NONE, 0.0, 1.0 / np.maximum(used, 1.0))
 
     def slowest_of(self, rows: Ints, count: int) -> Ints:
-        """Of some flows, the rows of those on the fullest links, the fullest first."""
+        """The rows of those of some flows on the fullest links, the fullest first."""
         used = np.where(self.fullest[rows] == NONE, np.inf, self.utilization[self.fullest[rows]])
         return rows[np.argsort(-used, kind="stable")[:count]]
 

@@ -96,7 +96,7 @@ class Admission:
         self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until cancelled; what is under way ends then."""
+        """Runs until cancelled; what is under way ends then."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.checks.run())

@@ -128,7 +128,7 @@ def clear_command() -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Until it is done, or SIGTERM."""
+    """Runs until it is done, or SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("httpx2", "httpx", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -158,7 +158,7 @@ class Mirror:
         self._cluster, self._changed = cluster, changed
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         pause, told = PAUSE, ""
         while True:
             try:

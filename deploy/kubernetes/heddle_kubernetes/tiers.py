@@ -183,11 +183,11 @@ class Tiers:
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
-        """Of what is read in the cluster."""
+        """The mirrors of what is read in the cluster."""
         return (self.nodes, *self._kinds.values())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())

@@ -61,7 +61,7 @@ def _between_switches(fabric: Fabric) -> Bools:
 
 
 def _joined(fabric: Fabric, flows: Flows) -> Bools:
-    """By links that carry; a NIC hands nothing on."""
+    """Nodes joined by links that carry; a NIC hands nothing on."""
     links = fabric.structure.links
     alive = np.flatnonzero(fabric.carries[::2])
     graph: nx.Graph[int] = nx.Graph()

@@ -54,5 +54,5 @@ class Expected:
 
 
 def expected_failures(links: int, switches: int) -> Expected:
-    """Of so many links and switches."""
+    """Failures to expect of so many links and switches."""
     return Expected(links * CABLE, links * FLAP, switches * SWITCH)

@@ -83,7 +83,7 @@ def begun(trial: Trial, fabric: Fabric) -> Result:
 
 
 def read_result(record: Mapping[str, Any]) -> Result:
-    """From a line of the file; ValueError where it is none of this form."""
+    """A result from a line of the file; ValueError where it is none of this form."""
     known = {field.name for field in fields(Result)}
     if not known >= record.keys() or not {"number", "events", "words"} <= record.keys():
         raise ValueError("not a result of this version")
@@ -133,7 +133,7 @@ TRIAL_MEASURES: dict[str, TrialMeasure] = {
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one measure over all trials that were played to their end."""
+    """The spread of one measure over all trials that were played to their end."""
 
     least: float
     median: float

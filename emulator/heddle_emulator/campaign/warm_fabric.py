@@ -120,7 +120,7 @@ class WarmFabric:
         return replace(result, seconds=time.monotonic() - start)
 
     async def _broken(self, trial: Trial, result: Result) -> Result:
-        """From the failure to the plan that takes it into account."""
+        """Measures from the failure to the plan that takes it into account."""
         before, healthy = self._plan.generation, self._seen.walk
         struck = time.time()
         local = await self._strike(trial)
@@ -147,7 +147,7 @@ class WarmFabric:
         )
 
     async def _mended(self, trial: Trial, result: Result) -> Result:
-        """From the mending to the plan of the whole fabric."""
+        """Measures from the mending to the plan of the whole fabric."""
         before, start = self._plan.generation, time.time()
         lasting = [event for event in trial.events if event.kind is not FaultKind.FLAP]
         for repair in self._repairs:

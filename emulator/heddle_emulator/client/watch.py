@@ -85,7 +85,7 @@ class ControllerView:
 
     @property
     def flows(self) -> int:
-        """Of that plan, routed or not; -1 where there is none."""
+        """The flows of that plan, routed or not; -1 where there is none."""
         return self.plan.routed_count + self.plan.unrouted_count if self.plan else -1
 
     @property

@@ -32,7 +32,7 @@ def strays(walked: Paths, told: Routed) -> Ints:
 
 
 def needless(fabric: Fabric, flows: Flows, before: Paths, after: Paths, among: Ints) -> Ints:
-    """Of flows that moved though no link of theirs was lost, those that had no need to.
+    """Flows that moved although no link of theirs was lost, and that had no need to.
 
     A flow had need if, put back on its way of before, it would make the worst link of
     some tier worse than it is.

@@ -154,7 +154,7 @@ def _runs(variant: str, values: Values) -> int:
 
 
 def statistic(series: Sequence[float], which: Statistic) -> float:
-    """Of many runs; p99 is the value that 99 of 100 do not exceed, so a high one of few runs."""
+    """A statistic of many runs; p99 is the value that 99 of 100 do not exceed."""
     ordered = np.sort(np.asarray(series, dtype=np.float64))
     if which is Statistic.MEDIAN:
         low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])

@@ -29,7 +29,7 @@ _END_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessExecutor:
-    """So many processes of this machine."""
+    """Runs trials in so many processes of this machine."""
 
     workers: int
 

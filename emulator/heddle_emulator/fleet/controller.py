@@ -84,7 +84,7 @@ class Controller:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The id of its process."""
         assert self._process is not None
         return self._process.pid
 

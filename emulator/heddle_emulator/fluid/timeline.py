@@ -18,7 +18,7 @@ class Timeline:
         self._end = 0.0
 
     def stood(self, begin: float, end: float, load: Floats) -> None:
-        """From ``begin`` to ``end``, seconds, arcs had this load in Gbit/s."""
+        """Notes that from ``begin`` to ``end``, seconds, arcs had this load in Gbit/s."""
         step = int(begin / self.step_seconds)
         while begin < end:
             until = min((step + 1) * self.step_seconds, end)

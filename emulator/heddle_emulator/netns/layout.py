@@ -139,7 +139,7 @@ class Layout:
 
     @property
     def bits(self) -> int:
-        """Of an address of the fabric."""
+        """How many bits an address of the fabric has."""
         return 128 if self.ipv6 else 32
 
     def router_id(self, switch: str) -> str:
@@ -147,7 +147,7 @@ class Layout:
         return str(IPV4.switches.network_address + 1 + self._place[switch])
 
     def address(self, node: str) -> str:
-        """Of a NIC or a switch's loopback."""
+        """The address of a NIC or of a switch's loopback."""
         structure = self.fabric.structure
         return structure.nodes.address[structure.index[node]]
 

@@ -40,18 +40,18 @@ def replica_names(count: int) -> tuple[str, ...]:
 
 
 def _number(replica: str) -> int:
-    """From 0, of a replica by its name."""
+    """The number of a replica, from 0, by its name."""
     return int(replica.partition("#")[2] or 1) - 1
 
 
 def replica_ports(replica: str) -> tuple[int, int]:
-    """Of its API and of its metrics."""
+    """The ports of its API and of its metrics."""
     further = NEXT_PORT * _number(replica)
     return API_PORT + further, METRICS_PORT + further
 
 
 def replica_log(replica: str) -> str:
-    """Of the file that it writes to."""
+    """The file that it writes its log to."""
     return "controller.log" if replica == MGMT else f"controller-{_number(replica) + 1}.log"
 
 

@@ -126,7 +126,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Latency:
-    """Of each activity, seconds, shape (activities,)."""
+    """The latency of each activity, seconds, shape (activities,)."""
 
     delay: Floats
     """Before it sends."""
@@ -238,7 +238,7 @@ def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity:
 
 
 def _held(carried: Carried, of_path: Floats, fullest: Floats) -> Floats:
-    """That of the path of each flow that holds it up."""
+    """The latency of the path of each flow that holds it up."""
     return where_held_up(of_path, fullest, carried.paths.flow, len(carried.flows))
 
 

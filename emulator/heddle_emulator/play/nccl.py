@@ -48,7 +48,7 @@ class NcclRun:
 
     @property
     def ranks(self) -> int:
-        """Of each communicator."""
+        """The ranks of each communicator."""
         return len(self.groups[0]) * self.gpus_per_host
 
     @property

@@ -48,7 +48,7 @@ class Played:
 
     @property
     def seconds(self) -> float:
-        """Until all was complete; infinite where something never is."""
+        """The time until all was complete; infinite where something never is."""
         return self.run.makespan
 
     def ends(self) -> dict[str, float]:

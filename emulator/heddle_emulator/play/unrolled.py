@@ -59,7 +59,7 @@ def unrolled(script: Script, wire: Wire, most: int = FOLLOWED) -> Unrolled:
 
 
 def _pieces(script: Script, wire: Wire) -> Ints:
-    """Of the largest move of each activity; one where they are as small as can be."""
+    """Pieces of the largest move of each activity; one where they are as small as can be."""
     pieces = wire.pieces(script.gbit)
     most = np.ones(len(script), dtype=np.int64)
     np.maximum.at(most, script.activity, np.where(np.isfinite(pieces), pieces, 1).astype(np.int64))

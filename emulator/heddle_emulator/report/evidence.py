@@ -161,7 +161,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """From the fault to the plan that stands, taken apart."""
+    """The time from the fault to the plan that stands, taken apart."""
 
     stages: tuple[str, ...]
     """"detect", "notify", "solve", "program": in their order."""

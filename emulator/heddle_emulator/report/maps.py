@@ -111,7 +111,7 @@ def _ordered(fabric: Fabric, of_arc: Ints) -> tuple[tuple[str, ...], Ints]:
 def _moment(
     snapshot: Snapshot, arcs: Ints, cells: tuple[Ints, Ints], shape: tuple[int, int]
 ) -> Moment:
-    """Of parallel cables the fullest; dead is a cell with none that carries."""
+    """The fullest of parallel cables; dead is a cell with none that carries."""
     full = np.full(shape, -np.inf)
     np.maximum.at(full, cells, snapshot.utilization[arcs])
     alive = np.zeros(shape, dtype=np.bool_)

@@ -136,7 +136,7 @@ class _Placing:
         return onward
 
     def _nearest(self, arcs: Ints, destination: int) -> Ints:
-        """Of the uplinks of a NIC, those to the switches nearest to another."""
+        """The uplinks of a NIC to the switches nearest to another."""
         structure, underlay = self._fabric.structure, self._ways.underlay
         heads = structure.head[arcs]
         group = int(underlay.group[destination])

@@ -144,7 +144,7 @@ def _passing(
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Who waits for whom: flows come first, then a meeting at the end of each job's phase."""
+    """The order of waiting: flows come first, then a meeting at the end of each job's phase."""
 
     turns: int
     before: Ints

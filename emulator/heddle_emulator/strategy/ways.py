@@ -101,7 +101,7 @@ def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _picked(arcs: Ints, usable: Bools, number: Ints) -> Ints:
-    """Of the arcs marked in each column, that of the number, which wraps round."""
+    """The marked arc of each column with that number, which wraps round."""
     if not len(arcs):
         return np.full(len(number), NONE, dtype=np.int64)
     rank = np.cumsum(usable, axis=0)

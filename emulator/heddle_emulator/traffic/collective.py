@@ -116,7 +116,7 @@ def _beneath(parent: Ints, child: Ints, members: int) -> Floats:
 
 
 def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """From the first host to the last, chunk by chunk."""
+    """Broadcasts from the first host to the last, chunk by chunk."""
     parts = []
     for lines in lines_of(groups, ranks):
         hops = lines.ranks[:, :-1], lines.ranks[:, 1:]
@@ -128,7 +128,7 @@ def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """From the first host down both trees, half of the data on each."""
+    """Broadcasts from the first host down both trees, half of the data on each."""
     parts = []
     for lines in lines_of(groups, ranks):
         parent, child = double_tree(lines.ranks.shape[1])

@@ -52,7 +52,7 @@ class Fate(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """Where packets went; one row each, by flow and then by QP."""
+    """The ways of packets; one row each, by flow and then by QP."""
 
     flow: Ints
     qp: Ints

@@ -20,7 +20,7 @@ class Family(IntEnum):
 
     @property
     def bits(self) -> int:
-        """Of an address."""
+        """How many bits an address has."""
         return 32 if self is Family.IPV4 else 128
 
 

@@ -137,7 +137,7 @@ class LinuxFib:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """By which address each NIC of the entries is known."""
+        """The address by which each NIC of the entries is known."""
         return self._nics.text()
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
@@ -259,7 +259,7 @@ class LinuxFib:
                 raise
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """By address."""
+        """Unmatched packets, by the addresses of their NICs."""
         found: dict[tuple[Nic, Nic], Count] = {}
         for _, pairs in schema.METERS.values():
             told = parse_map_elements(pairs, nft.ask_elements(self._kernel.reader, pairs.name))

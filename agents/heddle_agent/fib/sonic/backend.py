@@ -335,7 +335,7 @@ class SonicFib:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Of the NICs of its entries."""
+        """Addresses of the NICs of its entries."""
         nics = {nic for match in self._entries for nic in match[:2]}
         return {nic: self._addresses[nic] for nic in nics}
 

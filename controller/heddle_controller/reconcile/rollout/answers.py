@@ -66,7 +66,7 @@ def _split(
 
 
 def _known_better(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
-    """With why rows failed, and what the answers say of the switches as a whole."""
+    """The ledger with why rows failed, and what the answers say of the switches as a whole."""
     reasons = {
         int(step.sets[failure.operation]): failure
         for step, failures in answers
@@ -84,7 +84,7 @@ def _known_better(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
 
 
 def _roomier(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
-    """With entries that found no room tried again as soon as some is made."""
+    """The ledger with entries that found no room tried again as soon as some is made."""
     short = _switches(
         step
         for step, failures in answers
@@ -184,7 +184,7 @@ def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
 
 
 def _standing_height(ledger: Ledger) -> Ints:
-    """Of wanted entries, were those that are not known for certain found to be held.
+    """Heights of wanted entries, were those that are not known for certain found to be held.
 
     One that has been there all along still lies where it lay: what is held further
     on need not be its new way yet.
@@ -198,7 +198,7 @@ def _standing_height(ledger: Ledger) -> Ints:
 
 
 def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
-    """With all entries of some switches held or not, and none else."""
+    """The ledger with all entries of some switches held or not, and none else."""
     of_desired = np.isin(ledger.desired.switch, switches)
     ledger = ledger.settled()
     height = np.where(of_desired, _standing_height(ledger), ledger.height)

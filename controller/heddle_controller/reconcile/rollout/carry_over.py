@@ -52,7 +52,7 @@ def may_hold(committed: Committed, generation: int) -> bool:
 
 
 def _noted(ledger: Ledger, newest: Committed) -> Ledger:
-    """With switches that acknowledged a generation known to hold it."""
+    """The ledger with switches that acknowledged a generation known to hold it."""
     structure = ledger.fabric.structure
     behind = set(_behind(newest, structure, ledger.generation))
     done = set(_switches(structure)) - behind

@@ -353,7 +353,7 @@ class Rollout:
             await pause(clock, self._news, [end])
 
     async def _wait(self) -> None:
-        """Until something happens; then a little longer, for what comes with it."""
+        """Waits until something happens; then a little longer, for what comes with it."""
         clock = self._clock
         await pause(clock, self._wake, self._ends())
         now = clock.monotonic()

@@ -69,7 +69,7 @@ def _heights(ledger: Ledger, told: Entries) -> Ints:
 
 
 def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
-    """With more entries known to be held that are not wanted."""
+    """The ledger with more entries known to be held that are not wanted."""
     plan, none = ledger.plan, np.zeros(len(more), dtype=np.bool_)
     pair = pair_codes(more.source, more.destination, ledger.fabric.node_count)
     crossings = crossings_of(plan, pair)
@@ -103,7 +103,7 @@ def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
 
 
 def in_order(ledger: Ledger, switches: Ints) -> Ledger:
-    """With what is held in the order in which packets meet it, as far as that became known.
+    """The ledger with what is held in the order in which packets meet it, as far as that is known.
 
     That is for pairs that some of ``switches`` held something for, or was thought to, and that
     nothing is in doubt about any more.
@@ -140,7 +140,7 @@ def _known(ledger: Ledger, switches: Ints) -> Groups:
 
 
 def _several(ledger: Ledger, rows: Ints, mine: Ints) -> Bools:
-    """Of rows of ``old``, then of ``desired``: has their pair some elsewhere?"""
+    """For rows of ``old``, then of ``desired``: does their pair have entries elsewhere?"""
     pair = np.append(ledger.old_pair[rows], ledger.pair[mine])
     switch = np.append(ledger.old.switch[rows], ledger.desired.switch[mine])
     nodes = ledger.fabric.node_count

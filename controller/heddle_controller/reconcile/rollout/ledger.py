@@ -50,25 +50,25 @@ class Knowledge:
     """Whether its table was full when it last answered."""
 
     def mode(self, switch: int) -> PushMode:
-        """Of the next push to a switch."""
+        """The mode of the next push to a switch."""
         return PushMode.FULL_SYNC if self.unsynced[switch] else PushMode.INCREMENTAL
 
     def doubted(self, switches: Ints) -> Knowledge:
-        """With some switches unknown."""
+        """The same with some switches unknown."""
         after = self.noted("unsynced", switches, value=True)
         after = after.noted("unknown", switches, value=True)
         after = after.noted("generation", switches, value=0)
         return after.noted("full", switches, value=False)
 
     def noted(self, column: str, switches: Ints | Bools | int, value: bool | int) -> Knowledge:  # noqa: FBT001 - a column's value
-        """With another value in one column of some switches."""
+        """The same with another value in one column of some switches."""
         changed = getattr(self, column).copy()
         changed[switches] = value
         return replace(self, **{column: changed})
 
 
 def nothing_known(nodes: int) -> Knowledge:
-    """Of switches that never had a session."""
+    """Knowledge of switches that never had a session."""
     on = np.ones(nodes, dtype=np.bool_)
     return Knowledge(on, on, np.zeros(nodes, dtype=np.int64), ~on)
 
@@ -158,7 +158,7 @@ class Ledger:
         return self.ways.guarded(self.old.take(rows), self.old_pair[rows])
 
     def detours(self) -> Entries:
-        """Of what was held before, what may still send packets away from their destination."""
+        """Entries held before that may still send packets away from their destination."""
         return self.old.take(np.flatnonzero(self.present & self.detour))
 
     def settled(self) -> Ledger:
@@ -319,7 +319,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Order:
-    """Where entries lie on the ways of their pairs; names as in ``Ledger``."""
+    """The place of entries on the ways of their pairs; names as in ``Ledger``."""
 
     depth: Ints
     height: Ints

@@ -94,7 +94,7 @@ class Presence:
     def why_stuck(
         self, fabric: Fabric, now: float, aside: Mapping[str, str] = MappingProxyType({})
     ) -> dict[int, str]:
-        """In words, by node row; ``aside`` says so of switches that are set aside."""
+        """Reasons in words, by node row; ``aside`` says so of switches that are set aside."""
         structure = fabric.structure
         cut_off = np.flatnonzero(~fabric.connected).tolist()
         words = {row: f"switch {structure.nodes.ids[row]} has no link left" for row in cut_off}

@@ -69,7 +69,7 @@ def job_progress(
 
 
 def _first_of(column: Ints, count: int) -> Ints:
-    """Where each number below ``count`` first stands in a column, 0 where nowhere."""
+    """The first place of each number below ``count`` in a column, 0 where it is not there."""
     found = np.zeros(count, dtype=np.int64)
     found[column[::-1]] = np.arange(len(column) - 1, -1, -1)
     return found

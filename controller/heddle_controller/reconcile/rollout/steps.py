@@ -34,7 +34,7 @@ class Switches:
     """Are about to say what they hold; None where nobody is."""
 
     def asking(self, more: Sequence[int]) -> Switches:
-        """With some others about to be asked what they hold."""
+        """The same with some other switches about to be asked what they hold."""
         if not more:
             return self
         asked = np.zeros_like(self.ready) if self.asked is None else self.asked.copy()
@@ -303,7 +303,7 @@ def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
 
 
 def operations_of(ledger: Ledger, steps: Sequence[Step]) -> list[tuple[Entries, Entries]]:
-    """Of each step the entries to set, and to delete, in the order of the push's operations.
+    """The entries that each step sets, and deletes, in the order of the push's operations.
 
     Those of all steps are taken together: one by one it took most of the time of a look at a
     whole plan.

@@ -174,7 +174,7 @@ def _compared(
 
 
 def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReading]:
-    """Of each report the entries that count: NICs known, the source joined to the switch."""
+    """The entries of each report that count: NICs known, the source joined to the switch."""
     structure = index.plan.fabric.structure
     counters = [counters for _, counters in reports]
     by_id, by_address = structure.index, structure.nic_of_address
@@ -276,7 +276,7 @@ def _growths(
 def _unannounced(
     index: FlowIndex, of: Ints, pair: Ints, size: Ints, seconds: Sequence[float]
 ) -> list[PairRates]:
-    """Of each reading, what pairs of NICs sent that no job and no demand set tells of."""
+    """What pairs of NICs sent in each reading that no job and no demand set tells of."""
     structure, nodes = index.plan.fabric.structure, index.plan.fabric.node_count
     nic = structure.nodes.kind == NodeKind.NIC
     source, destination = np.divmod(pair, nodes)
@@ -303,7 +303,7 @@ def _joint(readings: Sequence[CounterReading]) -> tuple[Ints, Ints]:
 
 
 def _same_entry(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
-    """Of each new entry the place of the same one among the old; NONE where there is none."""
+    """The place of each new entry among the old ones; NONE where it was not there."""
     of, code = (np.concatenate(both) for both in zip(old, new, strict=True))
     order = np.lexsort((code, of))  # stable: the old one first
     ordered = of[order], code[order]
@@ -314,7 +314,7 @@ def _same_entry(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
 
 
 def _grown(old: Sequence[Ints], new: Sequence[Ints], since: Ints) -> Ints:
-    """By how much each entry grew; one that began anew counts from 0."""
+    """How much each entry grew; one that began anew counts from 0."""
     before = np.append(np.concatenate(old), 0)[since]  # NONE is the last place
     now = np.concatenate(new)
     grown: Ints = np.where(now >= before, now - before, now)

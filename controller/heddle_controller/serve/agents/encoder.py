@@ -34,7 +34,7 @@ class EncodingJob(Protocol):
 
 
 class Encoder:
-    """Of all streams of a gateway; its methods run in the event loop."""
+    """Encodes for all streams of a gateway; its methods run in the event loop."""
 
     def __init__(self) -> None:
         self._queue: deque[EncodingJob] = deque()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def always(_epoch: int) -> bool:
-    """Of a controller that no other can take the place of."""
+    """The guard of a controller that no other can take the place of."""
     return True
 
 

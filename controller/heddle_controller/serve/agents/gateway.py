@@ -34,16 +34,16 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class AgentMeter(Protocol):
-    """Where sessions and what agents count are measured."""
+    """Measures sessions and what agents count."""
 
     def agents_connected(self, fabric: str, count: int) -> None:
-        """So many agents of a fabric have a session with this controller."""
+        """Notes how many agents of a fabric have a session with this controller."""
 
     def session_coalesced(self, fabric: str) -> None:
         """An agent fell so far behind that a FULL_SYNC takes the place of its queue."""
 
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
-        """So many packets and bytes went by exact-match entries since the last report."""
+        """Notes packets and bytes that went by exact-match entries since the last report."""
 
 
 class Gateway:

@@ -48,10 +48,10 @@ class Condition:
 
 
 class LinkMeter(Protocol):
-    """Where unwell links are counted."""
+    """Counts unwell links."""
 
     def links_unwell(self, fabric: str, reason: str, count: int) -> None:
-        """So many ends of links are told to be so at present."""
+        """Notes how many ends of links are told to be so at present."""
 
 
 class LinkBook:
@@ -106,6 +106,6 @@ class LinkBook:
 
 
 def ends_of(link: common_pb2.LinkRef) -> Ends:
-    """By what a link is known here, whichever end is named first."""
+    """The name of a link here, whichever end is named first."""
     low, high = sorted((link.source, link.target))
     return low, high, link.key or "0"

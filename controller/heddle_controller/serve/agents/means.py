@@ -48,7 +48,7 @@ def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
 
 
 class Means:
-    """Of one session."""
+    """The means of one session."""
 
     def __init__(self, about: AgentSession, structure: Structure, store: FabricStore) -> None:
         self._about = about

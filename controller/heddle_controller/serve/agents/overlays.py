@@ -31,7 +31,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class OverlayMeter(Protocol):
-    """Where the state is measured."""
+    """Measures the state of the overlay."""
 
     def overlay_state(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
         """A fabric's flag, and how many agents with a session here do not stand so (yet)."""

@@ -27,7 +27,7 @@ def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
 
 
 def record_from_pb(record: pb.AuditRecord) -> AuditRecord:
-    """From the wire; whether it fits its chain is another question."""
+    """A record from the wire; whether it fits its chain is another question."""
     entry = AuditEntry(
         time=common.time_from_pb(record.time),
         actor=record.actor,
@@ -46,7 +46,7 @@ def mark_to_pb(mark: Mark) -> pb.AuditMark:
 
 
 def mark_from_pb(mark: pb.AuditMark) -> Mark:
-    """From the wire.
+    """A mark from the wire.
 
     Raises:
         InputError: its hash has another length.

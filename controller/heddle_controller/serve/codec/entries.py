@@ -38,7 +38,7 @@ class Encoded:
     """Numbers of all names that it speaks of; None for a push without operations."""
 
     def named(self, told: SentNames) -> pb.ControllerMessage:
-        """With the names that an agent is yet to be told, who is told now."""
+        """The columns with the names that an agent is yet to be told, and is told now."""
         if self.used is not None:
             told.complete(self.message.push, self.structure, self.used)
         return self.message

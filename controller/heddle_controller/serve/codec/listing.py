@@ -69,7 +69,7 @@ _LOST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ways:
-    """Where entries lead, as ``Entries`` has it."""
+    """The ways of entries, as ``Entries`` has them."""
 
     primary: Ints
     backup: Ints

@@ -110,7 +110,7 @@ def _left(gpus: Gpus, count: int, holders: Sequence[tuple[Gpus, str]]) -> str:
 
 
 def _run(gpus: Sequence[int], count: int) -> Gpus:
-    """So many of some GPUs: neighbours that begin at a multiple of their count, or the first."""
+    """So many neighbouring GPUs that begin at a multiple of their count, or else the first."""
     ordered, there = sorted(gpus), set(gpus)
     for first in ordered:
         run = range(first, first + count)
@@ -198,7 +198,7 @@ def _placement(found: Placement, first_fit: Score, fabric: Fabric) -> pb.Placeme
 
 
 def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
-    """In words: where the hosts are, what holds the job up, and whom it holds up."""
+    """The reason in words: where the hosts are, what holds the job up, and whom it holds up."""
     trial, where = found.trial, places(found.job.held, fabric)
     zones = Counter(zone for place in where.values() for zone in place.zone)
     leaves = {leaf for place in where.values() for leaf in place.leaves}

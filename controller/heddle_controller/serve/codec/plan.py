@@ -113,7 +113,7 @@ class Routes:
         )
 
     def _ports_of(self, paths: Paths, path: int) -> list[int]:
-        """Where ports carry the flow."""
+        """The ports, where ports carry the flow."""
         plan = self._plan
         if plan.nic_ports is None or not plan.nic_ports.probes[paths.flow[path]]:
             return []

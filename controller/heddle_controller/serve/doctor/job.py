@@ -144,7 +144,7 @@ def _rows(plan: Plan, job: str) -> Ints:
 
 
 def _offered(case: JobCase) -> tuple[Floats, Floats]:
-    """Of each arc the part of its speed that it has to offer, and that of packets that it loses."""
+    """What each arc offers, as a part of its speed, and the part of packets that it loses."""
     fabric = case.committed.plan.fabric
     offered, lost = np.ones(2 * fabric.link_count), np.zeros(2 * fabric.link_count)
     for ends, condition in case.unwell.items():

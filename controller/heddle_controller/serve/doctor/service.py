@@ -75,7 +75,7 @@ class DoctorService(DoctorServiceServicer):
     async def ExamineJob(
         self, request: pb.ExamineJobRequest, context: _Context
     ) -> pb.JobExamination:
-        """Of the newest plan; the rules run in a thread."""
+        """Examines a job in the newest plan; the rules run in a thread."""
         fabric, name = names.parse_job_name(request.name, "name")
         job = await self._store.get_job(fabric, name)
         record = await self._store.get_fabric(fabric)

@@ -192,7 +192,7 @@ class Door:
         return await asyncio.open_connection(sock=dialled, limit=_CHUNK)
 
     def _newest(self) -> ssl.SSLContext:
-        """By the files as they are now; as they were while they cannot be used."""
+        """Credentials by the files as they are now; as they were while they cannot be used."""
         stamp = self._tls.stamp()
         if stamp != self._stamp:
             with suppress(Exception):  # half a change: told where gRPC's own port finds it

@@ -100,7 +100,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """By what callers are known."""
+    """What callers are known by."""
 
     insecure: bool = False
     """Plain text from other hosts too."""
@@ -154,7 +154,7 @@ class Admission:
         raise PLAIN_TEXT
 
     def peer(self, context: Context) -> str:
-        """Where a call comes from, for people."""
+        """The address that a call comes from, for people."""
         return self._behind(context.peer()) or context.peer()
 
     def _behind(self, peer: str) -> str:

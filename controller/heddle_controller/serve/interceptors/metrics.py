@@ -15,7 +15,7 @@ from heddle_controller.serve.interceptors.around import Around, Context, Method
 
 
 class CallMeter(Protocol):
-    """Where calls are counted."""
+    """Counts calls."""
 
     def call_started(self, service: str, method: str) -> None:
         """A call began."""

@@ -29,7 +29,7 @@ def current_request() -> str:
 
 
 class CallSpans(Protocol):
-    """Where calls with one answer are told, once they have ended."""
+    """Takes the spans of calls with one answer, once they have ended."""
 
     def call_ended(
         self, request: str, rpc: str, call: str, times: tuple[float, float], failed: str

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Of each client."""
+    """What each client is allowed."""
 
     calls_per_second: float = 1000.0
     """0 is without limit."""

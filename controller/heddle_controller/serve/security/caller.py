@@ -33,7 +33,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls."""
+    """The one who calls."""
 
     role: Role = Role.NOBODY
     identity: str = ""
@@ -71,7 +71,7 @@ INSIDE = Caller(Role.LOCAL, "this process")
 
 
 def current_caller() -> Caller:
-    """Of the call under way."""
+    """The caller of the call under way."""
     return _caller.get(INSIDE)
 
 

@@ -119,7 +119,7 @@ def _word(words: list[str]) -> str | None:
 
 
 def _words(pem: bytes) -> tuple[str, ...]:
-    """By what a certificate may be listed; nothing if it is none."""
+    """The words by which a certificate may be listed; nothing if it is none."""
     try:
         der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
         return f"{SERIAL} {_serial(der):x}", f"{SHA256} {hashlib.sha256(der).hexdigest()}"

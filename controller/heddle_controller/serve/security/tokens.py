@@ -83,7 +83,7 @@ class TokenFile:
         self._grants = read_grants(path)
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token it is; None if it is nobody's, or no longer."""
+        """The holder of a token; None if it is nobody's, or no longer."""
         self._refresh()
         found = _TOKEN.fullmatch(token)
         grant = self._grants.get(found[1]) if found else None

@@ -91,7 +91,7 @@ class Filling:
         return total
 
     def _greatest(self, by_slot: Floats) -> Floats:
-        """Of each share."""
+        """The greatest value of each share."""
         most: Floats = np.maximum.reduceat(by_slot, self._share_start, axis=1)
         return most
 

@@ -69,7 +69,7 @@ def _is_loose(one: AfterLoss) -> bool:
 
 
 def _value(told: tuple[AfterLoss, ...], kind: Kind) -> list[tuple[float, float]]:
-    """Of two certificates the greater is better: losses of the kind first."""
+    """A key of certificates, the greater the better: losses of the kind first."""
     own_first = sorted(told, key=lambda one: one.kind != kind)
     return [(-round(one.worst_utilization, 9), round(one.slowest_flow, 9)) for one in own_first]
 

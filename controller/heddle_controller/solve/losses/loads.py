@@ -63,13 +63,13 @@ class Amounts:
 
     @classmethod
     def of(cls, plan: Plan, each: Floats) -> Amounts:
-        """Of the paths of a plan."""
+        """The uses by the paths of a plan."""
         flows, flow = plan.flows, plan.paths.flow
         counts = max(len(flows.job_names), 1), max(len(flows.phase_names), 1)
         return cls(each, flows.job[flow], flows.phase[flow], *counts)
 
     def total(self, place: Ints, path: Ints, sign: Floats, count: int) -> Floats:
-        """Of uses of ``count`` places by paths; those of sign -1 are taken away."""
+        """Sums of uses of ``count`` places by paths; those of sign -1 are taken away."""
         value, phase = self.each[path] * sign, self.phase[path]
         always = phase == ANY_PHASE
         found = np.bincount(place[always], weights=value[always], minlength=count)

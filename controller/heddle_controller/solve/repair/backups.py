@@ -307,7 +307,7 @@ class SharedLinks:
         self._between, self._links = _risk(network, taken), taken[several:] >> 1
 
     def of_paths(self, ways: Ints) -> Ints:
-        """Of rows of arcs, padded."""
+        """The same for rows of arcs, padded."""
         network = self._network
         heads, links = network.head_or_none[ways], ways >> 1
         cost = OF_SWITCH * _counted(heads, self._switches) + OF_LINK * _counted(links, self._links)

@@ -36,7 +36,7 @@ WORTH_SEARCHING = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTarget:
-    """Where there is nothing more to gain."""
+    """The load below which there is nothing more to gain."""
 
     bounds: Floats
     """Utilisation that arcs of each tier need not go below, shape (tiers,)."""

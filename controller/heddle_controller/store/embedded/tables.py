@@ -183,7 +183,7 @@ def blob_of(connection: sqlite3.Connection, identity: str) -> bytes | None:
 
 
 def leader_of(connection: sqlite3.Connection) -> Leader:
-    """Who has the newest epoch."""
+    """The holder of the newest epoch."""
     return Leader(*connection.execute("SELECT epoch, holder FROM leader").fetchone())
 
 

@@ -45,7 +45,7 @@ class Follower:
         self._task = asyncio.create_task(self._run(0), name="store log")
 
     async def begin_anew(self) -> None:
-        """From where the mirror stands now; everything may have changed."""
+        """Begins again from where the mirror stands now; everything may have changed."""
         await self._end()
         self._last = self._mirror.number
         self._task = asyncio.create_task(self._run(self._start), name="store log")

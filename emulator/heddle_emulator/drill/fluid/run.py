@@ -140,7 +140,7 @@ class VirtualFabric(FabricUnderTest):
         self._changed(links, self.control.detect, but=row)
 
     async def reboot(self, switch: str) -> None:
-        """With a new agent over an empty table."""
+        """Boots a switch again, with a new agent over an empty table."""
         row = self._row(switch)
         links = self.fleet.links_at(row)
         self.cables.power(links, on=True)

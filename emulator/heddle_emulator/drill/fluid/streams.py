@@ -31,7 +31,7 @@ ENOUGH_SECONDS = 1e4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamIndex:
-    """Who the streams are."""
+    """Finds streams by their names."""
 
     flow: Ints
     """Row of each stream's flow; ``NONE`` for a ring."""

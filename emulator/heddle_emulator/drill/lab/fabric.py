@@ -264,7 +264,7 @@ class LabFabric(FabricUnderTest):
         return orders
 
     def _leading(self, program: str) -> str:
-        """Whose program is meant: of several controllers the one that leads."""
+        """The program that is meant: of several controllers the one that leads."""
         return self.programs.leader if program == CONTROLLER else program
 
     def _carriers(self, before: Iterable[int]) -> None:

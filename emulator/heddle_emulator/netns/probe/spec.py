@@ -47,7 +47,7 @@ class ProbeFlow:
 
     @property
     def family(self) -> socket.AddressFamily:
-        """Of its addresses."""
+        """The family of its addresses."""
         return family_of(self.source)
 
 

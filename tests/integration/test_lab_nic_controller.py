@@ -38,7 +38,7 @@ from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.ports import count_packets
 from heddle_emulator.netns.probe.handle import probe_flow
-from heddle_emulator.topology import hashing
+from heddle_emulator.topology import hashing, with_ipv6
 from tests.integration.demanding import demands_of
 from tests.integration.labbing import small_fabric, small_lab
 from tests.integration.test_nic_controller import NAME, across
@@ -196,12 +196,16 @@ def links_of(lab: Lab, flows: Flows, ports: list[int]) -> list[tuple[int, ...]]:
     return [tuple(way) for way in Pathfinder(lab).ways(sent)]
 
 
-async def test_hosts_leave_lost_paths_while_no_controller_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+async def test_hosts_leave_lost_paths_while_no_controller_lives(
+    tmp_path: Path, *, ipv6: bool
+) -> None:
     """QPs whose path dies take the ports of their backups, and no others; the controller is dead.
 
     The far link drops packets and BGP goes on, so nothing but the hosts goes round it.
     """
-    with small_lab(programs=False, fabric=hashing(small_fabric())) as (lab, _):
+    hashed = hashing(small_fabric())
+    with small_lab(programs=False, fabric=with_ipv6(hashed) if ipv6 else hashed) as (lab, _):
         fabric = lab.layout.fabric
         pairs = [(f"l0-h{host}-n0", f"l1-h{host}-n0") for host in range(2)]
         demands = replace(demands_of(pairs), qps=np.full(len(pairs), 2, dtype=np.int64))

@@ -140,13 +140,14 @@ def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
         assert reason in line
 
 
-def test_the_demo_of_ports_holds() -> None:
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+def test_the_demo_of_ports_holds(*, ipv6: bool) -> None:
     """By kernel counters: QPs on predicted paths, all of them, and the worst link is just full."""
     require_lab()
     text = io.StringIO()
     size = Size(leaves=4, spines=4, nics_per_leaf=4, probes=24)
     screen = Screen(Console(file=text, width=200))
-    assert play_nic(screen, seed=1, size=size, name=fresh_name()), text.getvalue()
+    assert play_nic(screen, seed=1, ipv6=ipv6, size=size, name=fresh_name()), text.getvalue()
     assert "worst link by the kernels' counters 1.00" in text.getvalue()
 
 

@@ -36,7 +36,8 @@ TERMINATED = 128 + signal.SIGTERM
     is_flag=True,
     help="Another story, as root on real kernels: switches only hash, and NICs choose ports.",
 )
-def demo(*, keep: bool, seed: int, fabric: str, nic: bool) -> int:
+@click.option("--ipv6", is_flag=True, help="With --nic: NICs and switches have IPv6 addresses.")
+def demo(*, keep: bool, seed: int, fabric: str, nic: bool, ipv6: bool) -> int:
     """Place jobs on 512 NICs, measure hashing and Heddle, break a link, measure again.
 
     Starts a controller and an agent for every switch, all on loopback, and ends
@@ -44,7 +45,9 @@ def demo(*, keep: bool, seed: int, fabric: str, nic: bool) -> int:
     """
     screen = Screen()
     if nic:
-        return _verdict(screen, play_nic(screen, seed=seed))
+        return _verdict(screen, play_nic(screen, seed=seed, ipv6=ipv6))
+    if ipv6:
+        raise click.UsageError("--ipv6 is for --nic")
     try:
         held = asyncio.run(_played(screen, FABRICS[fabric](), keep=keep, seed=seed))
     except (HeddleError, ControllerError) as error:

@@ -27,7 +27,7 @@ from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.ports import count_packets, learn
 from heddle_emulator.netns.up import bring_up
-from heddle_emulator.topology import clos, hashing
+from heddle_emulator.topology import clos, hashing, with_ipv6
 from heddle_emulator.traffic import flows_between, save_flows
 
 _NAME = "demo-nic"
@@ -45,7 +45,9 @@ class Size:
     probes: int = 64
 
 
-def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str = _NAME) -> bool:
+def play_nic(
+    screen: Screen, *, seed: int, ipv6: bool = False, size: Size | None = None, name: str = _NAME
+) -> bool:
     """Run the demo; True if everything it claims held.
 
     Raises:
@@ -61,6 +63,7 @@ def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str =
             nics_per_host=size.nics_per_leaf,
         )
     )
+    fabric = with_ipv6(fabric) if ipv6 else fabric
     screen.title("Switches that nobody may program")
     with Lab(mark.claim(name), lay_out(fabric), LabOptions(rate_mbit=0.0, seed=seed)) as lab:
         bring_up(lab, None, screen.line)

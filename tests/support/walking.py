@@ -29,6 +29,8 @@ UNNAMED = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr|lambda)>")
 IDLE_SECONDS = 3.0
 """Some renewals of the lease; what comes more seldom is not of a walk either, if it comes."""
 ROUNDS = 4
+NO_COUNTERS = "--counter-interval-seconds=0"
+"""Agents report their counters by a timer of their own, whatever goes on."""
 
 Function = tuple[str, str]
 """File below the controller's package, and qualified name."""
@@ -54,13 +56,13 @@ def traced_environment(folder: Path) -> dict[str, str]:
 async def walk(folder: Path) -> Walks:
     """Trace a leader on Redis; ``traced_environment`` of ``folder / "trace"`` must be set."""
     trace = folder / "trace"
-    async with replicated(folder, 1) as house:
+    async with replicated(folder, 1, NO_COUNTERS) as house:
         leader = house.replicas[0]
         hosts = house.fabric.structure.host_names
         await house.submit(await house.client(leader), job("first", hosts[:3]))
         await house.agree(await house.client(leader))
         pids = {int(path.stem) for path in trace.glob("*.pid")}
-        follower = await house.another()
+        follower = await house.another(NO_COUNTERS)
         idle = await _traced(trace, pids, lambda: asyncio.sleep(IDLE_SECONDS))
 
         async def submitted() -> None:

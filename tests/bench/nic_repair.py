@@ -104,7 +104,7 @@ def played(lab: Lab, steered: Steered) -> Iterator[tuple[list[PlayedQp], Sequenc
                 PlayedQp(
                     flows.ids[row],
                     qp % QPS,
-                    steered.folder / steered.hosts[row] / "plan.json",
+                    steered.folder / steered.host_of[row] / "plan.json",
                     {port: opened(source, port) for port in ports},
                     (address[to], ROCE_PORT),
                     int(planned.ports[qp]),

@@ -84,6 +84,22 @@ def test_a_faulty_file_is_refused_before_anything_is_built(
     assert not _labs(os.getpid())
 
 
+def test_hosts_that_choose_ports_leave_a_lost_path(tmp_path: Path) -> None:
+    """A far link dies where switches only hash: QPs on it lose packets, and none does in the end.
+
+    No switch has an agent, and no controller runs. How long it takes is a drill's to judge.
+    """
+    require_lab()
+    text = (DRILLS / "nic-link-cut.yaml").read_text()
+    drill = tmp_path / "nic.yaml"
+    drill.write_text(text.replace("most: 50ms", "most: 60s") + "settle: 2s\n")
+    status = run_command_line(["drill", str(drill), "--runs", "2", "--report", str(tmp_path)])
+    document = json.loads((tmp_path / "nic-link-cut.json").read_text())
+    assert status == 0, document["fault"] or document["expectations"]
+    (lost,) = [row for row in document["measured"] if row["measure"] == "lost"]
+    assert lost["min"] > 0
+
+
 def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C while packets flow: the lab is gone when the command has ended; a report says so."""
     require_lab()

@@ -7,28 +7,23 @@ chooses ports, hosts send from these, and the kernels' counters say where the pa
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.plan_file import load_plan
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, qp_ports
 from heddle_emulator.demo.screen import Screen
-from heddle_emulator.netns import LabError, mark, needs, witness
+from heddle_emulator.netns import mark, needs, witness
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.ports import count_packets, learn
+from heddle_emulator.netns.steering import plan_by_ports
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.topology import clos, hashing, with_ipv6
-from heddle_emulator.traffic import flows_between, save_flows
+from heddle_emulator.traffic import flows_between
 
 _NAME = "demo-nic"
 EXACT = 1e-6
@@ -109,46 +104,3 @@ def _show(screen: Screen, lab: Lab, flows: Flows, size: Size) -> None:
         abs(worst - 1.0) < EXACT,
         f"worst link by the kernels' counters {worst:.2f}, hashed {hashed:.2f}",
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedPorts:
-    """What `heddle plan` chose, by flow and then by QP."""
-
-    ports: Ints
-    backups: Ints
-    """Ports of the backups; 0 where there is none."""
-    ways: list[list[int]]
-    """Arcs that each QP is to take after its NIC's."""
-
-
-def plan_by_ports(lab: Lab, flows: Flows, learned: dict[str, Any]) -> PlannedPorts:
-    """Have `heddle plan` choose ports; it leaves plan.json in the lab's folder.
-
-    Raises:
-        LabError: there is no plan for all flows.
-    """
-    folder, fabric = lab.folder, lab.layout.fabric
-    (folder / "port-paths.json").write_text(json.dumps(learned))
-    save_flows(fabric, flows, folder / "flows.csv")
-    files = {"fabric": "fabric.json", "flows": "flows.csv", "port-paths": "port-paths.json"}
-    out = folder / "plan.json"
-    command = [str(Path(sys.executable).with_name("heddle")), "plan", f"--out={out}"]
-    command += [f"--{option}={folder / file}" for option, file in files.items()]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    if done.returncode:
-        raise LabError(f"heddle plan failed: {(done.stderr or done.stdout).strip()}")
-    routes = {route["flow"]: route for route in json.loads(out.read_text())["routes"]}
-    ports, backups = list[int](), list[int]()
-    for flow in flows.ids:
-        paths = routes[flow]["paths"]
-        for path, spare in zip(paths, routes[flow]["backups"] or [{}] * len(paths), strict=True):
-            ports += path["ports"]
-            backups += spare.get("ports") or [0] * len(path["ports"])
-    chosen = load_plan(out, fabric, flows).paths
-    ways = [
-        chosen.of(row)[1:].tolist()
-        for row in range(len(chosen))
-        for _ in range(int(chosen.qp_count[row]))
-    ]
-    return PlannedPorts(np.array(ports), np.array(backups), ways)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, Forwarding
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 
@@ -327,3 +327,8 @@ class Scenario:
     """Whether steps of one moment come in an order drawn from the seed, another in each run."""
     world: str = ""
     """Where it is played unless told otherwise: the first that its file names."""
+
+    @property
+    def steers(self) -> bool:
+        """Whether switches only hash, so that hosts choose ports for what is demanded."""
+        return bool((self.fabric.structure.nodes.forwarding == Forwarding.ECMP).any())

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.fabric import Forwarding, NodeKind
 from heddle_emulator.drill.measures import MEASURES
-from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Scenario, Step, StepKind
+from heddle_emulator.drill.scenario import (
+    ALL,
+    CABLES,
+    CONTROLLER,
+    EachFlow,
+    Scenario,
+    Step,
+    StepKind,
+)
 
 FLUID, NETNS = "fluid", "netns"
 _IN_LAB = frozenset(
@@ -78,6 +87,14 @@ def _unable(step: Step, world: str) -> str:
 
 
 def _in_lab(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.steers:
+        yield from _steered(scenario)
+    if scenario.steers or not scenario.lab.programs:
+        for where, steps in (("setup", scenario.setup), ("timeline", scenario.timeline)):
+            for step in steps:
+                if step.kind not in CABLES:
+                    reason = f"nothing of Heddle runs here to {step.kind.value}; leave it out"
+                    yield Problem(f"{where} (line {step.line})", reason)
     for spec in scenario.jobs:
         yield Problem(
             f"job {spec.job.name} (line {spec.line})", f"{NETNS} has no jobs; probe flows"
@@ -90,7 +107,25 @@ def _in_lab(scenario: Scenario) -> Iterator[Problem]:
         yield Problem("probes", f"there are none; {NETNS} sees nothing else, so give one or more")
 
 
+def _steered(scenario: Scenario) -> Iterator[Problem]:
+    """What a lab cannot have where hosts choose ports."""
+    nodes = scenario.fabric.structure.nodes
+    if (nodes.forwarding[nodes.kind != NodeKind.NIC] != Forwarding.ECMP).any():
+        yield Problem("fabric", f"only some switches hash; in {NETNS} all do, or none")
+    if scenario.lab.controllers > 1:
+        yield Problem("lab", "hosts steer without a controller; leave controllers out")
+    for told in scenario.expectations:
+        at = f"expect (line {told.line})"
+        probe = next((one for one in scenario.probes if one.name == told.of), None)
+        if told.measure == "looped" and isinstance(probe, EachFlow):
+            yield Problem(at, "switches cannot tell QPs that share a port apart; leave looped out")
+
+
 def _in_fluid(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.steers:
+        yield Problem(
+            "fabric", f"switches only hash, and {FLUID} has no hosts that probe; play it in {NETNS}"
+        )
     for probe in scenario.probes:
         at = f"probe {probe.name} (line {probe.line})"
         if not isinstance(probe, EachFlow) and probe.beside:

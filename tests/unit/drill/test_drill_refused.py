@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.errors import InputError
+from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.scenario import Bundle, Point, Scenario, StepKind, When
 from heddle_emulator.drill.worlds import FLUID, NETNS, fit
+from heddle_emulator.topology import hashing, three_tier
 
 HEAD = """drill: example
 proves: something
@@ -168,6 +170,58 @@ def test_expectations_that_cannot_be_evaluated(tmp_path: Path, expected: str, sa
     with pytest.raises(InputError) as refused:
         _load(tmp_path, "  - {at: 1s, cut: z0-l0 to z0-s0}\n", f"\nexpect:\n  - {expected}\n")
     assert any(said in str(problem) for problem in refused.value.problems), refused.value.problems
+
+
+HASHING = """
+drill: hashing
+proves: What cannot be where switches only hash is refused
+worlds: [netns, fluid]
+forwarding: ecmp
+fabric:
+  clos: {leaves: 2, spines: 2, nics_per_leaf: 1, nics_per_host: 1}
+demands:
+  - {from: l0-h0-n0, to: l1-h0-n0, gbps: 400}
+probes:
+  - {probe: qps, each: demands, rate: 100}
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "more", "said"),
+    [
+        (NETNS, "setup: [{kill: controller}]", "nothing of Heddle runs here to kill"),
+        (NETNS, "timeline: [{at: 1s, drain: s0}]", "nothing of Heddle runs here to drain"),
+        (NETNS, "expect: [{looped: qps, most: 0}]", "leave looped out"),
+        (NETNS, "lab: {controllers: 2}", "hosts steer without a controller"),
+        (FLUID, "", "fluid has no hosts that probe"),
+    ],
+)
+def test_what_hosts_that_steer_cannot_be_asked_for(
+    tmp_path: Path, world: str, more: str, said: str
+) -> None:
+    """Switches that only hash have no agent, and virtual time no hosts that probe."""
+    path = tmp_path / "hashing.yaml"
+    path.write_text(HASHING + more + "\n")
+    scenario = load_scenario(path)
+    assert scenario.steers
+    with pytest.raises(InputError) as refused:
+        fit(scenario, world)
+    (problem,) = refused.value.problems
+    assert said in str(problem)
+
+
+def test_fabrics_of_switches_of_both_kinds_are_not_for_the_lab(tmp_path: Path) -> None:
+    """A fabric file whose first zone alone hashes is refused."""
+    fabric = hashing(
+        three_tier(zones=2, leaves=1, spines=1, nics_per_leaf=1, cores=2, nics_per_host=1), ["z0"]
+    )
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    path = tmp_path / "mixed.yaml"
+    lines = [line for line in HASHING.splitlines() if "clos:" not in line and "ecmp" not in line]
+    text = "\n".join(lines).replace("fabric:", "fabric: fabric.json")
+    path.write_text(text.replace("l0-h0-n0", "z0-l0-h0-n0").replace("l1-h0-n0", "z1-l0-h0-n0"))
+    with pytest.raises(InputError, match="only some switches hash"):
+        fit(load_scenario(path), NETNS)
 
 
 @pytest.mark.parametrize(

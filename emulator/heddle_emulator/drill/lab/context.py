@@ -14,9 +14,10 @@ from heddle_emulator.drill.scenario import Scenario, Variant
 from heddle_emulator.netns import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.programs import Programs
+from heddle_emulator.netns.steering import SteeringHosts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class LabContext:
     """The lab, its programs if it has any, and what breaks and mends it."""
 
@@ -25,6 +26,8 @@ class LabContext:
     programs: Programs | None
     control: LabClient | None
     fabric: LabFabric
+    steering: SteeringHosts | None = None
+    """Of the variant that runs, where switches only hash."""
 
     def is_left_alone(self) -> bool:
         """Whether there is no controller that could plan anew."""
@@ -65,7 +68,9 @@ class Steady:
         deadline = time.monotonic() + LAB_PATIENCE
         while True:
             try:
-                sending, ways = sendings(context.scenario, variant, context.lab, self._paths)
+                sending, ways = sendings(
+                    context.scenario, variant, context.lab, self._paths, context.steering
+                )
             except LabError:
                 if time.monotonic() > deadline:
                     raise

@@ -20,6 +20,7 @@ from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import Port
 from heddle_emulator.netns.probe.handle import probe_flow
 from heddle_emulator.netns.probe.spec import FULL_PAYLOAD, HEADERS, SMALL, UDP, ProbeFlow, family_of
+from heddle_emulator.netns.steering import SteeringHosts
 
 PACKETS = 5
 """Of each stream that is asked for."""
@@ -93,11 +94,16 @@ class ProbeStreams:
 
 
 def sendings(
-    scenario: Scenario, variant: Variant, lab: Lab, paths: Pathfinder
+    scenario: Scenario,
+    variant: Variant,
+    lab: Lab,
+    paths: Pathfinder,
+    steering: SteeringHosts | None = None,
 ) -> tuple[list[ProbeStreams], dict[str, Way]]:
     """The streams of all probes, and the ways of those that have a single one.
 
-    All ways are asked for at once: asking every switch is what takes time.
+    All ways are asked for at once: asking every switch is what takes time. Streams of demands use
+    the ports that hosts tell, where these steer for the variant.
 
     Raises:
         LabError: a probe that is to be beside another cannot be.
@@ -114,7 +120,8 @@ def sendings(
     for probe in scenario.probes:
         if isinstance(probe, EachFlow):
             of = next((v for v in scenario.variants if v.name == probe.variant), variant)
-            found.append(ProbeStreams(probe.name, tuple(_each(probe, of, lab)), probe.mbit))
+            streams = tuple(_each(probe, of, lab, steering if of is variant else None))
+            found.append(ProbeStreams(probe.name, streams, probe.mbit))
             continue
         flow, ways[probe.name] = _chosen(told[probe.name], probe, ways)
         found.append(ProbeStreams(probe.name, (flow,), probe.mbit))
@@ -142,14 +149,18 @@ def _chosen(
     raise LabError(f"none of {CANDIDATES} ports takes {probe.name} the way of {probe.beside}")
 
 
-def _each(probe: EachFlow, variant: Variant, lab: Lab) -> Iterator[ProbeFlow]:
+def _each(
+    probe: EachFlow, variant: Variant, lab: Lab, steering: SteeringHosts | None
+) -> Iterator[ProbeFlow]:
     """A stream for every QP, from the ports that its packets bear."""
     flows, ids = variant.flows, lab.layout.fabric.structure.nodes.ids
     ports = flows.source_ports().tolist()
     for row, port in enumerate(ports):
         nics = ids[int(flows.source[row])], ids[int(flows.destination[row])]
+        named = steering.named_ports(row) if steering is not None else None
         for qp in range(int(flows.qps[row])):
-            yield _flow(lab, probe, nics, port + qp)
+            flow = _flow(lab, probe, nics, port + qp)
+            yield replace(flow, named=named[qp]) if named else flow
 
 
 def _flow(lab: Lab, probe: ProbeSpec | EachFlow, nics: tuple[str, str], port: int) -> ProbeFlow:

@@ -129,11 +129,11 @@ class LabRun:
         return next((one.when for one in self.done if one.step.kind in FAULTS), None)
 
     def _looped(self, seen: witness.Testimony) -> _Values:
-        """Packets that came to a switch twice, of each probe that has sent any."""
+        """Packets that came to a switch twice, of each probe that has sent any from one port."""
         found: _Values = {}
         for sending in self.sendings:
             sent = [len(one.sent) for one in self.probes[sending.name]]
-            if any(sent):
+            if any(sent) and all(flow.named is None for flow in sending.flows):
                 pairs = zip(sending.flows, sent, strict=True)
                 found["looped", sending.name] = sum(
                     seen.twice(flow, count) for flow, count in pairs

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from typing import Self
 
+from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_emulator.drill.lab.context import LAB_PATIENCE, LabContext, Steady
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.fabric import LabFabric
@@ -29,10 +30,15 @@ from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.scrape import wait_introduced, wait_links_up
+from heddle_emulator.netns.steering import SteeringHosts
 from heddle_emulator.netns.up import bring_up
 
 ORDERED = frozenset({StepKind.FAIL, StepKind.RESTORE, StepKind.SKEW})
 """Steps for which a controller has to look out for orders."""
+
+_PORTS = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + 64)
+"""Among which hosts that steer choose; so many paths of each pair of NICs are probed."""
+_PROBE_MILLISECONDS = 10
 
 
 class LabWorld:
@@ -57,7 +63,7 @@ class LabWorld:
         options = LabOptions(spec.rate_mbit, bfd, scenario.seed)
         layout = lay_out(scenario.fabric)
         with Lab(mark.claim(mark.fresh_name()), layout, options) as lab:
-            programs = _programs(scenario, lab) if spec.programs else None
+            programs = _programs(scenario, lab) if spec.programs and not scenario.steers else None
             with closing(programs) if programs is not None else nullcontext():
                 begin = time.monotonic()
                 bring_up(lab, programs, report)
@@ -124,6 +130,8 @@ class LabSession:
         if context.control is not None:
             await asyncio.to_thread(self._all_there, set())
             found["entries", ""] = await context.control.demand(variant.flows, LAB_PATIENCE)
+        if self._scenario.steers:
+            await asyncio.to_thread(self._steer, variant)
         for step in self._scenario.setup:
             await StepRunner(context.fabric).do(step)
         return found
@@ -131,11 +139,29 @@ class LabSession:
     async def run(self, variant: Variant, number: int) -> PlayedRun:
         """See ``Session``."""
         context = self._context
-        context.lab.reseed(self._scenario.seed + number)
+        if context.steering is None:  # paths of ports are probed once for all runs
+            context.lab.reseed(self._scenario.seed + number)
         drained = set(context.control.drained) if context.control is not None else set[str]()
         played = await LabRun(context, *await self._steady.find(variant)).play()
         await self._whole_again(drained)
         return played
+
+    def _steer(self, variant: Variant) -> None:
+        """Have hosts choose ports for what the variant demands, and those of the last one end."""
+        context, spec = self._context, self._scenario.lab
+        if context.steering is not None:
+            context.steering.end()
+            context.steering = None
+        if len(variant.flows):
+            probe_ms = spec.probe_ms or _PROBE_MILLISECONDS
+            context.steering = SteeringHosts(
+                context.lab,
+                variant.flows,
+                _PORTS,
+                hold_seconds=spec.flap_memory,
+                probe_milliseconds=probe_ms,
+            )
+            context.steering.ready(LAB_PATIENCE)
 
     def _all_there(self, left: set[str]) -> None:
         """Start again what has died, except on these nodes."""
@@ -158,6 +184,8 @@ class LabSession:
             for switch in sorted(context.control.drained ^ drained):
                 await context.control.drain(switch, drained=switch in drained)
         wait_converged(context.lab, LAB_PATIENCE)
+        if context.steering is not None:
+            await asyncio.to_thread(context.steering.ready, LAB_PATIENCE)
         if context.programs is not None and context.control is not None:
             await asyncio.to_thread(wait_links_up, context.programs, LAB_PATIENCE)
             if not context.is_left_alone():

@@ -21,7 +21,9 @@
 
 A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
 other, or only the first few of each, where ``nics`` says how many.
-With ``ipv6: true`` the fabric's addresses are of IPv6.
+With ``ipv6: true`` the fabric's addresses are of IPv6. With ``forwarding: ecmp`` switches only
+hash and nothing of Heddle runs on them: hosts choose the source port of every QP that is demanded,
+and change it when its path is lost (``probe_ms`` of the lab: how often they probe their paths).
 ``variants`` (a list of name and demands) runs the same under different demands.
 ``lab`` says how the lab is to be, such as ``{rate_mbit: 20, bfd_ms: 50}``; with ``controllers: 2``
 there are two on one Redis, and "controller" is the one that leads.
@@ -70,8 +72,8 @@ from heddle_emulator.drill.scenario import (
 WORLDS = ("fluid", "netns")
 MOST_CONTROLLERS = 5
 _KEYS = (
-    *("drill", "proves", "worlds", "fabric", "ipv6", "lab", "control", "race", "seed", "runs"),
-    "settle",
+    *("drill", "proves", "worlds", "fabric", "ipv6", "forwarding", "lab", "control", "race"),
+    *("seed", "runs", "settle"),
 )
 _LISTS = ("jobs", "demands", "variants", "probes", "setup", "timeline", "expect")
 

@@ -54,12 +54,13 @@ _BUILDERS = {
 def read_fabric(path: Path, fields: Fields) -> Fabric | None:
     """The fabric of a record: a file beside it, or a shape and its counts; None if at fault.
 
-    With ``ipv6: true`` its addresses are of IPv6.
+    With ``ipv6: true`` its addresses are of IPv6; with ``forwarding: ecmp`` its switches only hash.
     """
     fabric = _fabric(path, fields)
+    hashes = fields.choice("forwarding", {"programmed": False, "ecmp": True}, False)
     if fields.flag("ipv6") and fabric is not None:
-        return topology.with_ipv6(fabric)
-    return fabric
+        fabric = topology.with_ipv6(fabric)
+    return topology.hashing(fabric) if hashes and fabric is not None else fabric
 
 
 def _fabric(path: Path, fields: Fields) -> Fabric | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import json
+import os
 import select
 import socket
 import struct
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from heddle_emulator.netns.kernel import inside
-from heddle_emulator.netns.probe.spec import PACKET, TCP, ProbeFlow
+from heddle_emulator.netns.probe.spec import PACKET, TCP, NamedPort, ProbeFlow
 
 BUFFER = 8 << 20
 SO_TIMESTAMPNS = 35
@@ -83,6 +86,24 @@ def tcp_sender(flow: ProbeFlow) -> socket.socket:
     return made(flow.source_space, flow, socket.SOCK_STREAM, adjust)
 
 
+class PortFiles:
+    """The ports that agents of hosts tell, each file read again where it is another than before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int], dict[str, list[int]]]] = {}
+
+    def port(self, named: NamedPort) -> int:
+        """The port of a QP now."""
+        status = os.stat(named.file)  # noqa: PTH116 - for each packet
+        stamp = status.st_mtime_ns, status.st_ino
+        known = self._known.get(named.file)
+        if known is None or known[0] != stamp:
+            told = json.loads(Path(named.file).read_bytes())["flows"]
+            known = stamp, {flow["flow"]: flow["ports"] for flow in told}
+            self._known[named.file] = known
+        return known[1][named.flow][named.place]
+
+
 LONGEST_NAP = 0.05
 CHUNK = b"\0" * 65536
 
@@ -94,6 +115,12 @@ class Sender:
         self._flows, self._stopped = flows, stopped
         self._udp = [row for row, flow in enumerate(flows) if flow.protocol != TCP]
         self._sockets = {row: udp_sender(flows[row]) for row in self._udp}
+        self._named = {
+            row: {port: udp_sender(replace(flow, source_port=port)) for port in flow.named.ports}
+            for row, flow in enumerate(flows)
+            if flow.named is not None
+        }
+        self._files = PortFiles()
         self._tcp = {
             row: tcp_sender(flow) for row, flow in enumerate(flows) if flow.protocol == TCP
         }
@@ -120,7 +147,11 @@ class Sender:
         payload = PACKET.pack(row, len(times)).ljust(self._flows[row].size, b"\0")
         times.append(time.time_ns())
         with contextlib.suppress(OSError):
-            self._sockets[row].send(payload)
+            self._socket(row).send(payload)
+
+    def _socket(self, row: int) -> socket.socket:
+        named = self._flows[row].named
+        return self._named[row][self._files.port(named)] if named else self._sockets[row]
 
     def _pour(self, seconds: float) -> None:
         """Give every TCP connection what it takes."""
@@ -136,7 +167,8 @@ class Sender:
 
     def close(self) -> None:
         """Close every socket, connections with a reset."""
-        for one in (*self._sockets.values(), *self._tcp.values()):
+        named = (one for ports in self._named.values() for one in ports.values())
+        for one in (*self._sockets.values(), *named, *self._tcp.values()):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()

@@ -15,6 +15,7 @@ import json
 import socket
 import struct
 from dataclasses import asdict, dataclass
+from typing import Any
 
 PACKET = struct.Struct("!II")
 UDP, TCP = "udp", "tcp"
@@ -24,6 +25,19 @@ SMALL = 64
 """Payload of a probe that only asks whether there is a way."""
 FULL_PAYLOAD = 1400
 """Payload of a flow that fills its cable."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPort:
+    """A QP whose source port is told by the agent of its host, which may change it at any time."""
+
+    file: str
+    """That the agent writes."""
+    flow: str
+    place: int
+    """Among the QPs of the flow."""
+    ports: tuple[int, ...]
+    """All that may be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,8 @@ class ProbeFlow:
     size: int = SMALL
     """Payload, bytes."""
     protocol: str = UDP
+    named: NamedPort | None = None
+    """Who tells the port of UDP instead of ``source_port``, before each packet."""
 
     @property
     def family(self) -> socket.AddressFamily:
@@ -64,4 +80,8 @@ def dump(flows: list[ProbeFlow], folder: str) -> str:
 def load(line: str) -> tuple[list[ProbeFlow], str]:
     """What ``dump`` made."""
     told = json.loads(line)
-    return [ProbeFlow(**flow) for flow in told["flows"]], told["folder"]
+    return [_flow(**flow) for flow in told["flows"]], told["folder"]
+
+
+def _flow(named: dict[str, Any] | None, **others: Any) -> ProbeFlow:  # noqa: ANN401 - as written
+    return ProbeFlow(**others, named=NamedPort(**named) if named else None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from heddle_controller.model.arrays import Bools
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.walk import Forwarding, Walk, walk
@@ -64,10 +64,5 @@ def _joined(fabric: Fabric, flows: Flows) -> Bools:
     """Nodes joined by links that carry; a NIC hands nothing on."""
     links = fabric.structure.links
     alive = np.flatnonzero(fabric.carries[::2])
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(fabric.node_count))
-    graph.add_edges_from(zip(links.a[alive].tolist(), links.b[alive].tolist(), strict=True))
-    part = np.empty(fabric.node_count, dtype=np.int64)
-    for number, nodes in enumerate(nx.connected_components(graph)):
-        part[list(nodes)] = number
+    part = joined_parts(links.a[alive], links.b[alive], fabric.node_count)
     return np.asarray(part[flows.source] == part[flows.destination])

@@ -6,7 +6,6 @@ and spines being there.
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints
@@ -84,6 +83,8 @@ def dragonfly(
 
 
 def _connected(switches: int, degree: int, seed: int) -> Ints:
+    import networkx as nx  # noqa: PLC0415 - so that no other fabric waits for it
+
     for attempt in range(ATTEMPTS):
         graph = nx.random_regular_graph(degree, switches, seed=seed * ATTEMPTS + attempt)
         if nx.is_connected(graph):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from heddle.text import clean
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_emulator.cli import run_command_line
+from heddle_emulator.cli import COMMANDS, run_command_line
 from heddle_emulator.cli.output import CleanConsole
 from heddle_emulator.topology import PUBLISHED
 
@@ -109,3 +111,18 @@ def test_a_terminal_obeys_nobodys_names() -> None:
     screen.print(table)
     assert "\\x1b[2J" in shown.getvalue()
     assert all(clean(line) == line for line in shown.getvalue().split("\n"))
+
+
+def test_no_command_loads_a_library_of_graphs() -> None:
+    """Only who draws a random graph, or has flows cut off, waits for one."""
+    script = (
+        "import sys\n"
+        "from heddle_emulator.cli import COMMANDS, run_command_line\n"
+        "assert {run_command_line([name, '--help']) for name in COMMANDS} == {0}\n"
+        "print(*{'networkx', 'scipy'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("Usage:") == len(COMMANDS)
+    assert done.stderr.split() == []

@@ -6,7 +6,7 @@ Not for several threads at once, but for one that plans and one that asks: ``reo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,6 +61,8 @@ class _FabricPlans:
     """Of the intent that came last."""
     tried: Wanted | None = None
     """Of the job that was tried last, beside others whose flows need not be made again."""
+    scored: tuple[Plan, Mapping[str, Score]] | None = None
+    """The plan beside which a job was tried last, and how jobs fare in it."""
     made: tuple[Plan, Entries] | None = None
     """The last plan that was made here, and its entries."""
     repair: Repair | None = None
@@ -164,9 +166,11 @@ class PlanningCore:
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
         repair, wanted = None, _knowing(wanted, before)
         if len(before.flows):
-            repair = self._engine.repairer(before)
-        after = best_plan(wanted, before, repair, self._engine)
-        trial = _trial(job.name, before, after)
+            repair = self._trial_repair(intent.name, before)
+        if one.scored is None or one.scored[0] is not before:
+            one.scored = before, scores(before)
+        after = best_plan(wanted, before, repair, self._engine, before)
+        trial = _trial(job.name, after, one.scored[1])
         least = trial.score.seconds
         if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
             later = after_quiet(after, wanted, before, self._engine)
@@ -181,12 +185,18 @@ class PlanningCore:
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
 
+    def _trial_repair(self, fabric: str, standing: Plan) -> Repair | None:
+        """A repair of what stands, of which nothing is kept."""
+        self.prepare(fabric, standing)
+        repair = self._fabrics[fabric].repair
+        return None if repair is None else repair.copy()
+
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """What the loop would come to with an intent after ``previous``."""
-        repair = self._engine.repairer(previous) if previous is not None else None
+        repair = self._trial_repair(intent.name, previous) if previous is not None else None
         wanted = _knowing(wanted_of(intent, self._engine), previous)
         return settled_plan(wanted, previous, repair, self._engine)
 
@@ -214,8 +224,9 @@ def _loads_without(plan: Plan, job: str) -> Floats:
     return arc_loads(len(plan.loads), flows, paths)
 
 
-def _trial(name: str, before: Plan, after: Plan) -> Trial:
-    was, now = scores(before), scores(after)
+def _trial(name: str, after: Plan, was: Mapping[str, Score]) -> Trial:
+    """What a plan makes of a job; ``was`` are the scores of jobs without it."""
+    now = scores(after)
     costs = [
         Cost(job, was[job], score)
         for job, score in now.items()

@@ -19,7 +19,7 @@ class DirectPlanner:
     """Calls a core in a thread, one event after another; questions do not wait for these."""
 
     def __init__(self, engine: Engine) -> None:
-        self._core = PlanningCore(engine)
+        self._core, self._advice = PlanningCore(engine), PlanningCore(engine)
         self._planning, self._asking = asyncio.Lock(), asyncio.Lock()
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
@@ -42,7 +42,7 @@ class DirectPlanner:
     ) -> Planned | Certificate | None:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.reoptimise, standing, worth_moving)
+            return await asyncio.to_thread(self._advice.reoptimise, standing, worth_moving)
 
     async def turns(
         self,
@@ -52,17 +52,17 @@ class DirectPlanner:
     ) -> tuple[Turn, ...]:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.turns, standing, iterations)
+            return await asyncio.to_thread(self._advice.turns, standing, iterations)
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.what_if, intent, supposed, standing)
+            return await asyncio.to_thread(self._advice.what_if, intent, supposed, standing)
 
     async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.choose, intent, ask, standing)
+            return await asyncio.to_thread(self._advice.choose, intent, ask, standing)
 
     async def try_job(
         self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
@@ -70,5 +70,5 @@ class DirectPlanner:
         """See ``Planner``."""
         async with self._asking:
             return await asyncio.to_thread(
-                self._core.try_job, intent, job, standing, settled=settled
+                self._advice.try_job, intent, job, standing, settled=settled
             )

@@ -20,6 +20,10 @@ from heddle_controller.model.program import Entries
 class Repair(Protocol):
     """A plan, ready to be repaired."""
 
+    def copy(self) -> Repair:
+        """Another of the same plan, for a repair that this one is not to know of."""
+        ...
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, in which only what must move moves."""
         ...

@@ -20,6 +20,7 @@ from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Paths
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, phase_tables
 
@@ -49,12 +50,27 @@ class Assignment:
         self.unit: Floats = flows.gbps / flows.qps
         """Gbit/s of one QP of each flow."""
         self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
+        self._shared: set[int] = set()
+        """Jobs whose table another assignment has as well: it is copied before it changes."""
         self._joined: dict[int, list[int]] = {}
         self._base: tuple[Ints, Ints] | None = None
         self.touched: set[int] = set()
         """Chunks moved or made since loading."""
         self.journal: list[MoveRecord] = []
         """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
+
+    def copy(self) -> Assignment:
+        """Another with the same chunks and loads, changed apart from this one.
+
+        It has some columns of its own; the table of a job is copied once it changes in either.
+        """
+        self._shared = set(self._tables)
+        return copied(
+            self,
+            *("load", "flow", "first_qp", "last_qp", "path", "touched", "journal"),
+            *("_tables", "_shared"),
+            _joined={arc: chunks.copy() for arc, chunks in self._joined.items()},
+        )
 
     def load_chunks(self, inner: Paths) -> None:
         """Takes in many chunks at once, each with the arcs of its choice; only the first time."""
@@ -84,7 +100,7 @@ class Assignment:
         first = np.flatnonzero(np.diff(self.flows.job[used], prepend=NONE))
         for low, high in pairwise([*first.tolist(), len(rest)]):
             rows, phases = rest[low:high], self.flows.phase[used[low:high]]
-            table = self._tables[int(self.flows.job[used[low]])]
+            table = self._own_table(int(self.flows.job[used[low]]))
             table.load(arcs[rows], phases, gbps[rows], self.load)
 
     def extend(self, flows: Flows) -> None:
@@ -155,10 +171,10 @@ class Assignment:
 
     def add(self, flow: int, gbps: float, path: Ints) -> None:
         """Puts load on a path; negative takes it off."""
-        table = self._table(flow)
-        if table is None:
+        if self._table(flow) is None:
             self.load[path] += gbps
         else:
+            table = self._own_table(int(self.flows.job[flow]))
             self.load[path] += table.change(path, int(self.flows.phase[flow]), gbps)
         self.load[self.network.pad] = 0.0
 
@@ -166,6 +182,13 @@ class Assignment:
         if not self._tables or self.flows.phase[flow] == ANY_PHASE:
             return None
         return self._tables.get(int(self.flows.job[flow]))
+
+    def _own_table(self, job: int) -> PhaseTable:
+        """The table of a job that has one, to be changed."""
+        if job in self._shared:
+            self._shared.discard(job)
+            self._tables[job] = self._tables[job].copy()
+        return self._tables[job]
 
     def place(self, flow: int, first_qp: int, last_qp: int) -> int:
         """Makes a new chunk, without a path yet, and returns its row."""

@@ -24,6 +24,7 @@ from heddle_controller.model.unannounced import first_flows, unannounced_rows
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.certificate import certify
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.export import concatenated, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of
@@ -75,6 +76,10 @@ class AnnouncedFirst:
         self._base: Repairer | PortsRepairer = ports_repairer_of(
             announced_part(previous), self.options
         )
+
+    def copy(self) -> AnnouncedFirst:
+        """Another of the same plan, for a repair that this one is not to know of."""
+        return copied(self, "_base")
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""

@@ -80,6 +80,10 @@ class PortsRepairer:
         self.plan = previous
         """The newest plan: the one given, then the last one that ``repair`` made."""
 
+    def copy(self) -> PortsRepairer:
+        """Another of the same plan, for a repair that this one is not to know of."""
+        return PortsRepairer(self.plan, self.options)
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         if not fabric.structure.hashes.any():

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.solve.copies import copied
 
 
 class PhaseTable:
@@ -27,6 +28,10 @@ class PhaseTable:
         self._known = 1
         self._load: Floats = np.zeros((len(phases), 16))
         self._worst: Floats = np.zeros(16)
+
+    def copy(self) -> PhaseTable:
+        """Another with the same loads, changed apart from this one."""
+        return copied(self, "_column", "_load", "_worst")
 
     def load(self, arcs: Ints, phases: Ints, gbps: Floats, total: Floats) -> None:
         """Takes in many uses at once and adds what they amount to to ``total``."""

@@ -24,6 +24,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.load import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
 
 
@@ -49,6 +50,10 @@ class Cuts:
             for group in (_partitions(network) if len(rows) else ())
             for inwards in (False, True)
         ]
+
+    def copy(self) -> Cuts:
+        """Others that prove the same, changed apart from these."""
+        return copied(self, _families=[family.copy() for family in self._families])
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
         """Gives or takes capacity: arcs between switches that changed their state."""
@@ -152,6 +157,11 @@ class _Family:
         every = np.arange(self._count)
         self._account(flows, rows, every)
         self._renew(every)
+
+    def copy(self) -> _Family:
+        """Another of the same cuts, changed apart from this one."""
+        own = ("_capacity", "_width", "_even", "_tier", "_open", "_demand", "_qps", "_rate")
+        return copied(self, *own, "bounds")
 
     def _sets_of(self, flows: Flows) -> Ints:
         ends = (flows.source, flows.destination)

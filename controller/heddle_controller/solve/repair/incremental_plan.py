@@ -24,6 +24,7 @@ from heddle_controller.solve.bounds.certificate import certify_worst
 from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.export import merged_chunks, with_nics
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
@@ -88,6 +89,10 @@ class IncrementalPlan:
         self._worst_fixed = self._worst_by_tier(self._fixed)
         self._reached = self._worst_by_tier(loads)
         """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
+
+    def copy(self) -> IncrementalPlan:
+        """Another of the same plan, mended apart from this one; it has some columns of its own."""
+        return copied(self, "assignment", "_chunks", "_cuts", "_spare_ways", "_routed", "_fixed")
 
     def warm_up(self, options: Options) -> None:
         """Mends what is whole, so that the first loss finds every index built and in memory.
@@ -376,6 +381,11 @@ class Chunks:
         self._first: list[int] = np.searchsorted(paths.flow, np.arange(flows + 1)).tolist()
         self._later: dict[int, list[int]] = {}
         self._known = len(paths)
+
+    def copy(self) -> Chunks:
+        """Another that knows the same, changed apart from this one."""
+        later = {flow: chunks.copy() for flow, chunks in self._later.items()}
+        return copied(self, _later=later)
 
     def of(self, flows: Iterable[int]) -> list[int]:
         """The chunks of some flows, whether they have a path or not."""

@@ -26,6 +26,7 @@ from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.export import exported_paths
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
@@ -52,6 +53,10 @@ class Repairer:
         """The newest plan: the one given, then the last one that ``repair`` made."""
         self._known: tuple[Network, Planes | None] | None = None
         self._incremental: IncrementalPlan | None = self._indexed()
+
+    def copy(self) -> Repairer:
+        """Another of the same plan, for a repair that this one is not to know of."""
+        return copied(self, _incremental=self._incremental and self._incremental.copy())
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""

@@ -12,6 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
+from heddle_controller.solve.copies import copied
 from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.backups import (
@@ -46,6 +47,11 @@ class SparePaths:
         """Arcs, ascending, and the flow that uses each: of many backups at once."""
         self._later: defaultdict[int, set[int]] = defaultdict(set)
         """Flows by arc: of few backups."""
+
+    def copy(self) -> SparePaths:
+        """Another that knows the same, changed apart from this one."""
+        later = {arc: flows.copy() for arc, flows in self._later.items()}
+        return copied(self, "poor", "_runs", _later=defaultdict(set, later))
 
     def _sorted(self, backups: Paths) -> tuple[Ints, Ints]:
         arcs, flows = self._uses(backups)

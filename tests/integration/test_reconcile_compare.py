@@ -35,6 +35,10 @@ class Poor:
     def __init__(self, plan: Plan) -> None:
         self._repairer = Repairer(plan)
 
+    def copy(self) -> Poor:
+        """See the port."""
+        return type(self)(self._repairer.plan)
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """See the port."""
         plan = self._repairer.repair(fabric, flows)

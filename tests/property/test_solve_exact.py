@@ -124,8 +124,8 @@ def test_rates_of_many_placements_are_those_of_the_emulator() -> None:
         capacity = case.fabric.structure.capacity
         turns = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
         job, phase = (np.where(turns, of, -1)[paths.flow] for of in (flows.job, flows.phase))
-        ways = [paths.of(path) for path in range(len(paths))]
-        filling = Filling(ways, (flows.gbps / flows.qps)[paths.flow], job, phase, capacity)
+        way = paths.arcs, np.diff(paths.first)
+        filling = Filling(way, (flows.gbps / flows.qps)[paths.flow], job, phase, capacity)
         counts = np.stack([paths.qp_count, np.zeros(len(paths)), 2.0 * paths.qp_count])
         found = (filling.rates(counts) * counts)[0]
         assert np.allclose(found, path_rates(capacity, flows, paths), rtol=1e-6), case

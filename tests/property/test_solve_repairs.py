@@ -136,3 +136,45 @@ def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
     after = Repairer(plan).repair(fabric.with_links(down), flows)
     assert [*after.unrouted] == [*plan.unrouted]
     assert all(ways_of(plan, row) == ways_of(after, row) for row in range(len(flows)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
+def test_a_copy_and_the_original_go_their_own_ways(kind: str, seed: int) -> None:
+    """Each repairs as if it were alone: links change, and flows of jobs come behind those there."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), 0.05)
+    flows = any_flows(rng, fabric, examples(5, 10))
+    first = flows.take(np.arange(rng.randint(0, len(flows)), dtype=np.int64))
+    plan = solve(fabric, first)
+    original = Repairer(plan)
+    ways = [_changes(rng, fabric, flows, len(first)) for _ in range(3)]
+    repairers = [original.copy(), original, original.copy()]
+    turns = [which for which, way in enumerate(ways) for _ in way]
+    rng.shuffle(turns)
+    found: dict[int, list[Plan]] = {which: [] for which in range(len(ways))}
+    for which in turns:
+        change = ways[which][len(found[which])]
+        found[which].append(repairers[which].repair(*change))
+    for which, way in enumerate(ways):
+        alone = Repairer(plan)
+        for change, made in zip(way, found[which], strict=True):
+            expected = alone.repair(*change)
+            assert np.array_equal(made.paths.arcs, expected.paths.arcs)
+            assert np.array_equal(made.paths.first_qp, expected.paths.first_qp)
+            assert np.array_equal(made.backups.arcs, expected.backups.arcs)
+            assert made.certificate == expected.certificate
+            assert made.unrouted == expected.unrouted
+
+
+def _changes(rng: Random, fabric: Fabric, flows: Flows, known: int) -> list[tuple[Fabric, Flows]]:
+    """Fabrics and flows, one after another."""
+    found = []
+    for _ in range(rng.randint(1, 4)):
+        if rng.random() < 0.5:
+            fabric = other_states(rng, fabric)
+        else:
+            known = rng.randint(known, len(flows))
+        found.append((fabric, flows.take(np.arange(known, dtype=np.int64))))
+    return found

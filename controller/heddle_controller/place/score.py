@@ -60,12 +60,11 @@ def _rates(plan: Plan, used: Floats) -> Floats:
         return rates
     some = paths.take(rows)
     full = over[some.arcs]
-    ends = np.cumsum(np.bincount(some.owner()[full], minlength=len(rows)))
-    arcs = np.split(some.arcs[full], ends[:-1])
+    way = some.arcs[full], np.bincount(some.owner()[full], minlength=len(rows))
     phase = flows.phase[some.flow]
     job = np.where(phase == ANY_PHASE, NONE, flows.job[some.flow])
     unit = flows.gbps[some.flow] / flows.qps[some.flow]
-    filling = Filling(arcs, unit, job, phase, plan.fabric.structure.capacity)
+    filling = Filling(way, unit, job, phase, plan.fabric.structure.capacity)
     count = some.qp_count.astype(np.float64)
     rates[rows] = filling.rates(count[None, :])[0] * count
     return rates

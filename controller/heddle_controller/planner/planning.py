@@ -5,8 +5,9 @@ Pure but for the time it takes. What is planned how:
 - *Nothing to plan* where flows and states are those of the plan that stands, however
   often the intent was written in between.
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
-- *Relieved* where links came back and the repaired plan is off its bound: a few more flows
-  are moved, most often those that had to leave when the links were lost.
+- *Relieved* where links came back, or flows made the worst link fuller, and the repaired plan is
+  off its bound: a few more flows are moved, most often those that had to leave when links were
+  lost. What was off its bound before flows came, and is no fuller for them, waits for quiet.
 - *Kept to* where an operator rolled back to it: repair and nothing else, until that is over.
 - *Anew* where there is none, where repair fails, or where that is quick. Nobody who waits for a
   path waits for a plan of many flows made anew.
@@ -274,7 +275,8 @@ def _repaired(
     wanted: Wanted, previous: Plan, repair: Repair, engine: Engine, known: Plan | None
 ) -> Plan:
     repaired = repair.repair(wanted.fabric, wanted.flows)
-    if wanted.kept or only_losses(previous, wanted) or repaired.certificate.gap < _WORTH_MOVING:
+    spared = wanted.kept or only_losses(previous, wanted) or _no_fuller(repaired, previous)
+    if spared or repaired.certificate.gap < _WORTH_MOVING:
         return _verified(repaired, engine, known)
     plan = _verified(repair.relieved() or repaired, engine, known)
     if len(plan.flows) <= FEW:
@@ -282,6 +284,17 @@ def _repaired(
             better = better_anew(plan, engine, _WORTH_MOVING)
             return plan if better is None else better.plan
     return plan
+
+
+def _no_fuller(plan: Plan, previous: Plan) -> bool:
+    """Whether a plan differs in its flows alone, and is off its bound for what was so before."""
+    old, new = previous.fabric, plan.fabric
+    return (
+        old.structure is new.structure
+        and np.array_equal(old.plannable, new.plannable)
+        and previous.certificate.gap >= _WORTH_MOVING
+        and plan.certificate.max_utilization <= previous.certificate.max_utilization * (1 + EQUAL)
+    )
 
 
 def settled_plan(

@@ -193,6 +193,10 @@ class Scripted:
         plan = ENGINE.solve(FABRIC, wanted(FABRIC, J1).flows, None)
         return replace(plan, certificate=Certificate(self.better, 1.0, "cut"), notes=("relieved",))
 
+    def copy(self) -> Scripted:
+        """See the port."""
+        return self
+
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
         """See the port."""
         return False

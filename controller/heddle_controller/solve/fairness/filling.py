@@ -25,30 +25,38 @@ class Filling:
     """
 
     def __init__(
-        self, arcs: list[Ints], unit: Floats, job: Ints, phase: Ints, capacity: Floats
+        self,
+        way: tuple[Ints, Ints],
+        unit: Floats,
+        job: Ints,
+        phase: Ints,
+        capacity: Floats,
     ) -> None:
-        """``arcs``, ``unit`` (Gbit/s of a QP), ``job`` and ``phase`` are by path.
+        """``unit`` (Gbit/s of a QP), ``job`` and ``phase`` are by path.
 
+        ``way`` are the arcs of all paths, one after another, and how many each has: one or more.
         Jobs and phases below 0 are of paths whose loads simply add up; ``capacity`` is by arc.
         """
-        lengths = np.array([len(path) for path in arcs], dtype=np.int64)
-        self._path = np.repeat(np.arange(len(arcs), dtype=np.int64), lengths)
+        used, lengths = way
+        self._path = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         self._path_start = np.cumsum(lengths) - lengths
-        used = np.concatenate(arcs)
         self.arcs: Ints
         """The arcs that any of the paths crosses, ascending."""
         self.arcs, self._arc = np.unique(used, return_inverse=True)
         self._unit, self._capacity = unit, capacity[self.arcs]
-        keys = np.stack([self._arc, job[self._path], phase[self._path]])
-        slots, self._slot = np.unique(keys, axis=1, return_inverse=True)
-        self._arc_of_slot = slots[0]
-        self._share_start = _starts(slots[:2])
-        self._arc_start = _starts(slots[:1, self._share_start])
-        shares = np.diff(np.append(self._share_start, slots.shape[1]))
+        phases = int(phase.max(initial=0)) + 2
+        share = self._arc * (int(job.max(initial=0)) + 2) + job[self._path] + 1
+        slots, self._slot = np.unique(share * phases + phase[self._path] + 1, return_inverse=True)
+        first = np.empty(len(slots), dtype=np.int64)
+        first[self._slot] = np.arange(len(used))
+        self._arc_of_slot = self._arc[first]
+        self._share_start = _starts(slots // phases)
+        self._arc_start = _starts(self._arc_of_slot[self._share_start])
+        shares = np.diff(np.append(self._share_start, len(slots)))
         self._share_of_slot = np.repeat(np.arange(len(shares)), shares)
         by_slot = np.argsort(self._slot, kind="stable")
         self._path_in_slots = self._path[by_slot]
-        self._slot_start = _starts(self._slot[None, by_slot])
+        self._slot_start = _starts(self._slot[by_slot])
 
     def loads(self, counts: Floats) -> Floats:
         """Gbit/s on each of the arcs when all QPs send at full rate, shape (placements, arcs).
@@ -123,7 +131,7 @@ class Filling:
 
 
 def _starts(keys: Ints) -> Ints:
-    """Where runs of equal columns begin."""
-    new = np.ones(keys.shape[1], dtype=np.bool_)
-    new[1:] = (np.diff(keys, axis=1) != 0).any(axis=0)
+    """Where runs of equal keys begin."""
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[1:] = np.diff(keys) != 0
     return np.flatnonzero(new)

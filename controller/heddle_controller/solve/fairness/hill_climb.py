@@ -218,8 +218,9 @@ class _HillClimb:
         return self._filling_of(np.arange(len(self._flow)))
 
     def _filling_of(self, columns: Ints) -> Filling:
+        arcs = [self._paths.arcs[column] for column in columns.tolist()]
         return Filling(
-            [self._paths.arcs[column] for column in columns.tolist()],
+            (np.concatenate(arcs), np.array([len(one) for one in arcs], dtype=np.int64)),
             self._unit[columns],
             self._job[columns],
             self._phase[columns],

@@ -206,7 +206,8 @@ class _RatesAfterLosses:
             return np.empty(0)
         phase = self.amounts.phase[path]
         job = np.where(phase == ANY_PHASE, -1, self.amounts.job[path])
-        filling = Filling(steps, self.unit[path], job, phase, self.capacity[arc])
+        way = np.concatenate(steps), np.array([len(one) for one in steps], dtype=np.int64)
+        filling = Filling(way, self.unit[path], job, phase, self.capacity[arc])
         return np.asarray(filling.rates(self.qps[path][None, :])[0])
 
 

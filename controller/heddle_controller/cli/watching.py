@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
@@ -18,6 +20,12 @@ from heddle_controller.cli.output import Screen, printed_by
 
 _LOOK_SECONDS = 5.0
 """How often a view is asked for whose changes no watch of the API tells."""
+
+_HEED_SECONDS = 0.5
+"""How late Ctrl-C may be heard.
+
+A signal that another thread takes, or that comes just before a wait begins, does not end the wait.
+"""
 
 _Changes = Callable[[Terms], Iterable[object]]
 
@@ -126,7 +134,11 @@ class _Bell:
 
     def wait(self, seconds: float | None) -> None:
         """Return when it is rung, or after so long; raise what a watch ended with."""
-        self._rung.wait(seconds)
+        end = time.monotonic() + (math.inf if seconds is None else seconds)
+        while (left := end - time.monotonic()) > 0 and not self._rung.wait(
+            min(left, _HEED_SECONDS)
+        ):
+            pass
         self._rung.clear()
         if self._error is not None:
             raise self._error

@@ -1,0 +1,32 @@
+"""Ctrl-C while a view is watched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WAITING = """
+import signal, sys, threading, traceback
+from heddle_controller.cli.watching import _Bell
+
+def interrupt():
+    calls = []
+    while calls[-2:] != ["wait", "wait"] or "start" in calls:
+        frame = sys._current_frames()[threading.main_thread().ident]
+        calls = [one.name for one in traceback.extract_stack(frame)]
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    _Bell().wait(None)
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+def test_an_interrupt_that_another_thread_takes_is_heard() -> None:
+    """The kernel hands Ctrl-C to any thread; the one that waits for changes ends all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "heard\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from grpc import aio
 
 from heddle.v1 import fabric_pb2, placement_pb2
@@ -18,6 +20,7 @@ from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority, Pair
 from tests.support.controlling import Controller, controlling
+from tests.support.depth import examples
 from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving, violations
 from tests.support.waiting import PATIENCE
 
@@ -67,6 +70,20 @@ async def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
         assert said == {"OK": 8, "RESOURCE_EXHAUSTED STREAM_LIMIT": WATCHES - 8}
         await greedy.close()
         await modest.close()
+
+
+@pytest.mark.deep
+async def test_calls_wait_for_a_controller_that_is_busy(tmp_path: Path) -> None:
+    """However long it takes until they are looked at, calls within their deadline are answered."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        with grpc.insecure_channel(f"localhost:{s.api.port}") as channel:
+            fabrics = FabricServiceStub(channel)
+            await asyncio.to_thread(fabrics.ListFabrics, LIST, timeout=PATIENCE)
+            calls = [fabrics.ListFabrics.future(LIST, timeout=PATIENCE) for _ in range(20)]
+            time.sleep(examples(1, 32))  # noqa: ASYNC251 - the loop is the controller's
+            found = await asyncio.gather(*[asyncio.to_thread(call.result) for call in calls])
+        assert all(one.fabrics for one in found)
 
 
 async def test_strangers_are_refused_unread(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ MAX_STREAMS = 10_000
 MAX_WAITING = 1 << 20
 """Calls that gRPC may hold until they are looked at. Beyond its own 1,000 it ends any of them with
 CANCELLED, whosever they are: one client's flood would end the calls of others."""
+LONGEST_WAIT = 86_400
+"""Seconds that gRPC may hold them: after its own 30 it would end them with CANCELLED, as if the
+caller had gone. How long is waited is for callers to say, by their deadlines."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -204,6 +207,7 @@ def _options(terms: ServerTerms) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.server.max_pending_requests", MAX_WAITING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_WAITING),
+        ("grpc.server_max_unrequested_time_in_server", LONGEST_WAIT),
         ("grpc.max_connection_age_ms", int(terms.connection_age * 1000)),
         ("grpc.max_connection_age_grace_ms", int(terms.connection_age_grace * 1000)),
     ]

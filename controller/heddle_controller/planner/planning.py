@@ -5,7 +5,7 @@ Pure but for the time it takes. What is planned how:
 - *Nothing to plan* where flows and states are those of the plan that stands, however
   often the intent was written in between.
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
-- *Relieved* where links came back, or flows made the worst link fuller, and the repaired plan is
+- *Relieved* where links came back, or flows made a tier fuller, and the repaired plan is
   off its bound: a few more flows are moved, most often those that had to leave when links were
   lost. What was off its bound before flows came, and is no fuller for them, waits for quiet.
 - *Kept to* where an operator rolled back to it: repair and nothing else, until that is over.
@@ -287,13 +287,18 @@ def _repaired(
 
 
 def _no_fuller(plan: Plan, previous: Plan) -> bool:
-    """Whether a plan differs in its flows alone, and is off its bound for what was so before."""
+    """Whether a plan of many flows differs in these alone, and is off its bound as it was before.
+
+    That is, no tier is fuller at its worst.
+    """
     old, new = previous.fabric, plan.fabric
+    tiers = zip(plan.certificate.tiers, previous.certificate.tiers, strict=False)
     return (
-        old.structure is new.structure
+        len(plan.flows) > FEW
+        and old.structure is new.structure
         and np.array_equal(old.plannable, new.plannable)
         and previous.certificate.gap >= _WORTH_MOVING
-        and plan.certificate.max_utilization <= previous.certificate.max_utilization * (1 + EQUAL)
+        and all(now.max_utilization <= was.max_utilization * (1 + EQUAL) for now, was in tiers)
     )
 
 

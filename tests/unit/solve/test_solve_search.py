@@ -66,10 +66,9 @@ class Trial:
         used = self.assignment.utilization()[:-1]
         return float(used[between_switches(self.fabric)].max(initial=0.0))
 
-    def by_tier(self) -> list[float]:
-        """Utilisations between switches, worst first."""
-        used = self.assignment.utilization()[:-1]
-        return sorted(used[between_switches(self.fabric)].tolist(), reverse=True)
+    def fullest(self) -> float:
+        """Worst utilisation of the arcs that flows have a choice about."""
+        return float(self.assignment.utilization()[self.network.chosen].max(initial=0.0))
 
     def check_whole(self) -> None:
         """Each flow's QPs are there once, on candidates of it, and loads are their sum."""
@@ -93,10 +92,9 @@ def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     trial = Trial(fabric, any_flows(rng, fabric, examples(8, 14)), rng)
-    before = trial.by_tier()
+    before = trial.fullest()
     trial.search.run()
-    after = trial.by_tier()
-    assert not after or after[0] <= before[0] + 1e-9
+    assert trial.fullest() <= before + 1e-9
     trial.check_whole()
 
 
@@ -108,10 +106,9 @@ def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
         rng = Random(seed)
         fabric = KINDS[kind](rng)
         trial = Trial(fabric, any_flows(rng, fabric, 14), rng, limits=SearchLimits(effort=effort))
-        before = trial.by_tier()
+        before = trial.fullest()
         trial.search.run()
-        after = trial.by_tier()
-        assert not after or after[0] <= before[0] + 1e-9
+        assert trial.fullest() <= before + 1e-9
         trial.check_whole()
 
 
@@ -119,7 +116,7 @@ def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
 @settings(max_examples=examples(3, EACH))
 @given(SEEDS)
 def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed: int) -> None:
-    """Aiming at bounds that differ from tier to tier, the fullest arc does not get fuller."""
+    """Aiming at bounds that differ from tier to tier, the fullest gets no fuller than it must."""
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     flows = any_flows(rng, fabric, examples(8, 14))
@@ -128,10 +125,9 @@ def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed:
     bound = cut_bound(trial.network, flows, routed)
     target = LoadTarget(bound.tiers, bound.overall)
     search = Search(trial.assignment, trial.candidates, target, Options().deadline())
-    before = trial.by_tier()
+    before = trial.fullest()
     search.run()
-    after = trial.by_tier()
-    assert not after or after[0] <= before[0] + 1e-9
+    assert trial.fullest() <= max(before, bound.overall) + 1e-9
     trial.check_whole()
 
 

@@ -11,13 +11,19 @@ the sorted list of badness falls and the search ends. Only if the fullest arc of
 is then above what is worth having, it may be relieved at the cost of other tiers;
 what that gained is kept as a ceiling.
 
+An arc whose tier has a high bound may so end up fuller than the fullest was. Where it
+is also above what no plan can have a worst arc below, everything is taken back, and
+the search runs again with the fullest as its ceiling.
+
 Arcs wait in a heap; an entry is checked when it is taken, so none has to be found
 when loads change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -76,11 +82,36 @@ class Search:
         self.cap: Floats = np.full(len(self.target), np.inf)
         """Utilisation that each arc and the padding may not exceed any more."""
         self._heap: list[tuple[float, int]] = []
+        self._mark = 0
+        """Changes in the journal before the newest trial."""
+        self._allow_effort()
+
+    def _allow_effort(self) -> None:
         self._spare, self._beneath = self.limits.spare, self.limits.beneath
         self._effort = self.limits.effort
 
     def run(self) -> None:
-        """Relieves arcs, worst first, until each is at its target or cannot give."""
+        """Relieves arcs, worst first, until each is at its target or cannot give.
+
+        No arc that there is a choice about ends up fuller than the fullest was, except
+        up to what no plan can have a worst arc below.
+        """
+        self._never_fuller(self._improve)
+
+    def _never_fuller(self, improve: Callable[[], None]) -> None:
+        """Runs a search, and once more below a ceiling if it made the fullest arc fuller."""
+        journal = self.assignment.journal
+        journal.clear()
+        most = max(self.assignment.utilization_of(self._fullest()), self.overall) + TOLERANCE
+        improve()
+        if self.assignment.utilization_of(self._fullest()) > most:
+            self.assignment.roll_back(0)
+            self.cap = np.minimum(self.cap, most)
+            self._allow_effort()
+            improve()
+        journal.clear()
+
+    def _improve(self) -> None:
         self._descend()
         fullest = self._fullest()
         while self._over_goal(fullest, self.overall) and not self._exhausted():
@@ -100,13 +131,15 @@ class Search:
 
         Enough is the bound of each tier and a QP's worth.
         """
-        self.chains.movable = movable
+        self._never_fuller(partial(self._improve_sparing, movable))
+
+    def _improve_sparing(self, movable: frozenset[int]) -> None:
+        self.chains.movable, self._sparing = movable, False
         self._descend()
-        self.chains.movable = None
-        self._sparing = True
+        self.chains.movable, self._sparing = None, True
         self._survey()
         if any(self._over_goal(arc) for _, arc in self._heap):
-            self.run()
+            self._improve()
 
     def _descend(self) -> None:
         self._survey()
@@ -153,7 +186,7 @@ class Search:
     def _note_changes(self, relieved: int) -> None:
         """Puts the arcs that the newest changes touched back into the heap."""
         arcs = {relieved}
-        for step in self.assignment.journal:
+        for step in self.assignment.journal[self._mark :]:
             arcs.update(self.assignment.path[step.chunk].tolist())
         for arc in arcs:
             if self.assignment.utilization_of(arc) > self.target[arc]:
@@ -182,7 +215,7 @@ class Search:
 
     def _try(self, arc: int, of_tier: Floats) -> bool:
         ceiling = Ceiling(self.tier, of_tier, self.target, self.cap)
-        self.assignment.journal.clear()
+        self._mark = len(self.assignment.journal)
         if self._shift(arc, ceiling):
             return True
         used = self.assignment.utilization_of(arc)

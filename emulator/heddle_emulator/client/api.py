@@ -64,13 +64,18 @@ class Client(AsyncClient):
         after: int,
         seconds: float,
         report: Callable[[plan_pb2.Plan], None] | None = None,
+        such_that: Callable[[plan_pb2.Plan], bool] = lambda _: True,
     ) -> plan_pb2.Plan:
-        """Wait for a plan of a generation after this one that all its switches hold."""
+        """Wait for a plan of a generation after this one that all its switches hold.
+
+        ``report`` hears of every plan until then; ``such_that`` is what it must be besides.
+        """
 
         def held(plan: plan_pb2.Plan) -> bool:
             if report is not None:
                 report(plan)
-            return plan.generation > after and plan.HasField("programmed_time")
+            programmed = plan.generation > after and plan.HasField("programmed_time")
+            return programmed and such_that(plan)
 
         return await self._plan_such_that(held, seconds, f"programmed after generation {after}")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle.client import TimedOut
 from heddle.v1 import plan_pb2
 from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
@@ -41,6 +42,8 @@ from heddle_emulator.walk import Measurement, crossing, measure, moved
 _FABRIC = "fabrics/demo"
 _PATIENCE = 45.0
 """Seconds that any one step may take; all together take a fraction of it."""
+_CONTENDED = "leaf-spine"
+"""The tier where hashing collides, and where the plan is proven optimal."""
 
 
 @dataclass(slots=True)
@@ -203,14 +206,37 @@ async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
         f" {plan.entry_count:,} entries in {plan.switch_count} switches,"
         f" solved in {plan.solve_seconds:.3f} s"
     )
-    found = await stage.settle(plan)
+    found = await stage.settle(await _optimal(stage, plan, start))
     head, rows = tables.compare_rows({**hashed, "Heddle": found})
     screen.table(head, rows, ours=True)
     _certificate(stage)
-    over = gap(stage.plan.certificate, "leaf-spine")
+    over = gap(stage.plan.certificate, _CONTENDED)
     screen.check(over <= CLOSE, f"leaf-spine is proven optimal (gap {over:.1%})")
     worse = [name for name, one in hashed.items() if one.slowest < found.slowest]
     screen.check(len(worse) == len(hashed), "the slowest flow is faster than with any hashing")
+
+
+async def _optimal(stage: DemoStage, plan: plan_pb2.Plan, start: float) -> plan_pb2.Plan:
+    """The plan that is proven optimal; the newest if there is none within patience.
+
+    Jobs that come one after the other are added to the plan that stands; what that costs is
+    made good after some quiet.
+    """
+    if _is_optimal(plan):
+        return plan
+    try:
+        plan = await stage.client.programmed_plan(0, _PATIENCE, such_that=_is_optimal)
+    except TimedOut:
+        return await stage.client.programmed_plan(0, _PATIENCE)
+    stage.screen.line(
+        f"jobs came one by one; made anew after {seconds_since(start, plan):.3f} s:"
+        f" plan {plan.generation}, solved in {plan.solve_seconds:.3f} s"
+    )
+    return plan
+
+
+def _is_optimal(plan: plan_pb2.Plan) -> bool:
+    return gap(plan.certificate, _CONTENDED) <= CLOSE
 
 
 def _programmed(plan: plan_pb2.Plan) -> tuple[int, int]:

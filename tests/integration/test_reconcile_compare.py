@@ -35,7 +35,7 @@ class Poor:
     def __init__(self, plan: Plan) -> None:
         self._repairer = Repairer(plan)
 
-    def copy(self) -> Poor:
+    def copy(self, *, backups: bool = True) -> Poor:  # noqa: ARG002 - a port
         """See the port."""
         return type(self)(self._repairer.plan)
 

@@ -173,7 +173,7 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
         def __init__(self, plan: Plan) -> None:
             del plan
 
-        def copy(self) -> Repair:
+        def copy(self, *, backups: bool = True) -> Repair:  # noqa: ARG002 - a port
             return self
 
         def repair(self, fabric: Fabric, flows: Flows) -> Plan:

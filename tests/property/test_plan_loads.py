@@ -57,6 +57,20 @@ def test_loads_follow_from_those_before(phased: Plan, seed: int) -> None:
         plans.append(plan)
 
 
+@given(SEEDS)
+def test_loads_follow_where_flows_come_behind(phased: Plan, seed: int) -> None:
+    """Bit for bit, too, where the plan before has no more than the first of the flows."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(len(phased.flows) + 1))
+    first = phased.flows.take(np.arange(count))
+    fewer = phased.paths.take(np.flatnonzero(phased.paths.flow < count))
+    before = replace(phased, flows=first, paths=fewer)
+    loads_after(before, None)
+    plan = changed(phased, random, float(random.choice([0, 0.001, 0.02])))
+    expected = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+    assert np.array_equal(loads_after(plan, before), expected)
+
+
 def test_a_flow_with_other_qps_is_another_load(phased: Plan) -> None:
     """Where rows stand for other QPs than before, all is added up."""
     loads_after(phased, None)

@@ -1,9 +1,9 @@
 """Loads of a plan from those of a plan that it differs little from.
 
 What an arc carries follows from the paths over it and from nothing else. So where two plans are of
-the same flows in the same rows, only arcs are added up anew that a changed row has left or joined;
-they are added up whole, in the order of rows, so that the figures are those of ``arc_loads``, bit
-for bit. A plan keeps its own.
+the same flows in the same rows, and perhaps of more behind them, only arcs are added up anew that a
+changed row has left or joined; they are added up whole, in the order of rows, so that the figures
+are those of ``arc_loads``, bit for bit. A plan keeps its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.load import phased_loads
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_places
 
@@ -33,13 +33,13 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """None where that is not known, or too much else."""
-    if "loads" not in known.__dict__ or not _same_flows(plan, known):
+    if "loads" not in known.__dict__ or plan.fabric.structure is not known.fabric.structure:
         return None
-    now, was = plan.paths.arcs, known.paths.arcs
-    places = changed_places(known.paths, plan.paths)
-    if places is None or len(places) * _WORTH > len(now):
+    paths, now, was = _of_known_flows(plan, known), plan.paths.arcs, known.paths.arcs
+    places = None if paths is None else changed_places(known.paths, paths)
+    if places is None or (len(places) + len(now) - len(was)) * _WORTH > len(now):
         return None
-    arcs = distinct(np.append(now[places], was[places]))
+    arcs = distinct(np.concatenate([now[places], was[places], now[len(was) :]]))
     touched = np.zeros(len(known.loads), dtype=np.bool_)
     touched[arcs] = True
     loads = known.loads.copy()
@@ -47,8 +47,16 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     return loads
 
 
-def _same_flows(plan: Plan, known: Plan) -> bool:
-    return plan.fabric.structure is known.fabric.structure and plan.flows.same_as(known.flows)
+def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
+    """Paths of the flows of an earlier plan; None where these do not come first."""
+    paths = plan.paths
+    if plan.flows.same_as(known.flows):
+        return paths
+    if not plan.flows.begins_with(known.flows):
+        return None
+    count = int(np.searchsorted(paths.flow, len(known.flows)))
+    columns = (column[:count] for column in (paths.flow, paths.first_qp, paths.last_qp))
+    return Paths(*columns, paths.first[: count + 1], paths.arcs[: paths.first[count]])
 
 
 def _loads_of(plan: Plan, arcs: Ints, uses: Ints) -> Floats:

@@ -26,6 +26,7 @@ from heddle_controller.place.estimate import (
     zone_of_nodes,
 )
 from heddle_controller.place.score import scores
+from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.what_if import compare_plans
 from heddle_controller.planner.engine import Engine, Repair
@@ -33,7 +34,7 @@ from heddle_controller.planner.planning import (
     Planned,
     Wanted,
     after_quiet,
-    best_plan,
+    expected_plan,
     make_plan,
     reoptimise,
     same_input,
@@ -166,10 +167,11 @@ class PlanningCore:
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
         repair, wanted = None, _knowing(wanted, before)
         if len(before.flows):
-            repair = self._trial_repair(intent.name, before)
+            repair = self._trial_repair(intent.name, before, backups=False)
         if one.scored is None or one.scored[0] is not before:
             one.scored = before, scores(before)
-        after = best_plan(wanted, before, repair, self._engine, before)
+        after = expected_plan(wanted, before, repair, self._engine)
+        loads_after(after, before)
         trial = _trial(job.name, after, one.scored[1])
         least = trial.score.seconds
         if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
@@ -185,11 +187,11 @@ class PlanningCore:
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
 
-    def _trial_repair(self, fabric: str, standing: Plan) -> Repair | None:
+    def _trial_repair(self, fabric: str, standing: Plan, *, backups: bool = True) -> Repair | None:
         """A repair of what stands, of which nothing is kept."""
         self.prepare(fabric, standing)
         repair = self._fabrics[fabric].repair
-        return None if repair is None else repair.copy()
+        return None if repair is None else repair.copy(backups=backups)
 
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)

@@ -20,8 +20,11 @@ from heddle_controller.model.program import Entries
 class Repair(Protocol):
     """A plan, ready to be repaired."""
 
-    def copy(self) -> Repair:
-        """Another of the same plan, for a repair that this one is not to know of."""
+    def copy(self, *, backups: bool = True) -> Repair:
+        """Another of the same plan, for a repair that this one is not to know of.
+
+        Without ``backups`` it may leave out those of paths that it makes.
+        """
         ...
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:

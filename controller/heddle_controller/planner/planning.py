@@ -267,18 +267,28 @@ def best_plan(
     """
     if previous is not None and repair is not None:
         with suppress(Exception):  # whatever is wrong with the repair, a new plan may do
-            return _repaired(wanted, previous, repair, engine, known)
+            return _verified(_repaired(wanted, previous, repair, engine), engine, known)
     return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
 
 
-def _repaired(
-    wanted: Wanted, previous: Plan, repair: Repair, engine: Engine, known: Plan | None
-) -> Plan:
+def expected_plan(wanted: Wanted, previous: Plan, repair: Repair | None, engine: Engine) -> Plan:
+    """What ``best_plan`` comes to, for a question: not verified, and perhaps without backups.
+
+    Raises:
+        Exception: whatever solving anew failed with.
+    """
+    if repair is not None:
+        with suppress(Exception):  # as there
+            return _repaired(wanted, previous, repair, engine)
+    return engine.solve(wanted.fabric, wanted.flows, previous)
+
+
+def _repaired(wanted: Wanted, previous: Plan, repair: Repair, engine: Engine) -> Plan:
     repaired = repair.repair(wanted.fabric, wanted.flows)
     spared = wanted.kept or only_losses(previous, wanted) or _no_fuller(repaired, previous)
     if spared or repaired.certificate.gap < _WORTH_MOVING:
-        return _verified(repaired, engine, known)
-    plan = _verified(repair.relieved() or repaired, engine, known)
+        return repaired
+    plan = repair.relieved() or repaired
     if len(plan.flows) <= FEW:
         with suppress(Exception):  # the repaired plan is sound
             better = better_anew(plan, engine, _WORTH_MOVING)

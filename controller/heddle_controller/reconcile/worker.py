@@ -342,6 +342,7 @@ class Worker:
             found = await self._better_or_certified(committed, intent)
             if isinstance(found, Certificate):
                 await self._certify(committed.generation, found)
+                await self._ready_advisor()
         except Exception as error:  # noqa: BLE001 - the plan that stands is sound
             log.warning("no comparison", fabric=self._fabric, why=str(error))
             return
@@ -372,6 +373,12 @@ class Worker:
         if len(iterations) > 1:
             turns = await advisor.turns(self._fabric, plan, iterations)
         return replace(certificate, turns=turns)
+
+    async def _ready_advisor(self) -> None:
+        """Have the newest plan indexed for questions, so that the first need not wait for that."""
+        newest = await self._world.store.committed(self._fabric)
+        if newest is not None:
+            await self._world.advisor.prepare(self._fabric, newest.plan)
 
     async def _certify(self, generation: int, certificate: Certificate) -> None:
         """Give the plan what was found of it, if it is the newest still; no switch is told."""

@@ -77,9 +77,9 @@ class AnnouncedFirst:
             announced_part(previous), self.options
         )
 
-    def copy(self) -> AnnouncedFirst:
-        """Another of the same plan, for a repair that this one is not to know of."""
-        return copied(self, "_base")
+    def copy(self, *, backups: bool = True) -> AnnouncedFirst:
+        """See ``Repairer.copy``."""
+        return copied(self, _base=self._base.copy(backups=backups))
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""

@@ -80,8 +80,9 @@ class PortsRepairer:
         self.plan = previous
         """The newest plan: the one given, then the last one that ``repair`` made."""
 
-    def copy(self) -> PortsRepairer:
-        """Another of the same plan, for a repair that this one is not to know of."""
+    def copy(self, *, backups: bool = True) -> PortsRepairer:
+        """See ``Repairer.copy``; ports of backups are sought all the same."""
+        del backups
         return PortsRepairer(self.plan, self.options)
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:

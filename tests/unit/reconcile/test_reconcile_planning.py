@@ -193,7 +193,7 @@ class Scripted:
         plan = ENGINE.solve(FABRIC, wanted(FABRIC, J1).flows, None)
         return replace(plan, certificate=Certificate(self.better, 1.0, "cut"), notes=("relieved",))
 
-    def copy(self) -> Scripted:
+    def copy(self, *, backups: bool = True) -> Scripted:  # noqa: ARG002 - a port
         """See the port."""
         return self
 

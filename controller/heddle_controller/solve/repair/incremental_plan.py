@@ -69,6 +69,8 @@ class IncrementalPlan:
         self._cuts = Cuts(network, plan.flows, self._routed)
         self._cuts.prepare()
         self._spare_ways = SparePaths(network, plan)
+        self._backed = True
+        """Whether new paths get backups."""
         self._seeking = True
         """Whether there may be better backups for those that are poor."""
         self._terminal = network.terminal
@@ -90,9 +92,13 @@ class IncrementalPlan:
         self._reached = self._worst_by_tier(loads)
         """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
 
-    def copy(self) -> IncrementalPlan:
-        """Another of the same plan, mended apart from this one; it has some columns of its own."""
-        return copied(self, "assignment", "_chunks", "_cuts", "_spare_ways", "_routed", "_fixed")
+    def copy(self, *, backups: bool = True) -> IncrementalPlan:
+        """Another of the same plan, mended apart from this one; it has some columns of its own.
+
+        Without ``backups`` new paths have none, and others keep theirs.
+        """
+        own = "assignment", "_chunks", "_cuts", "_spare_ways", "_routed", "_fixed"
+        return copied(self, *own, _backed=self._backed and backups)
 
     def warm_up(self, options: Options) -> None:
         """Mends what is whole, so that the first loss finds every index built and in memory.
@@ -162,12 +168,10 @@ class IncrementalPlan:
         """The plan that stands, with the ways of some flows as they are now."""
         fabric, flows, candidates = world
         poor = self._spare_ways.poor
-        doubtful = poor.keys() - moved if self._seeking else set()
+        doubtful = poor.keys() - moved if self._seeking and self._backed else set()
         changed = np.array(sorted({*moved, *doubtful}), dtype=np.int64)
         fresh = self._fresh_paths(changed)
-        planes = self.planes if len(fresh) >= MANY_BACKUPS else None
-        spare = backups_for((self.network, candidates, planes), flows, fresh, used)
-        found = poor_backups(self.network, flows, fresh, spare)
+        spare, found = self._backups(candidates, flows, fresh, used)
         if stay := {row for row in doubtful if found.get(row, 0) >= poor[row]}:
             changed = changed[~np.isin(changed, [*stay])]
             rows = np.flatnonzero(~np.isin(fresh.flow, [*stay]))
@@ -181,6 +185,17 @@ class IncrementalPlan:
         certificate = certify_worst(fabric, self._reached, bound)
         self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted)
         return self.plan
+
+    def _backups(
+        self, candidates: Candidates, flows: Flows, fresh: Paths, used: Floats
+    ) -> tuple[Paths, dict[int, int]]:
+        """Backups of new paths, parallel to them, and what is poor about some, by flow."""
+        if not self._backed:
+            none = np.zeros(len(fresh) + 1, dtype=np.int64)
+            return Paths(fresh.flow, fresh.first_qp, fresh.last_qp, none, _EMPTY), {}
+        planes = self.planes if len(fresh) >= MANY_BACKUPS else None
+        spare = backups_for((self.network, candidates, planes), flows, fresh, used)
+        return spare, poor_backups(self.network, flows, fresh, spare)
 
     def relieve(self, options: Options) -> Plan | None:
         """The plan with flows moved that nothing happened to, so that all is at its bound.

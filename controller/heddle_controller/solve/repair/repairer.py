@@ -54,9 +54,13 @@ class Repairer:
         self._known: tuple[Network, Planes | None] | None = None
         self._incremental: IncrementalPlan | None = self._indexed()
 
-    def copy(self) -> Repairer:
-        """Another of the same plan, for a repair that this one is not to know of."""
-        return copied(self, _incremental=self._incremental and self._incremental.copy())
+    def copy(self, *, backups: bool = True) -> Repairer:
+        """Another of the same plan, for a repair that this one is not to know of.
+
+        Without ``backups`` it leaves out those of paths that it makes, where that saves anything.
+        """
+        indexed = self._incremental and self._incremental.copy(backups=backups)
+        return copied(self, _incremental=indexed)
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""

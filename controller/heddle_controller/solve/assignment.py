@@ -116,8 +116,13 @@ class Assignment:
         arcs = inner.arcs
         for chunk, (low, high) in zip(chunks, pairwise(inner.first.tolist()), strict=True):
             self.path[chunk] = arcs[low:high]
-            self._join(chunk, self.path[chunk])
         self.touched.update(chunks)
+        order = stable_order(arcs)
+        used, first = np.unique(arcs[order], return_index=True)
+        joining = np.array(chunks, dtype=np.int64)[inner.owner()[order]].tolist()
+        bounds = pairwise([*first.tolist(), len(joining)])
+        for arc, (low, high) in zip(used.tolist(), bounds, strict=True):
+            self._joined.setdefault(arc, []).extend(joining[low:high])
 
     def members(self, arc: int) -> list[int]:
         """Chunks on an arc, ascending."""

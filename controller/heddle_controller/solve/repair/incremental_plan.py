@@ -413,8 +413,16 @@ class Chunks:
 
     def make(self, assignment: Assignment, flows: list[int]) -> None:
         """A chunk of all QPs for each of the flows that has none at all."""
-        assignment.place_whole([flow for flow in flows if not self.of([flow])])
+        first, later = self._first, self._later
+        bare = [
+            flow
+            for flow in flows
+            if flow not in later and (flow + 1 >= len(first) or first[flow] == first[flow + 1])
+        ]
         self.take_on(assignment)
+        assignment.place_whole(bare)
+        later.update((flow, [self._known + row]) for row, flow in enumerate(bare))
+        self._known = len(assignment.flow)
 
     def take_on(self, assignment: Assignment) -> None:
         """Notes the chunks that were made since."""

@@ -55,8 +55,13 @@ def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
     if not plan.flows.begins_with(known.flows):
         return None
     count = int(np.searchsorted(paths.flow, len(known.flows)))
-    columns = (column[:count] for column in (paths.flow, paths.first_qp, paths.last_qp))
-    return Paths(*columns, paths.first[: count + 1], paths.arcs[: paths.first[count]])
+    return Paths(
+        paths.flow[:count],
+        paths.first_qp[:count],
+        paths.last_qp[:count],
+        paths.first[: count + 1],
+        paths.arcs[: paths.first[count]],
+    )
 
 
 def _loads_of(plan: Plan, arcs: Ints, uses: Ints) -> Floats:

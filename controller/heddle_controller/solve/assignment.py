@@ -11,6 +11,7 @@ none, simply add up. Jobs of several phases keep a small table of their own.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +24,8 @@ from heddle_controller.model.plan import Paths
 from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, phase_tables
+
+_NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,12 @@ class Assignment:
         self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
         self._shared: set[int] = set()
         """Jobs whose table another assignment has as well: it is copied before it changes."""
-        self._joined: dict[int, list[int]] = {}
-        self._base: tuple[Ints, Ints] | None = None
+        self._base: tuple[Ints, Ints] = np.zeros(network.arc_count + 2, dtype=np.int64), _NONE
+        """Where the chunks of each arc begin, and the chunks of all, as they were loaded."""
+        self._members: dict[int, list[int]] = {}
+        """Chunks on each arc that changed since then, ascending."""
+        self._own: set[int] = set()
+        """Arcs whose list no copy has as well; others are copied before they change."""
         self.touched: set[int] = set()
         """Chunks moved or made since loading."""
         self.journal: list[MoveRecord] = []
@@ -62,14 +69,14 @@ class Assignment:
     def copy(self) -> Assignment:
         """Another with the same chunks and loads, changed apart from this one.
 
-        It has some columns of its own; the table of a job is copied once it changes in either.
+        It has some columns of its own; the table of a job and the members of an arc are copied
+        once they change in either.
         """
-        self._shared = set(self._tables)
+        self._shared, self._own = set(self._tables), set()
         return copied(
             self,
             *("load", "flow", "first_qp", "last_qp", "path", "touched", "journal"),
-            *("_tables", "_shared"),
-            _joined={arc: chunks.copy() for arc, chunks in self._joined.items()},
+            *("_tables", "_shared", "_members", "_own"),
         )
 
     def load_chunks(self, inner: Paths) -> None:
@@ -122,17 +129,26 @@ class Assignment:
         joining = np.array(chunks, dtype=np.int64)[inner.owner()[order]].tolist()
         bounds = pairwise([*first.tolist(), len(joining)])
         for arc, (low, high) in zip(used.tolist(), bounds, strict=True):
-            self._joined.setdefault(arc, []).extend(joining[low:high])
+            members = self._own_members(arc)
+            members += joining[low:high]
+            members.sort()
 
     def members(self, arc: int) -> list[int]:
-        """Chunks on an arc, ascending."""
-        found: set[int] = set(self._joined.get(arc, ()))
-        if self._base is not None:
-            first, chunks = self._base
-            found.update(chunks[first[arc] : first[arc + 1]].tolist())
-        # Entries are never removed when chunks leave: what is stale is seen here.
-        count = len(self.path)
-        return sorted(chunk for chunk in found if chunk < count and arc in self.path[chunk])
+        """Chunks on an arc, ascending; the caller's own list."""
+        known = self._members.get(arc)
+        return self._loaded(arc) if known is None else known.copy()
+
+    def _loaded(self, arc: int) -> list[int]:
+        first, chunks = self._base
+        members: list[int] = chunks[first[arc] : first[arc + 1]].tolist()
+        return members
+
+    def _own_members(self, arc: int) -> list[int]:
+        """The chunks on an arc, to be changed."""
+        if arc not in self._own:
+            self._own.add(arc)
+            self._members[arc] = self.members(arc)
+        return self._members[arc]
 
     def gbps(self, chunk: int) -> float:
         """Rate of a chunk."""
@@ -229,9 +245,8 @@ class Assignment:
         flow, gbps, old = self.flow[chunk], self.gbps(chunk), self.path[chunk]
         self.add(flow, -gbps, old)
         self.add(flow, gbps, path)
-        self.path[chunk] = path
+        self._change_path(chunk, path)
         self.touched.add(chunk)
-        self._join(chunk, path)
         self.journal.append(MoveRecord(chunk, old))
 
     def roll_back(self, length: int) -> None:
@@ -240,6 +255,7 @@ class Assignment:
             step = self.journal.pop()
             if step.split_from is not None:
                 self.last_qp[step.split_from] = self.last_qp[step.chunk]
+                self._leave(step.chunk, step.old_path)
                 for column in (self.flow, self.first_qp, self.last_qp, self.path):
                     column.pop()
                 self.touched.discard(step.chunk)
@@ -247,8 +263,18 @@ class Assignment:
             flow, gbps = self.flow[step.chunk], self.gbps(step.chunk)
             self.add(flow, -gbps, self.path[step.chunk])
             self.add(flow, gbps, step.old_path)
-            self.path[step.chunk] = step.old_path
+            self._change_path(step.chunk, step.old_path)
+
+    def _change_path(self, chunk: int, path: Ints) -> None:
+        self._leave(chunk, self.path[chunk])
+        self.path[chunk] = path
+        self._join(chunk, path)
+
+    def _leave(self, chunk: int, path: Ints) -> None:
+        for arc in path.tolist():
+            members = self._own_members(arc)
+            del members[bisect_left(members, chunk)]
 
     def _join(self, chunk: int, path: Ints) -> None:
         for arc in path.tolist():
-            self._joined.setdefault(arc, []).append(chunk)
+            insort(self._own_members(arc), chunk)

@@ -13,7 +13,10 @@ from tests.support.waiting import PATIENCE
 
 
 async def planned(controller: Controller, above: int = 0) -> int:
-    """The first generation above another that has all flows."""
+    """The first generation above another that has all flows: there may be some without."""
+    words = ("job", "watch", "--until", "planned", "--seconds", f"{PATIENCE:g}")
+    done = await controller.does(*words)
+    assert done.code == 0, done.out + done.err
     plan = await plan_such_that(
         controller, lambda one: "routed_count" in one and int(one["generation"]) > above
     )

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import redis
 
+from heddle_controller.state.plans import REMEMBERED
 from heddle_emulator.fleet import Fleet
 from tests.support.redis_server import RedisServer
 from tests.support.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
@@ -62,7 +63,8 @@ class Sample:
     files: int
     tasks: int
     rows: int
-    """In the store: keys and what is in them, or rows of all tables; without ``LOGS``."""
+    """In the store: keys and what is in them, or rows of all tables; without what it keeps of the
+    past up to a number: ``LOGS``, and summaries of plans."""
     stored: float
     """MiB, as the Redis has it in memory or the file on the disk."""
     own: float
@@ -152,15 +154,15 @@ async def measure(house: House, replica: Replica, seconds: float, events: int) -
     gc.collect()
     told = await asyncio.to_thread(gauges, replica)
     rows, size = await asyncio.to_thread(stored, house)
-    process = psutil.Process()
+    process, generation = psutil.Process(), int(told.get("generation", 0))
     return Sample(
         seconds=seconds,
         events=events,
-        generation=int(told.get("generation", 0)),
+        generation=generation,
         memory=told["process_resident_memory_bytes"] / 2**20,
         files=int(told["process_open_fds"]),
         tasks=int(told["heddle_event_loop_tasks"]),
-        rows=rows,
+        rows=rows - min(generation, REMEMBERED),
         stored=size,
         own=process.memory_info().rss / 2**20,
         own_files=process.num_fds(),

@@ -55,6 +55,7 @@ def _play(
     path = folder / "sums.yaml"
     path.write_text(f"{HEAD}{traffic}settle: {settle}\ntimeline:\n{steps}{EXPECT}")
     verdict = runner.play(load_scenario(path), "fluid", 1)
+    assert not verdict.fault, verdict.fault
     (story,) = verdict.stories
     return {(measure, of): series[0] for (_, measure, of), series in verdict.values.items()}, story
 

@@ -400,6 +400,7 @@ def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
         its | {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"},
     ]
     world.ready(world.submit(one))
+    world.on_api(lambda api: api.failing.append(("patch", "workloads/status", 409)))  # read again
     planned = world.submit(workload("two", pair(1)))
     world.ready(planned)
     world.conclude(planned, "Finished")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from heddle_emulator.netns import tools
+from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from heddle_emulator.netns.programs import Programs
@@ -31,24 +32,32 @@ def test_a_slow_cable_is_shown_to_operators() -> None:
             probe_flow(lab, ("l0-h0-n0", "l1-h0-n0"), (49152 + n, UDP), 100.0, size=1400)
             for n in range(16)
         ]
-        with Probe(lab, flows) as probe:
+        with Probe(lab, flows):  # until all is seen: without packets a link is not judged
+            _wait(programs, "l0", "heddle_agent_links", state="slow")
             _wait(programs, MGMT, "heddle_unwell_links", reason="slow")
-            probe.stop()
-        assert value(scrape(programs, "l0"), "heddle_agent_links", state="slow") == 1
-        assert value(scrape(programs, MGMT), "heddle_unwell_links") == 1
-        words = [str(HEDDLE), "--server", programs.api, "fabric", "show"]
-        shown = tools.run_inside(lab.spaces[MGMT], words)
-        (line,) = [line for line in shown.splitlines() if "of its speed" in line]
+            _wait(programs, MGMT, "heddle_unwell_links")  # and nothing else
+            shown: list[str] = []
+            wait_until(lambda: _add_slow_lines(lab, programs, shown), "the line")
+        (line,) = shown
         assert "l0" in line
         assert "s0" in line
         assert "slow, 2" in line  # 20 to 29 %
 
 
-def _wait(programs: Programs, node: str, name: str, **labels: str) -> None:
-    """Until a program counts something."""
+def _add_slow_lines(lab: Lab, programs: Programs, lines: list[str]) -> list[str]:
+    """Add what operators are shown of slow links."""
+    programs.check()
+    words = [str(HEDDLE), "--server", programs.api, "fabric", "show"]
+    shown = tools.run_inside(lab.spaces[MGMT], words)
+    lines += [line for line in shown.splitlines() if "of its speed" in line]
+    return lines
 
-    def counted() -> float:
+
+def _wait(programs: Programs, node: str, name: str, **labels: str) -> None:
+    """Until a program counts exactly one of something."""
+
+    def counted() -> bool:
         programs.check()
-        return value(scrape(programs, node), name, **labels)
+        return value(scrape(programs, node), name, **labels) == 1
 
     wait_until(counted, name)

@@ -67,6 +67,8 @@ class _Bursts:
     """Arcs that are asked for more than they carry and that some burst uses, ascending."""
     used: Floats
     """Part of each of these arcs that each burst uses, shape (bursts, arcs)."""
+    qps: Floats
+    """Of a flow of each of these jobs, a mean."""
 
 
 def _bursts(plan: Plan, told: dict[str, Iteration]) -> _Bursts:
@@ -99,7 +101,9 @@ def _bursts(plan: Plan, told: dict[str, Iteration]) -> _Bursts:
     used = np.zeros((len(code), len(arcs)))
     used[row[full], column] = busy[full] / alone[row[full]]
     names = tuple(flows.job_names[one] for one in rows.tolist())
-    return _Bursts(names, rows, np.searchsorted(rows, code // width), alone, arcs, used)
+    own = flows.job[mine]
+    qps = np.bincount(own, flows.qps[mine])[rows] / np.bincount(own)[rows]
+    return _Bursts(names, rows, np.searchsorted(rows, code // width), alone, arcs, used, qps)
 
 
 def _known(plan: Plan, bursts: _Bursts) -> tuple[Bools, Floats]:
@@ -167,4 +171,4 @@ def _cycle(bursts: _Bursts, job: int, told: dict[str, Iteration], used: Floats) 
     ends = np.minimum(edges[1:, None], steps[None, 1:])
     begins = np.maximum(edges[:-1, None], steps[None, :-1])
     within = np.maximum(ends - begins, 0) * (STEPS / length)
-    return Cycle(name, length, used[own].T @ within)
+    return Cycle(name, length, used[own].T @ within, float(bursts.qps[job]))

@@ -24,15 +24,22 @@ from heddle_controller.model.plan import Turn
 TURN_SLACK = 0.02
 """Part of an iteration by which it may take longer than told before turns no longer hold."""
 _WORTH = 0.05
-"""Turns that save a smaller part of the mean iteration are not given."""
+"""Turns that save a smaller part of the mean iteration are not given.
+
+Nor are those that save any job no more than the ``TURN_SLACK`` by which it may be late.
+"""
 STEPS = 240
 """Places on the circle."""
 _ROUNDS = 4
 """The most iterations of a job on one circle, and passes over all jobs in search of shifts."""
 GROWTHS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.4)
 """Parts of a pace by which it is made longer where bursts do not fit."""
-DRAWS = 64
+DRAWS = 16
 """Ways to begin that stand for jobs without turns."""
+_FIRST, _LAST = 6, 14
+"""Iterations of the longest job: after so many without turns is counted, and until so many."""
+_FINEST = 20
+"""Steps of the shortest iteration, at least, where jobs without turns are followed."""
 _EVEN = 1e-9
 
 
@@ -44,19 +51,22 @@ class Cycle:
     seconds: float
     used: Floats
     """Part of each link's capacity that it uses, shape (links, steps of equal length)."""
+    qps: float = 1.0
+    """Of each of its flows: a link that is asked for too much is shared alike by QPs."""
 
 
 def turns_of(cycles: Sequence[Cycle]) -> dict[str, Turn]:
     """Turns of the jobs that gain by them; jobs that share no full link, or gain little, have none.
 
     Where jobs have no turns, they are taken to begin as it happens, or all at once if that is
-    better. Jobs on a link that is asked for too much are slowed alike.
+    better, and are followed until they are as far apart as they drift by holding each other up.
 
     Args:
         cycles: Of jobs of different names, all with the same links.
 
     Raises:
-        InputError: a name twice, an iteration that takes no time, links used by no number from 0.
+        InputError: a name twice, an iteration that takes no time, links used by no number from 0,
+            or QPs that are none.
     """
     _check(cycles)
     found: dict[str, Turn] = {}
@@ -78,6 +88,8 @@ def _check(cycles: Sequence[Cycle]) -> None:
             raise refuse("job", one.job, "does not tell the use of every link in steps; give both")
         if not (np.isfinite(one.used).all() and (one.used >= 0).all()):
             raise refuse("job", one.job, "uses links by less than 0 or by no number; correct it")
+        if not (np.isfinite(one.qps) and one.qps > 0):
+            raise refuse("job", one.job, f"has {one.qps:g} QPs a flow; give more than 0")
 
 
 def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
@@ -112,14 +124,13 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
     used = [one.used[links] for one in cycles]
     best: dict[str, Turn] = {}
     least = 1 - _WORTH
+    without = _without(used, seconds, np.array([one.qps for one in cycles]))
     for round_trip, counts in _circles(seconds):
-        plain = _on_circle(used, seconds, round_trip, counts)
-        without = 1 + _without(plain, counts) * round_trip / counts / seconds
         for growth in GROWTHS:
             circle = round_trip * (1 + growth)
             pace = circle / counts
-            kept = pace / seconds / without
-            if np.mean(kept) > least - _EVEN or kept.max() > 1 + _EVEN:
+            kept = pace / without
+            if np.mean(kept) > least - _EVEN or kept.max() > 1 - TURN_SLACK + _EVEN:
                 break
             shifts = _holding(used, seconds, circle, counts)
             if shifts is not None:
@@ -222,15 +233,56 @@ def _excess(loads: Floats, shifts: Ints) -> Floats:
     return held
 
 
-def _without(loads: Floats, counts: Floats) -> Floats:
-    """The same of jobs without turns: as they happen to begin, or all at once if that is less."""
+def _without(used: list[Floats], seconds: Floats, qps: Floats) -> Floats:
+    """Mean iterations, seconds, of jobs without turns that begin as it happens, or all at once.
+
+    All ways to begin are followed side by side, step by step; the better of the two counts.
+    """
+    jobs = np.arange(len(used))
+    laid = [_laid(own, 1.0, 1.0, 1).T for own in used]
+    table = np.stack(laid)  # shape (jobs, STEPS, links)
     # Multiples of roots of primes spread evenly, and without a seed.
-    roots = np.sqrt(_primes(len(loads)))
-    draws = np.arange(DRAWS)[:, None] * roots % 1 * STEPS / counts
-    held = np.mean([_excess(loads, draw.astype(np.int64)) for draw in draws], axis=0)
-    at_once = _excess(loads, np.zeros(len(loads), dtype=np.int64))
-    less: Floats = held if held.sum() <= at_once.sum() else at_once
+    roots = np.sqrt(_primes(len(used)))
+    done = np.concatenate([np.zeros((1, len(jobs))), np.arange(DRAWS)[:, None] * roots % 1])
+    step = min(seconds.max() / STEPS, seconds.min() / _FINEST)
+    first, last = (round(count * seconds.max() / step) for count in (_FIRST, _LAST))
+    begun = done
+    for number in range(last):
+        if number == first:
+            begun = done.copy()
+        asked = table[jobs, (done % 1 * STEPS).astype(np.int64)]
+        done = done + step / seconds / _held_up(asked, qps)
+    taken = (last - first) * step / (done - begun)
+    at_once, drawn = taken[0], taken[1:].mean(axis=0)
+    less: Floats = drawn if (drawn / seconds).sum() <= (at_once / seconds).sum() else at_once
     return less
+
+
+def _held_up(asked: Floats, qps: Floats) -> Floats:
+    """How many times as long jobs take that ask for so much of links, shape (ways, jobs).
+
+    A job goes on as the link lets it that gives it least of what it asks for.
+
+    Args:
+        asked: Parts of capacities, shape (ways, jobs, links).
+        qps: Of a flow of each job. Jobs whose QPs ask for less than their share get that.
+    """
+    held = np.ones(asked.shape[:2])
+    way, link = np.nonzero(asked.sum(axis=1) > 1 + _EVEN)
+    wanted = asked[way, :, link]
+    wants = wanted > 0
+    weight = wanted * qps
+    while True:
+        spare = 1 - np.where(wants, 0, wanted).sum(axis=1)
+        sharing = np.maximum(np.where(wants, weight, 0).sum(axis=1), _EVEN)
+        share = (spare / sharing)[:, None] * weight
+        enough = wants & (wanted <= share + _EVEN)
+        if not enough.any():
+            break
+        wants &= ~enough
+    slower = np.divide(wanted, share, out=np.ones_like(wanted), where=wants)
+    np.maximum.at(held, way, slower)
+    return held
 
 
 def _primes(count: int) -> Floats:

@@ -192,7 +192,7 @@ def cycles_of(
         at = (begin + np.arange(STEPS + 1) / STEPS * length) / timeline.step_seconds
         used = np.diff(_summed(cells, at), axis=0).T * timeline.step_seconds * (STEPS / length)
         used[used < TINY] = 0.0
-        found.append(Cycle(one.name, float(length), used))
+        found.append(Cycle(one.name, float(length), used, float(one.qps)))
     return found
 
 

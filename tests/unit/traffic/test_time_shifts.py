@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,13 @@ def test_worthless_turns_are_not_given() -> None:
     assert turns_of([]) == {}
 
 
+def test_a_job_that_is_hardly_held_up_is_not_made_to_wait() -> None:
+    """Turns are a gain for two that share alike, and a loss for one with eight times the QPs."""
+    alike = [_cycle("a", 1.0, 0.52), _cycle("b", 1.0, 0.52)]
+    assert set(turns_of(alike)) == {"a", "b"}
+    assert turns_of([alike[0], replace(alike[1], qps=8.0)]) == {}
+
+
 def test_a_job_that_meets_two_others_keeps_both_turns() -> None:
     """Of three in a row, the outer ones send at once while the one in the middle computes."""
     rows = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
@@ -80,6 +89,7 @@ def test_what_a_job_that_went_leaves() -> None:
         ([_cycle("a", 1.0, 0.5, -np.ones(1))], "less than 0"),
         ([_cycle("a", 1.0, 0.5), _cycle("b", 1.0, 0.5, np.ones(2))], "every link"),
         ([Cycle("a", 1.0, np.zeros((1, 0)))], "every link"),
+        ([replace(_cycle("a", 1.0, 0.5), qps=0.0)], "0 QPs a flow"),
     ],
 )
 def test_bad_iterations_are_refused(cycles: list[Cycle], reason: str) -> None:

@@ -50,6 +50,11 @@ def test_ways_that_share_all_links_but_their_own() -> None:
     sound(*drawn("homed-twice", 133771, 0.35, 12))
 
 
+def test_ways_that_leave_a_zone_and_come_back() -> None:
+    """Of a path over a core between leaves of one zone, a backup keeps off both its spines."""
+    sound(*drawn("mesh", 27590825, 0.0, 12))
+
+
 def drawn(kind: str, seed: int, share: float, most: int) -> tuple[Fabric, Flows]:
     """A random case."""
     rng = Random(seed)

@@ -210,9 +210,11 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
     meet = within & (network.head[up] == network.head[down])
     backup[rows[meet], 0], backup[rows[meet], 1] = up[meet], down[meet] ^ 1
     low, high = network.head[up], network.head[down]
-    between = np.flatnonzero(
-        ~within & (low != high) & (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
-    )
+    between = ~within & (low != high)
+    between &= (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
+    # A path between leaves of one zone may climb to a core by one spine and come down by another.
+    between &= (low != network.tail[inner[rows, 3]]) & (high != network.head[inner[rows, 0]])
+    between = np.flatnonzero(between)
     slot = cores.slot_of_arc[inner[rows[between], 1]]
     width = cores.width[cores.part[low[between]]]
     # What one spine loses and another takes on goes over all cores and cables in turns.

@@ -55,6 +55,11 @@ def test_ways_that_leave_a_zone_and_come_back() -> None:
     sound(*drawn("mesh", 27590825, 0.0, 12))
 
 
+def test_ways_that_end_at_the_leaf_they_begin_at() -> None:
+    """Of a path to a NIC on the path's first leaf too, a backup goes there without a spine."""
+    sound(*drawn("homed-twice", 138, 0.0, 12))
+
+
 def drawn(kind: str, seed: int, share: float, most: int) -> tuple[Fabric, Flows]:
     """A random case."""
     rng = Random(seed)

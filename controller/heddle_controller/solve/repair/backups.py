@@ -103,7 +103,11 @@ def _by_slots(planes: Planes, flows: Flows, paths: Paths, inner: Ints, backup: I
     if len(rows):
         other = planes.nic_links.others(flows.destination[paths.flow[rows]], into[rows])
         leaf = network.head_or_none[other]
-        found = (other != NONE) & (leaf != network.tail[inner[rows, 0]])
+        # Where that leaf is the path's first, no spine is needed.
+        direct = (other != NONE) & (leaf == network.tail[inner[rows, 0]])
+        backup[rows[direct], 0], backup[rows[direct], 5] = out[rows[direct]], other[direct] ^ 1
+        last[rows[direct]] = NONE
+        found = (other != NONE) & ~direct
         rows, other, leaf = rows[found], other[found], leaf[found]
         cable = planes.spines.cables(leaf, planes.spines.slot_of_arc[last[rows]], rows)
         last[rows], into[rows] = cable, other

@@ -390,9 +390,10 @@ def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
     world.put("topologies", {"metadata": {"name": "old", "labels": OURS}, "spec": {}})
     flat = {"levels": [{"nodeLabel": HOSTNAME}]}
     world.put("topologies", {"metadata": {"name": "heddle", "labels": OURS}, "spec": flat})
-    tier = {"metadata": {"name": "heddle-f1-tier-0-l0", "labels": OURS}, "spec": {"tier": 7}}
-    world.put("hypernodes", tier)
     world.put("nodes", {"metadata": {"name": "n0", "labels": {}}})
+    leaf = "heddle-f1-tier-0-l0"
+    wait_until(lambda: leaf in world.of("hypernodes"), "the leaf of the node to be shown")
+    world.put("hypernodes", {"metadata": {"name": leaf, "labels": OURS}, "spec": {"tier": 7}})
     one = workload("one", pair(0), None)
     its = {"name": "one", "uid": "u", "controller": True}
     one["metadata"]["ownerReferences"] = [

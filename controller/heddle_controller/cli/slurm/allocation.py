@@ -21,7 +21,7 @@ class Allocation:
     """Slurm's id."""
     name: str
     """Of the job at the controller: CLUSTER-ID. Every component and every task of an array has an
-    id of its own."""
+    id of its own. The restart count is not part of it: EpilogSlurmctld gets the next one."""
     restart: int
     """How often it was started before."""
     hosts: tuple[str, ...]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,7 @@ class Flows:
         """The flows of some rows, names shared."""
         return replace(
             self,
-            ids=tuple(self.ids[row] for row in rows.tolist()),
+            ids=tuple(map(self.ids.__getitem__, rows.tolist())),
             source=self.source[rows],
             destination=self.destination[rows],
             gbps=self.gbps[rows],
@@ -90,8 +91,8 @@ class Flows:
 
     def same_as(self, other: Flows) -> bool:
         """Whether both are equal in every column and name."""
-        if self is other:
-            return True
+        if self is other or len(self) != len(other):
+            return self is other
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return all(
             np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two
@@ -160,7 +161,7 @@ def concatenate(parts: Sequence[Flows]) -> Flows:
     job = [_renamed(p.job, p.job_names, jobs) for p in parts]
     phase = [_renamed(p.phase, p.phase_names, phases) for p in parts]
     return Flows(
-        ids=tuple(flow for p in parts for flow in p.ids),
+        ids=tuple(chain.from_iterable(p.ids for p in parts)),
         source=ints("source"),
         destination=ints("destination"),
         gbps=floats("gbps"),

@@ -7,7 +7,7 @@ slowed by. What a plan really makes of a choice is the planner's to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,7 +122,7 @@ class Estimator:
     def of(self, hosts: Hosts) -> Estimate:
         """On these hosts, in rank order."""
         shape = self._shape
-        nics = np.concatenate([np.resize(self._nics_of_host[host], shape.nics) for host in hosts])
+        nics = _resized([self._nics_of_host[host] for host in hosts], shape.nics)
         ends = nics[shape.source], nics[shape.destination]
         slowed, crowding, crossing = np.ones(len(shape.source)), 0.0, 0.0
         for cut in self._base:
@@ -146,6 +146,13 @@ class Estimator:
         longest = np.zeros(shape.phases)
         np.maximum.at(longest, shape.phase, shape.lasts * slowed)
         return Estimate(float(f"{longest.sum():.6g}"), crowding, crossing)
+
+
+def _resized(rows: Sequence[Sequence[int]], length: int) -> Ints:
+    """All rows, one after another, each repeated or cut to one length."""
+    if all(len(row) == length for row in rows):
+        return np.array(rows, dtype=np.int64).ravel()
+    return np.concatenate([np.resize(row, length) for row in rows])
 
 
 def cross_zone_gbps(flows: Flows, zone: Ints) -> float:

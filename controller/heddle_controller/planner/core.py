@@ -13,6 +13,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan, Turn
@@ -43,6 +44,7 @@ from heddle_controller.planner.planning import (
     wanted_again,
     wanted_of,
     with_known_ports,
+    with_more,
 )
 from heddle_controller.planner.port import Cost, PlanAnswer, Trial, WhatIf
 from heddle_controller.state.codec.jobs import job_json
@@ -54,6 +56,18 @@ MOST_SETTLED_FLOWS = 50_000
 """Flows beyond which no plan is made anew for a question: it takes more than some ten seconds."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Beside:
+    """A plan beside which jobs are tried, and what is the same for each of them."""
+
+    plan: Plan
+    fabric: Fabric
+    """As it is now; the plan may have been made for other states."""
+    scores: Mapping[str, Score]
+    """How jobs fare in the plan."""
+    around: Surroundings
+
+
 @dataclass(slots=True)
 class _FabricPlans:
     """What is kept of one fabric."""
@@ -61,9 +75,9 @@ class _FabricPlans:
     wanted: Wanted | None = None
     """Of the intent that came last."""
     tried: Wanted | None = None
-    """Of the job that was tried last, beside others whose flows need not be made again."""
-    scored: tuple[Plan, Mapping[str, Score]] | None = None
-    """The plan beside which a job was tried last, and how jobs fare in it."""
+    """Of the intent that jobs were last tried beside."""
+    beside: _Beside | None = None
+    """Of the plan that they were last tried beside."""
     made: tuple[Plan, Entries] | None = None
     """The last plan that was made here, and its entries."""
     repair: Repair | None = None
@@ -163,16 +177,14 @@ class PlanningCore:
     ) -> Trial:
         """See ``Planner``."""
         before = self._standing(intent, standing)
-        one = self._fabrics.setdefault(intent.name, _FabricPlans())
-        wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
-        repair, wanted = None, _knowing(wanted, before)
+        own = self._engine.flows_of_job(job, intent.fabric)
+        wanted, repair = _knowing(self._wanted_with(intent, job, own, before), before), None
         if len(before.flows):
             repair = self._trial_repair(intent.name, before, backups=False)
-        if one.scored is None or one.scored[0] is not before:
-            one.scored = before, scores(before)
+        beside = self._beside(intent, before)
         after = expected_plan(wanted, before, repair, self._engine)
         loads_after(after, before)
-        trial = _trial(job.name, after, one.scored[1])
+        trial = _trial(job.name, after, beside.scores)
         least = trial.score.seconds
         if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
             later = after_quiet(after, wanted, before, self._engine)
@@ -181,11 +193,32 @@ class PlanningCore:
                 trial, score=replace(trial.score, least_seconds=score.seconds, settled=True)
             )
         if repair is not None:  # else it was planned anew
-            around = Surroundings(intent.fabric, _loads_without(before, job.name))
-            estimator = Estimator(around, self._engine.flows_of_job(job, intent.fabric), job.hosts)
-            least = min(least, estimator.of(job.hosts).seconds)
+            around = beside.around
+            if job.name in before.flows.job_names:
+                around = Surroundings(intent.fabric, _loads_without(before, job.name))
+            least = min(least, Estimator(around, own, job.hosts).of(job.hosts).seconds)
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
+
+    def _wanted_with(self, intent: Intent, job: Job, own: Flows, before: Plan) -> Wanted:
+        """What is wanted with a job, whose flows come behind those of others, so that these stay.
+
+        In place of its own, if there are such.
+        """
+        one = self._fabrics.setdefault(intent.name, _FabricPlans())
+        wanted = one.tried = self._wanted(intent, one.tried, before)
+        known = {record.job.name for record in intent.jobs}
+        if job.name in known.union(wanted.flows.job_names):
+            return wanted_of(_with_job(intent, job), self._engine, wanted)
+        return with_more(wanted, own)
+
+    def _beside(self, intent: Intent, before: Plan) -> _Beside:
+        one = self._fabrics.setdefault(intent.name, _FabricPlans())
+        known = one.beside
+        if known is None or known.plan is not before or known.fabric is not intent.fabric:
+            around = Surroundings(intent.fabric, before.loads)
+            known = one.beside = _Beside(before, intent.fabric, scores(before), around)
+        return known
 
     def _trial_repair(self, fabric: str, standing: Plan, *, backups: bool = True) -> Repair | None:
         """A repair of what stands, of which nothing is kept."""

@@ -115,6 +115,12 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
     return Wanted(intent.fabric, flows, tuple(refused), _asked_of(intent), kept, of_jobs)
 
 
+def with_more(wanted: Wanted, more: Flows) -> Wanted:
+    """The same with the flows of a job that comes, behind all others that were announced."""
+    flows = without_announced(concatenate([wanted.flows, more]))
+    return Wanted(wanted.fabric, flows, wanted.refused, kept=wanted.kept)
+
+
 def without_announced(flows: Flows) -> Flows:
     """The flows but for those of pairs that were found and that jobs or demand sets tell of now.
 

@@ -127,8 +127,10 @@ def _nics_of_ranks(job: Job, fabric: Fabric) -> Ints:
         return np.array(
             [of_host[host][g % len(of_host[host])] for host, part in held for g in part]
         )
-    nics = [np.resize(of_host[host], job.gpus_per_host) for host in job.hosts]
-    return np.concatenate(nics).astype(np.int64)
+    nics = [of_host[host] for host in job.hosts]
+    if all(len(own) == job.gpus_per_host for own in nics):
+        return np.array(nics, dtype=np.int64).ravel()
+    return np.concatenate([np.resize(own, job.gpus_per_host) for own in nics]).astype(np.int64)
 
 
 def host_of_ranks(job: Job) -> Ints:

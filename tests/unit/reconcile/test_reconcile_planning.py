@@ -352,3 +352,25 @@ def test_the_plan_that_stands_is_ready_once() -> None:
     assert core.plan(lost, other).planned is not None
     core.make_ready("f1")
     assert indexed == [planned.plan, other]
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_tried_job_leaves_the_rows_of_others(plan: Plan, name: str) -> None:
+    """However it is called, its flows come behind those of jobs and demands that are there.
+
+    So what stands is repaired as it is indexed, and how it fares is the same under any name.
+    """
+    others = DemandRecord("d", demands(("n0.0.1", "n1.0.1")), "e", 0.0)
+    intent = Intent("f1", 1, 0.0, 1, FABRIC, (record(J1),), (others,))
+    standing = make_plan(wanted_of(intent, ENGINE), plan, Repairer(plan), ENGINE).plan
+    seen: list[Flows] = []
+
+    class Seen(Repairer):
+        def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+            seen.append(flows)
+            return super().repair(fabric, flows)
+
+    core = PlanningCore(replace(ENGINE, repairer=Seen))
+    trial = core.try_job(intent, replace(J2, name=name), standing)
+    assert [flows.begins_with(standing.flows) for flows in seen] == [True]
+    assert trial == PlanningCore(ENGINE).try_job(intent, replace(J2, name="m"), standing)

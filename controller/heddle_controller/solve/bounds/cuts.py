@@ -163,8 +163,9 @@ class _Family:
         own = ("_capacity", "_width", "_even", "_tier", "_open", "_demand", "_qps", "_rate")
         return copied(self, *own, "bounds")
 
-    def _sets_of(self, flows: Flows) -> Ints:
-        ends = (flows.source, flows.destination)
+    def _sets_of(self, flows: Flows, known: int = 0) -> Ints:
+        """The set that each flow from row ``known`` on is counted in."""
+        ends = (flows.source[known:], flows.destination[known:])
         inner, outer = reversed(ends) if self._inwards else ends
         first, second = self._group[inner], self._group[outer]
         return np.where(first != second, first, NONE)
@@ -174,8 +175,9 @@ class _Family:
 
         ``rows`` are those that came, or count now and did not, or the other way round.
         """
-        if len(flows) > len(self._flow_set):
-            self._flow_set = self._sets_of(flows)
+        known = len(self._flow_set)
+        if len(flows) > known:
+            self._flow_set = np.append(self._flow_set, self._sets_of(flows, known))
         touched = np.zeros(self._count + 1, dtype=np.bool_)
         touched[self._flow_set[rows]] = True
         touched[NONE] = False  # the last place is that of flows in no set

@@ -405,23 +405,25 @@ class Chunks:
     def of(self, flows: Iterable[int]) -> list[int]:
         """The chunks of some flows, whether they have a path or not."""
         found: list[int] = []
+        first, later, loaded = self._first, self._later, len(self._first) - 1
         for flow in flows:
-            if flow + 1 < len(self._first):
-                found += range(self._first[flow], self._first[flow + 1])
-            found += self._later.get(flow, ())
+            if flow < loaded:
+                found += range(first[flow], first[flow + 1])
+            if flow in later:
+                found += later[flow]
         return found
 
     def make(self, assignment: Assignment, flows: list[int]) -> None:
         """A chunk of all QPs for each of the flows that has none at all."""
-        first, later = self._first, self._later
+        first, later, loaded = self._first, self._later, len(self._first) - 1
         bare = [
             flow
             for flow in flows
-            if flow not in later and (flow + 1 >= len(first) or first[flow] == first[flow + 1])
+            if flow not in later and (flow >= loaded or first[flow] == first[flow + 1])
         ]
         self.take_on(assignment)
         assignment.place_whole(bare)
-        later.update((flow, [self._known + row]) for row, flow in enumerate(bare))
+        later.update({flow: [chunk] for chunk, flow in enumerate(bare, self._known)})
         self._known = len(assignment.flow)
 
     def take_on(self, assignment: Assignment) -> None:

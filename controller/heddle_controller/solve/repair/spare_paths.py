@@ -64,8 +64,8 @@ class SparePaths:
 
     def note(self, flows: Ints, fresh: Paths, poor: dict[int, int]) -> None:
         """Takes in the backups that some flows have from now on, and which of them are poor."""
-        for flow in flows.tolist():
-            self.poor.pop(flow, None)
+        for flow in self.poor.keys() & set(flows.tolist()) if self.poor else ():
+            del self.poor[flow]
         self.poor |= poor
         if len(fresh) >= MANY_BACKUPS:
             self._runs.append(self._sorted(fresh))

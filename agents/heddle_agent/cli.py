@@ -35,16 +35,17 @@ heddle-agent run --fabric fabrics/f1 --switch leaf0 --controller 127.0.0.1:7400 
 """
 
 
-_HOST_HELP = """Write down which UDP source port each QP of this host has to use, job by job.
+_HOST_HELP = """Keep files that say which UDP source port each QP of this host has to use.
 
-Entries in switches match the source ports of QPs; a QP that uses another follows the underlay.
-For each job with flows that leave this host there are two files in --directory: JOB.json, a
-map of all ports (agents/README.md describes it), and JOB.env, variables for programs that take
-ports from their environment. They are replaced in one step, removed when the job ends, and stay
-while no controller can be reached.
+Entries in switches match the source ports of QPs; a QP with another port follows the underlay.
+Each job with flows that leave this host has three files in --directory: JOB.json with all ports,
+JOB.ports with the same as lines, and JOB.env with variables for programs that read ports from
+their environment (agents/README.md describes them). The agent replaces a file in one step, removes
+it when the job ends, and keeps it while no controller can be reached.
 
-Where switches hash (forwarding: ecmp), it probes which path each source port of the host takes and
-tells all controllers, which choose ports by that. It takes CAP_NET_RAW, and switches that answer.
+Where switches only hash (forwarding: ecmp), the agent also finds out by probes which path each
+source port takes, and reports it to all controllers, which then choose ports. This needs the
+capability CAP_NET_RAW, and switches that answer with ICMP time exceeded.
 
 \b
 heddle-agent host --fabric fabrics/f1 --host node-17 --controller 10.0.0.1:7400 \\
@@ -56,26 +57,30 @@ def _process_options(command: Callable[..., None]) -> Callable[..., None]:
     """Options of every command that talks with controllers."""
     options = [
         click.option(
-            "--tls-ca", type=_PATH, help="PEM of the authorities that controllers are known by."
+            "--tls-ca", type=_PATH, help="Certificate authorities of the controllers, PEM."
         ),
-        click.option("--tls-cert", type=_PATH, help="PEM of the agent's own certificate."),
-        click.option("--tls-key", type=_PATH, help="PEM of its private key."),
+        click.option("--tls-cert", type=_PATH, help="Certificate of the agent, PEM."),
+        click.option("--tls-key", type=_PATH, help="Private key of the agent, PEM."),
         click.option(
             "--insecure",
             is_flag=True,
             default=None,
-            help="Speak plain text to controllers elsewhere.",
+            help="Allow connections without TLS to controllers on other machines.",
         ),
         click.option(
-            "--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 6]"
+            "--keepalive-seconds",
+            metavar="S",
+            help="Send a keepalive after so much silence.  [default: 6]",
         ),
         click.option(
             "--keepalive-timeout-seconds",
             metavar="S",
-            help="Leave one that is silent on.  [default: 4]",
+            help="Close a connection whose keepalive stays unanswered.  [default: 4]",
         ),
         click.option(
-            "--backoff-seconds", metavar="S", help="Longest pause in retries.  [default: 5]"
+            "--backoff-seconds",
+            metavar="S",
+            help="Longest pause between two attempts to connect.  [default: 5]",
         ),
         click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]"),
         click.option(
@@ -92,91 +97,107 @@ def _process_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("heddle-agent"), prog_name="heddle-agent")
 def cli() -> None:
-    """The agent of one switch: it holds the routes, and repairs them without the controller.
+    """The agent of a switch: it holds the routes and repairs them without a controller.
 
-    On hosts, `heddle-agent host` writes down which UDP source port each QP has to use.
+    On hosts, `heddle-agent host` says which UDP source port each QP has to use.
     """
 
 
 @cli.command(
     help=_RUN_HELP,
-    epilog=f"Every flag may be given as a variable instead: --table-size is {ENV_PREFIX}TABLE_SIZE."
-    " Stop it with SIGTERM or Ctrl-C.",
+    epilog=f"Every option is also an environment variable: --table-size is {ENV_PREFIX}TABLE_SIZE."
+    " Stop the agent with SIGTERM or Ctrl-C.",
 )
-@click.option("--fabric", metavar="NAME", help='Fabric of the switch, "fabrics/f1".  [required]')
-@click.option("--switch", metavar="NODE", help="Node id of the switch.  [required]")
+@click.option(
+    "--fabric", metavar="NAME", help='Fabric of the switch, such as "fabrics/f1".  [required]'
+)
+@click.option("--switch", metavar="NODE", help="Id of the switch in the fabric file.  [required]")
 @click.option(
     "--controller",
     multiple=True,
     metavar="HOST:PORT[,HOST:PORT]...",
-    help="Controllers; any one will do. One that cannot be reached is tried again.  [required]",
+    help="All controllers. The agent keeps a session with each, and retries those that are away."
+    "  [required]",
 )
 @click.option(
     "--fib",
     metavar="memory|linux|sonic",
-    help="What forwards packets: a table in the agent, the kernel, or the chip of a SONiC switch."
+    help="What forwards packets: a table in the agent, the kernel, or a SONiC switch."
     "  [default: memory]",
 )
 @click.option(
     "--link",
     multiple=True,
     metavar="NEIGHBOUR[,KEY]",
-    help="A link of the switch; repeat it for each. Parallel links differ in KEY.",
+    help="A link of the switch. Repeat the option for each link. Parallel links differ in KEY.",
 )
 @click.option(
     "--interfaces",
     metavar="alias|FILE",
-    help="Take the kernel's links instead: interfaces whose alias is NEIGHBOUR,KEY[,GBPS], or those"
+    help="Use the kernel's interfaces as links: those with an alias NEIGHBOUR,KEY[,GBPS], or those"
     " in a JSON file.",
 )
 @click.option(
     "--probe-milliseconds",
     metavar="MS",
-    help="Probe each of the kernel's links so often, to see silent loss; 0 for never."
+    help="Interval of probes on each of the kernel's links, to detect silent loss. 0 sends none."
     "  [default: 50]",
 )
 @click.option(
     "--flap-memory-seconds",
     metavar="S",
-    help="A link that comes back waits, twice as long for each time it was lost in these seconds."
-    "  [default: 300]",
+    help="A link that comes back stays unused for a while, twice as long for each loss within this"
+    " time.  [default: 300]",
 )
 @click.option(
     "--sonic-redis",
     type=_PATH,
     help="Socket of SONiC's Redis.  [default: /var/run/redis/redis.sock]",
 )
-@click.option("--table-size", metavar="N", help="Entries it can hold.  [default: 0, unlimited]")
-@click.option("--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: by the switch]")
+@click.option(
+    "--table-size",
+    metavar="N",
+    help="How many entries the switch can hold.  [default: 0, unlimited]",
+)
+@click.option(
+    "--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: from the switch's id]"
+)
 @click.option(
     "--state-file",
     type=_PATH,
-    help="Keep the highest epoch here, so that a restarted agent still refuses older ones.",
+    help="Store the highest epoch here, so that a restarted agent still refuses old leaders.",
 )
 @click.option(
     "--peer-notices",
     metavar="IP:PORT",
-    help="Take and send notices of lost links here, by UDP, from agent to agent.",
+    help="Local address for notices of lost links between agents, over UDP.",
 )
 @click.option(
     "--peer-keys",
     type=_PATH,
-    help="Their keys, in hexadecimal, one a line, the first to sign with. By default the controller"
-    " names them.",
+    help="Keys of peer notices, hexadecimal, one per line; the first one signs. By default the"
+    " controller provides them.",
 )
 @click.option(
     "--peer-addresses",
     type=_PATH,
-    help='Whom to tell, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller names them.',
+    help='Addresses of peers, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller'
+    " provides them.",
 )
 @click.option(
     "--traces-endpoint",
     metavar="URL",
-    help="Send traces of pushes to this collector of OpenTelemetry (OTLP over gRPC), such as"
-    " http://127.0.0.1:4317; it takes heddle-agent[traces].",
+    help="Send traces of pushes to this OpenTelemetry collector (OTLP over gRPC), such as"
+    " http://127.0.0.1:4317. Needs heddle-agent[traces].",
 )
-@click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
-@click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
+)
+@click.option(
+    "--metrics-host", metavar="HOST", help="Address for Prometheus metrics.  [default: 127.0.0.1]"
+)
 @_process_options
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
@@ -190,25 +211,28 @@ def run(**given: object) -> None:
 
 @cli.command(
     help=_HOST_HELP,
-    epilog=f"Every flag may be given as a variable instead: --host is {HOST_ENV_PREFIX}HOST."
-    " Stop it with SIGTERM or Ctrl-C.",
+    epilog=f"Every option is also an environment variable: --host is {HOST_ENV_PREFIX}HOST."
+    " Stop the agent with SIGTERM or Ctrl-C.",
 )
-@click.option("--fabric", metavar="NAME", help='Fabric of the host, "fabrics/f1".  [required]')
 @click.option(
-    "--host", metavar="NAME", help="The host's name in the fabric file.  [default: this machine's]"
+    "--fabric", metavar="NAME", help='Fabric of the host, such as "fabrics/f1".  [required]'
+)
+@click.option(
+    "--host", metavar="NAME", help="Name of the host in the fabric file.  [default: this machine's]"
 )
 @click.option(
     "--nic",
     multiple=True,
     metavar="NODE",
-    help="The NICs of the host, where the fabric file names no host for them; repeat it for each."
-    " It takes a reader's certificate: a host's reads by --host alone.",
+    help="A NIC of the host, if the fabric file names no hosts. Repeat the option for each NIC."
+    " Needs a certificate with the role of a reader.",
 )
 @click.option(
     "--controller",
     multiple=True,
     metavar="HOST:PORT[,HOST:PORT]...",
-    help="Controllers; any one will do. The next is asked when one goes away.  [required]",
+    help="All controllers. The agent reads ports from one, and from the next if that one goes away."
+    "  [required]",
 )
 @click.option(
     "--directory",
@@ -219,36 +243,42 @@ def run(**given: object) -> None:
     "--hops",
     type=int,
     metavar="N",
-    help="Where switches hash: switches on the longest path.  [default: 5]",
+    help="Where switches only hash: number of switches on the longest path.  [default: 5]",
 )
 @click.option(
-    "--probes-per-second", type=float, metavar="N", help="Probes of paths.  [default: 1000]"
+    "--probes-per-second", type=float, metavar="N", help="Rate of path probes.  [default: 1000]"
 )
 @click.option(
     "--recheck-seconds",
     type=float,
     metavar="S",
-    help="Within how long all ports are probed again.  [default: 60]",
+    help="Probe all ports again within this time.  [default: 60]",
 )
 @click.option(
     "--probe-milliseconds",
     type=float,
     metavar="MS",
-    help="Where switches hash: probe each path in use, and each backup, so often. One that misses a"
-    " probe is probed again at once; three lost in a row, and its QPs get the ports of their"
+    help="Where switches only hash: interval of probes on each path in use and each backup. After a"
+    " lost probe the next follows at once. After three in a row the QPs get the ports of their"
     " backups. 0 sends none.  [default: 10]",
 )
 @click.option(
     "--hold-seconds",
     type=float,
     metavar="S",
-    help="A path that is back has to last so long before QPs return to it.  [default: 10]",
+    help="QPs return to a recovered path after this time.  [default: 10]",
 )
-@click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
-@click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
+)
+@click.option(
+    "--metrics-host", metavar="HOST", help="Address for Prometheus metrics.  [default: 127.0.0.1]"
+)
 @_process_options
 def host(**given: object) -> None:
-    """Write down which UDP source port each QP of this host has to use."""
+    """Keep files that say which UDP source port each QP of this host has to use."""
     settings = load_host_settings(**given)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from heddle_agent import app  # noqa: PLC0415 - not before the line above
@@ -264,7 +294,7 @@ def host(**given: object) -> None:
     required=True,
     multiple=True,
     metavar="IP",
-    help="Address of a NIC that it is to send to; repeat it for each.",
+    help="Address of a NIC to probe. Repeat the option for each.",
 )
 @click.option(
     "--ports",
@@ -278,33 +308,33 @@ def host(**given: object) -> None:
     type=click.IntRange(1, 16),
     default=5,
     show_default=True,
-    help="Switches on the longest path.",
+    help="Number of switches on the longest path.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(1, 100_000),
     default=1000.0,
     show_default=True,
-    help="Probes a second.",
+    help="Probes per second.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Probe so many of the ports, and tell the others by a model of the hashes where it tells"
-    " all that it was tried on; 0 probes all.",
+    help="Probe only this many ports, and derive the others from a model of the hashes if the model"
+    " is right for all ports held back to test it. 0 probes all.",
 )
 @click.option(
     "--linux-seeds",
     type=_PATH,
-    help="JSON: fib_multipath_hash_seed of Linux switches with fib_multipath_hash_policy=1, by the"
-    " address that they answer from, or by their names in --fabric.",
+    help="JSON: fib_multipath_hash_seed of Linux switches with fib_multipath_hash_policy=1, keyed"
+    " by the address that they answer from, or by their id in --fabric.",
 )
 @click.option(
     "--fabric",
     type=_PATH,
-    help="fabric.json: whose addresses are, for --sample where switches answer from several.",
+    help="fabric.json: maps addresses to switches, for --sample if switches have several.",
 )
 @click.option("--out", type=_PATH, help="File to write.  [default: standard output]")
 def probe(  # noqa: PLR0917 - click passes options by name
@@ -318,12 +348,12 @@ def probe(  # noqa: PLR0917 - click passes options by name
     fabric: Path | None,
     out: Path | None,
 ) -> None:
-    """Find out which path each UDP source port takes, where switches hash.
+    """Find out which path each UDP source port takes, where switches only hash.
 
-    Sends RoCEv2 datagrams (UDP port 4791) from each port with rising TTL, and notes which switches
-    answer that it ended there. No datagram is one that a NIC takes for its own. `heddle plan
-    --port-paths` reads what is written; files of several hosts may be joined by their "pairs". It
-    needs root or the capability CAP_NET_RAW, and switches that answer (ICMP time exceeded).
+    Sends RoCEv2 datagrams (UDP port 4791) from each port with rising TTL, and records which
+    switches answer. No NIC accepts such a datagram as its own. `heddle plan --port-paths` reads the
+    output; to join files of several hosts, concatenate their "pairs". Needs root or the capability
+    CAP_NET_RAW, and switches that answer with ICMP time exceeded.
     """
     from heddle_agent.host.hashes import Known, names_of, sampled, seeds_of  # noqa: PLC0415 - as above
     from heddle_agent.host.trace import Pace, Tracer, traced_document  # noqa: PLC0415
@@ -362,35 +392,37 @@ def probe(  # noqa: PLR0917 - click passes options by name
 @cli.command()
 @click.option("--fabric", required=True, type=_PATH, help="fabric.json, for the addresses of NICs.")
 @click.option("--plan", required=True, type=_PATH, help="plan.json of `heddle plan --port-paths`.")
-@click.option("--host", metavar="NAME", help="The host's name in it.  [default: this machine's]")
+@click.option(
+    "--host", metavar="NAME", help="Name of the host in the fabric file.  [default: this machine's]"
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
     default=Path("/run/heddle/ports"),
     show_default=True,
-    help="Folder of plan.json and plan.env, the ports to use now.",
+    help="Folder of plan.json and plan.env with the ports to use now.",
 )
 @click.option(
     "--probe-milliseconds",
     type=click.FloatRange(1, 60_000),
     default=10.0,
     show_default=True,
-    help="Probe each path in use, and each backup, so often. One that misses one is probed again"
-    " at once; three lost in a row are a lost path.",
+    help="Interval of probes on each path in use and each backup. After a lost probe the next"
+    " follows at once. After three in a row the path is lost.",
 )
 @click.option(
     "--hold-seconds",
     type=click.FloatRange(0, 86_400),
     default=10.0,
     show_default=True,
-    help="A path that is back has to last so long before QPs return to it.",
+    help="QPs return to a recovered path after this time.",
 )
 @click.option(
     "--recheck-seconds",
     type=click.FloatRange(0.1, 86_400),
     default=60.0,
     show_default=True,
-    help="In so long follow every port again, to see whether switches still hash as planned.",
+    help="Trace every port again within this time, to check that switches still hash as planned.",
 )
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
@@ -405,13 +437,13 @@ def steer(  # noqa: PLR0917 - click passes options by name
     recheck_seconds: float,
     log_level: str,
 ) -> None:
-    """Keep the QPs of this host on paths that live, where switches only hash.
+    """Keep the QPs of this host on working paths, where switches only hash.
 
-    Writes which port each QP is to use now, as `heddle-agent host` does, into plan.json and
-    plan.env of --directory. When the path of a port is lost, its QPs get the port of their backup;
-    whoever opened them sets it (mlx5dv_modify_qp_udp_sport). No controller and no agent on a switch
-    takes part. It needs root or the capability CAP_NET_RAW, and last switches that answer every
-    probe (ICMP time exceeded).
+    Writes the port that each QP has to use now into plan.json and plan.env of --directory, as
+    `heddle-agent host` does. When a path is lost, its QPs get the ports of their backups; the
+    program that opened them sets the port (mlx5dv_modify_qp_udp_sport). No controller and no agent
+    on any switch is involved. Needs root or the capability CAP_NET_RAW, and last switches that
+    answer every probe with ICMP time exceeded.
     """
     from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
     from heddle_agent.host import PortsFolder, file_steering, routes_of  # noqa: PLC0415
@@ -458,18 +490,20 @@ def _ports(told: str) -> list[int]:
     "--backend",
     required=True,
     metavar="MODULE:NAME",
-    help="What opens a bench of the backend, by its table size: a class with __enter__ and"
-    " __exit__, or a function under @contextmanager.",
+    help="Callable that takes a table size and opens a test bench of the backend: a class with"
+    " __enter__ and __exit__, or a function under @contextmanager.",
 )
-@click.option("--case", "names", multiple=True, metavar="NAME", help="This case alone; repeat it.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a case.")
+@click.option(
+    "--case", "names", multiple=True, metavar="NAME", help="Run this case only. May be repeated."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per case.")
 def conformance(backend: str, names: tuple[str, ...], *, as_json: bool) -> None:
-    """Ask a FIB backend of your own all that an agent relies on.
+    """Check that your own FIB backend does everything an agent relies on.
 
-    Each case programs the backend on a bench, and then sees where packets really go. A case that
-    takes a capability that the backend does not claim is not asked. Modules in the working folder
-    are found. Exit status: 0 if no promise is broken, 1 if one is. CONTRIBUTING.md says how to
-    write a backend, with an example.
+    Each case programs the backend on a test bench and then checks where packets really go. Cases
+    for capabilities that the backend does not claim are left out. Modules in the working folder are
+    found. The exit status is 0 if all cases hold and 1 if one does not. CONTRIBUTING.md explains
+    how to write a backend, with an example.
     """
     from heddle_agent.conformance import CASES, Verdict, find_opener, run_cases  # noqa: PLC0415
 
@@ -493,10 +527,10 @@ def conformance(backend: str, names: tuple[str, ...], *, as_json: bool) -> None:
 
 @cli.command()
 def clean() -> None:
-    """Remove what `--fib linux` has left in the kernel, of this network namespace.
+    """Remove everything that `--fib linux` has set up in the kernel of this network namespace.
 
-    Entries, rules and routes of the agent go, and all packets follow the underlay; nobody else's
-    are touched. Stop the agent first. It needs root or the capability CAP_NET_ADMIN.
+    All packets then follow the underlay. Entries, rules and routes of others stay. Stop the agent
+    first. Needs root or the capability CAP_NET_ADMIN.
     """
     from heddle_agent.fib import linux  # noqa: PLC0415 - so that --help does not wait for numpy
 

@@ -39,10 +39,9 @@ from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
-from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.api import Api, Reads, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.reads import Reads
-from heddle_controller.serve.security.budget import Allowance
+from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.certificates import Mapper, read_rules
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked

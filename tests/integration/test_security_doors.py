@@ -20,10 +20,9 @@ from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.security.budget import Allowance
-from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.interceptors.limits import Allowance
+from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
 from heddle_controller.serve.security.keys import Tls
-from heddle_controller.serve.security.permissions import PERMISSIONS
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.support.controlling import controlling

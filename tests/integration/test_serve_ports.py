@@ -7,7 +7,7 @@ from typing import Any
 
 from heddle.ports import ports_document
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.serve.codec import ports as codec
+from heddle_controller.serve import nic_ports as codec
 from tests.support.job_flows import commit, flows_of
 from tests.support.operating import operating
 from tests.support.serving import reason, refusal, serving, violations

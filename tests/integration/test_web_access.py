@@ -16,7 +16,7 @@ import pytest
 
 from heddle.v1 import fabric_pb2
 from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.security.budget import Allowance
+from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token

@@ -7,7 +7,7 @@ serve makes for itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -36,7 +36,7 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
-from heddle_controller.serve.agents.link_book import LinkBook, LinkMeter
+from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook, LinkMeter
 from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.audit import AuditService, log_marks
@@ -44,14 +44,33 @@ from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
-from heddle_controller.serve.interceptors.metrics import CallMeter
+from heddle_controller.serve.interceptors.telemetry import CallMeter
 from heddle_controller.serve.overlay import OverlayService
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
-from heddle_controller.serve.reads import Reads
 from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What the readers of one controller process share."""
+
+    store: Store
+    observations: Observations
+    gateway: Gateway
+    changes: Changes
+    indexes: FlowIndexes
+    fabric: FabricService
+    placement: PlacementService
+    plan: PlanService
+    overlay: OverlayService
+    doctor: DoctorService
+    audit: AuditService
+    rates: RateBook
+    unwell: Callable[[str], Mapping[Ends, Condition]]
+    """Links of a fabric that agents find something wrong with."""
 
 
 class Meter(AgentMeter, CallMeter, LinkMeter, OverlayMeter, Protocol):

@@ -25,9 +25,8 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.serve.paging import Page, page
 from heddle_controller.serve.rates import RateBook, Rates
-from heddle_controller.serve.request import request_of, version_without
+from heddle_controller.serve.request import Page, page, request_of, version_without
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import DemandRecord, Intent
 

@@ -26,8 +26,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
-from heddle_controller.serve.paging import page
-from heddle_controller.serve.request import request_of
+from heddle_controller.serve.request import page, request_of
 from heddle_controller.serve.watch import Changes
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord, LinkName

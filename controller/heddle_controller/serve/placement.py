@@ -24,8 +24,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.codec import placement as placements
-from heddle_controller.serve.paging import page
-from heddle_controller.serve.request import request_of, version_without
+from heddle_controller.serve.request import page, request_of, version_without
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import check_free
 from heddle_controller.state.errors import FailedPrecondition

@@ -23,22 +23,27 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
-from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
 from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.serve.history import (
+from heddle_controller.serve.nic_ports import (
+    MOST_FLOWS,
+    ToldPorts,
+    check_reporter,
+    check_room,
+    port_report,
+    ports_to_pb,
+    rows_leaving,
+)
+from heddle_controller.serve.request import page, request_of
+from heddle_controller.serve.security.caller import current_caller
+from heddle_controller.serve.summaries import (
+    Summaries,
     compared_to_pb,
     kept_plan,
     plan_summary_to_pb,
     rollback_to_pb,
 )
-from heddle_controller.serve.job_ports import ToldPorts, rows_leaving
-from heddle_controller.serve.paging import page
-from heddle_controller.serve.port_paths import check_reporter, check_room, port_report
-from heddle_controller.serve.request import request_of
-from heddle_controller.serve.security.caller import current_caller
-from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import suppose, what_if_to_pb
 from heddle_controller.state.errors import NotFound

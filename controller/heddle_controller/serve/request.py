@@ -1,10 +1,22 @@
-"""Who asks, under which id: what every changing call tells the store."""
+"""Fields that many requests share: the request id of a change, and the page of a list.
+
+A page token names the collection, a stamp of its content (etag or generation) and the position. It
+is opaque to clients but holds no secret: a forged token can only name another position of a list
+that its bearer may read anyway.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+
+from heddle_controller.model.errors import refuse
 from heddle_controller.reconcile.admission import check_request
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.serve.interceptors.trace import current_request, name_request
+from heddle_controller.serve.errors import aborted
+from heddle_controller.serve.interceptors.telemetry import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request
@@ -33,3 +45,66 @@ async def version_without(store: Store, fabric: str) -> int:
     except Unavailable:
         return 0
     return version if store.stale_for() == 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a collection is asked for."""
+
+    collection: str
+    """Names what is listed and by which filter; a token is good for this alone."""
+    size: int
+    stamp: str
+    """Of the content the token was made from; empty on the first page."""
+    after: str
+    """Where to go on: after this name, or from this row; empty on the first page."""
+
+    def row(self, stamp: str) -> int:
+        """The first row of the page, of content that has this stamp.
+
+        Raises:
+            Refusal: ABORTED when the content is another by now.
+            InputError: when the token names no row.
+        """
+        if not self.after:
+            return 0
+        if self.stamp != stamp:
+            message = "what is listed has changed since the first page: list again from the start"
+            raise aborted("PAGE_TOKEN_EXPIRED", message)
+        if not (self.after.isascii() and self.after.isdecimal()) or len(self.after) > MAX_DIGITS:
+            raise _malformed()
+        return int(self.after)
+
+    def token(self, after: object, stamp: str = "") -> str:
+        """The token of the page that goes on after this one."""
+        content = json.dumps([self.collection, stamp, str(after)])
+        return base64.urlsafe_b64encode(content.encode()).decode()
+
+
+MAX_DIGITS = 12
+
+
+def page(collection: str, size: int, token: str, *, default: int, ceiling: int) -> Page:
+    """The page a request asks for.
+
+    Raises:
+        InputError: negative size; a token that is malformed or of another collection.
+    """
+    if size < 0:
+        raise refuse("request", "page_size", f"it is {size}: give 0 for the default, or more")
+    size = min(size or default, ceiling)
+    if not token:
+        return Page(collection, size, "", "")
+    try:
+        parts = json.loads(base64.urlsafe_b64decode(token.encode()))
+    except (binascii.Error, ValueError, RecursionError):
+        raise _malformed() from None
+    match parts:
+        case [str(of), str(stamp), str(after)] if of == collection and after:
+            return Page(collection, size, stamp, after)
+    raise _malformed()
+
+
+def _malformed() -> Exception:
+    reason = "it is not of this list: pass next_page_token of the page before, and the same filter"
+    return refuse("request", "page_token", reason)

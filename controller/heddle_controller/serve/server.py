@@ -22,15 +22,16 @@ from grpc_reflection.v1alpha import reflection
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.health import Health
-from heddle_controller.serve.interceptors.around import Layers
+from heddle_controller.serve.interceptors.around import Layers, Parsing
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
-from heddle_controller.serve.interceptors.errors import Errors
-from heddle_controller.serve.interceptors.freshness import StaleMarks
-from heddle_controller.serve.interceptors.limits import Limits
-from heddle_controller.serve.interceptors.metrics import CallMeter, CallMetrics
-from heddle_controller.serve.interceptors.parsing import Parsing
-from heddle_controller.serve.interceptors.trace import CallSpans, CallTrace
-from heddle_controller.serve.security.budget import Allowance, Budget
+from heddle_controller.serve.interceptors.errors import Errors, StaleMarks
+from heddle_controller.serve.interceptors.limits import Allowance, Budget, Limits
+from heddle_controller.serve.interceptors.telemetry import (
+    CallMeter,
+    CallMetrics,
+    CallSpans,
+    CallTrace,
+)
 from heddle_controller.serve.security.keys import Tls, credentials
 
 MAX_STREAMS = 10_000

@@ -1,22 +1,116 @@
-"""The newest plan of each fabric as clients see it, without its routes.
+"""Plans as clients see them, without routes: the newest, earlier ones, and what changed between.
 
-How many of its thousands of switches hold a plan takes milliseconds to count, and while it is
-rolled out everybody wants to know again and again. So it is counted once each time that the
-store or agents have other facts, for all who ask or watch.
+Counting which of thousands of switches hold a plan takes milliseconds, and during a rollout many
+clients ask again and again. So ``Summaries`` counts once for each change in the store or in what
+agents report, for all who ask or watch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.plan.causes import Cause, CauseKind, causes_between
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.fares import fares_of
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
-from heddle_controller.serve.history import rollback_to_pb
-from heddle_controller.state.records import Committed
+from heddle_controller.serve.errors import not_found
+from heddle_controller.serve.what_if import MAX_TOLD, outcomes
+from heddle_controller.state.records import Committed, PlanSummary, Rollback
+
+KINDS = {
+    CauseKind.FABRIC_PUT: pb.PlanCause.FABRIC_PUT,
+    CauseKind.LINK_LOST: pb.PlanCause.LINK_LOST,
+    CauseKind.LINK_BACK: pb.PlanCause.LINK_BACK,
+    CauseKind.SWITCH_LOST: pb.PlanCause.SWITCH_LOST,
+    CauseKind.SWITCH_BACK: pb.PlanCause.SWITCH_BACK,
+    CauseKind.JOB_CAME: pb.PlanCause.JOB_CAME,
+    CauseKind.JOB_GONE: pb.PlanCause.JOB_GONE,
+    CauseKind.FLOWS_CHANGED: pb.PlanCause.FLOWS_CHANGED,
+    CauseKind.TRAFFIC_FOUND: pb.PlanCause.TRAFFIC_FOUND,
+    CauseKind.TRAFFIC_GONE: pb.PlanCause.TRAFFIC_GONE,
+    CauseKind.ROLLED_BACK: pb.PlanCause.ROLLED_BACK,
+    CauseKind.BETTER_PLAN: pb.PlanCause.BETTER_PLAN,
+}
+
+
+async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
+    """The plan of a generation; 0: the newest.
+
+    Raises:
+        Refusal: NOT_FOUND where there is none yet, or it is not kept any more.
+        NotFound: there is no such fabric.
+    """
+    found = await store.committed(fabric, generation)
+    if found is not None:
+        return found
+    newest = (await store.versions(fabric)).generation  # raises where the fabric is missing
+    name = names.plan_name(fabric)
+    if not newest:
+        message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
+        raise not_found("NO_PLAN", message, name=name)
+    if generation > newest:
+        message = f"{name} has no generation {generation} yet: the newest is {newest}"
+    else:
+        message = f"generation {generation} of {name} is not kept any more: see heddle history"
+    raise not_found("NO_SUCH_GENERATION", message, name=name)
+
+
+def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
+    """What is remembered of a plan."""
+    facts = summary.facts
+    return pb.PlanSummary(
+        generation=summary.generation,
+        epoch=summary.epoch,
+        intent_version=summary.intent_version,
+        commit_time=common.time_to_pb(facts.commit_time),
+        flow_count=summary.flow_count,
+        unrouted_count=summary.unrouted_count,
+        changed_count=facts.changed_count,
+        solve_seconds=facts.solve_seconds,
+        max_utilization=summary.max_utilization,
+        lower_bound=summary.lower_bound,
+        causes=_causes(facts.causes),
+    )
+
+
+def rollback_to_pb(rollback: Rollback) -> pb.Rollback:
+    """Which plan is kept to, until when."""
+    end = common.time_to_pb(rollback.end_time)
+    return pb.Rollback(generation=rollback.generation, end_time=end)
+
+
+def _causes(causes: Iterable[Cause]) -> list[pb.PlanCause]:
+    return [
+        pb.PlanCause(kind=KINDS[cause.kind], names=cause.names, count=cause.count)
+        for cause in causes
+    ]
+
+
+def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.ComparePlansResponse:
+    """What moved from one plan to the other, and which jobs fare otherwise."""
+    before, after = one.plan, other.plan
+    moved = changed_flows(before, after)
+    was = {flow: row for row, flow in enumerate(before.flows.ids)} if len(moved) else {}
+    old, new = (codec.Routes(plan, np.zeros(len(plan.flows), np.int64)) for plan in (before, after))
+    told = [(after.flows.ids[row], row) for row in moved[:MAX_TOLD].tolist()]
+    return pb.ComparePlansResponse(
+        before=codec.committed_to_pb(fabric, one),
+        after=codec.committed_to_pb(fabric, other),
+        causes=_causes(causes_between(before, after)),
+        moved=[
+            pb.MovedFlow(flow=flow, before=old.route(was[flow]).paths, after=new.route(row).paths)
+            for flow, row in told
+        ],
+        moved_count=len(moved),
+        jobs=outcomes(fares_of(before), fares_of(after))[:MAX_TOLD],
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,9 @@ import structlog
 
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.observations import SeenLinks
+from heddle_controller.serve.api import Reads
 from heddle_controller.serve.codec.plan import committed_to_pb
 from heddle_controller.serve.errors import Refusal
-from heddle_controller.serve.reads import Reads
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord
 from heddle_controller.web.audience import Audience

@@ -25,10 +25,15 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.interceptors.around import Method
 from heddle_controller.serve.interceptors.auth import Admission, Auth
-from heddle_controller.serve.security.budget import Allowance, Budget
-from heddle_controller.serve.security.caller import Caller, Role, current_caller
+from heddle_controller.serve.interceptors.limits import Allowance, Budget
+from heddle_controller.serve.security.caller import (
+    PERMISSIONS,
+    Caller,
+    Role,
+    current_caller,
+    may_call,
+)
 from heddle_controller.serve.security.certificates import Mapper, Rule, names_of, read_rules
-from heddle_controller.serve.security.permissions import PERMISSIONS, may_call
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 
 PROTOS: tuple[ModuleType, ...] = (

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.serve.door.frames import PREFACE, Answers, Frames
-from heddle_controller.serve.door.headers import (
+from heddle_controller.serve.door.frames import (
     MOST_BYTES,
     MOST_FIELDS,
     OVERHEAD,
+    PREFACE,
     TABLE,
+    Answers,
+    Frames,
     Headers,
     Unbearable,
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.errors import Refusal
-from heddle_controller.serve.paging import page
+from heddle_controller.serve.request import page
 
 
 def test_sizes_are_held_to_the_ceiling() -> None:

@@ -1,6 +1,6 @@
-"""A port for strangers: TLS ends here, and gRPC is handed only HTTP/2 that it can bear.
+"""A port for strangers: it terminates TLS and passes only harmless HTTP/2 on to gRPC.
 
-gRPC expands headers without a bound: a byte that names an entry of HPACK's table becomes some
-hundred bytes, before anything of ours is asked. Where everybody may connect (TLS that asks for no
-certificate), what is said is therefore looked at first, in a thread of its own.
+gRPC expands headers without a bound: one byte that refers to an entry of the HPACK table becomes
+some hundred bytes before any interceptor runs. Where everybody may connect (TLS without client
+certificates), a thread of its own checks the frames first.
 """

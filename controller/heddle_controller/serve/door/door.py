@@ -1,8 +1,8 @@
-"""The port itself: accepts, ends TLS, looks at what is said, and hands it to gRPC on this host.
+"""The port itself: accepts connections, terminates TLS, checks frames and passes them on to gRPC.
 
-All of it is done in a thread with an event loop of its own, so that what a stranger costs is not
-paid by whoever waits for an answer. gRPC sees connections over a socket of a folder that is ours
-alone; from where each of them is, it is told by ``origin``.
+All of it runs in a thread with an event loop of its own, so that a stranger's connection slows
+nobody else down. gRPC receives the connections over a Unix socket in a folder that only this
+process can use; ``origin`` says which address is behind each of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from heddle_controller.serve.door.frames import Answers, Frames
-from heddle_controller.serve.door.headers import Unbearable
+from heddle_controller.serve.door.frames import Answers, Frames, Unbearable
 from heddle_controller.serve.security.keys import Tls, server_context
 
 log = structlog.stdlib.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What every call passes on its way in: trace, metrics, auth, limits, errors, parsing.
+"""What every call passes on its way in: telemetry, authentication, limits, errors, parsing.
 
-Trace and metrics come before auth, so that refused calls have an id and are counted.
+Telemetry comes first, so that refused calls have an id and are counted.
 """

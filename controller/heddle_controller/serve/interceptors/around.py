@@ -1,23 +1,34 @@
-"""One interceptor for all that is done around the handler of a call, layer by layer.
+"""The two gRPC interceptors: layers around the handler of each call, and parsing of requests.
 
-gRPC knows four kinds of methods, and for streaming ones two kinds of handlers
-(generators, and coroutines that write by themselves). A layer says only what
-happens around a call; this module knows the kinds. To gRPC all layers are one
-interceptor: each of its own would keep a dozen objects for every stream, of which
-there are thousands.
+gRPC knows four kinds of methods, and two kinds of handlers for streaming methods (generators, and
+coroutines that write by themselves). A layer says only what happens around a call; this module
+knows the kinds. gRPC sees all layers as one interceptor. An interceptor for each layer would keep
+a dozen objects for every stream, and there are thousands of streams.
+
+gRPC would parse a request before any handler runs. Bytes that are no message would bypass all
+layers, end in UNKNOWN and leave a traceback in the log, and a stranger could have megabytes parsed.
+So gRPC is given no parser. A call with one request becomes a call that reads the request itself
+(``Reading``), after authentication and limits have let the call pass. What parsing raises is
+raised inside the layers. Each method limits the size of its messages, because parsing blocks the
+event loop.
 """
 
 from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.serve.errors import exhausted
 
 Context = aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not subscriptable when run
@@ -138,3 +149,85 @@ def kind_of(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
         (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
     }
     return kinds[bool(handler.request_streaming), bool(handler.response_streaming)]
+
+
+_MEBIBYTE = 1 << 20
+USUAL = _MEBIBYTE
+"""Bytes that a message of a method may have that is not named below."""
+_LARGE: Mapping[str, int | None] = {
+    "/heddle.v1.FabricService/PutFabric": None,
+    "/heddle.v1.DemandService/PutDemands": None,
+    "/heddle.v1.DemandService/ReportRates": None,
+    "/heddle.v1.PlanService/WhatIf": 16 * _MEBIBYTE,
+    "/heddle.v1.AgentService/Session": 8 * _MEBIBYTE,
+}
+"""Bytes that a message of others may have; None is as many as any message."""
+
+Read = Callable[[bytes], object]
+Take = Callable[[AsyncIterator[bytes]], Awaitable[object]]
+
+
+class Parsing(aio.ServerInterceptor):
+    """Innermost: between the other interceptors and the handler."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler, made to read by itself; an unknown method has none."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        read = _reader(handler_call_details.method, handler.request_deserializer)
+        make, behaviour = kind_of(handler)
+        if handler.request_streaming:
+            fed = _fed(behaviour, partial(_many, read))
+        else:
+            make, fed = reading(handler), _fed(behaviour, partial(_one, read))
+        return make(fed, None, handler.response_serializer)
+
+
+def _reader(path: str, parse: Read) -> Read:
+    most = _LARGE.get(path, USUAL)
+
+    def read(data: bytes) -> object:
+        if most is not None and len(data) > most:
+            text = f"a message of {len(data)} bytes: this method takes {most} at most"
+            raise exhausted("MESSAGE_TOO_LARGE", text)
+        try:
+            return parse(data)
+        except DecodeError:
+            text = f"{len(data)} bytes are not the message this method takes: see heddle.v1"
+            raise refuse("request", "", text) from None
+
+    return read
+
+
+def _fed(behaviour: Behaviour, take: Take) -> Behaviour:
+    """The behaviour, given what is read of what is said."""
+    if inspect.isasyncgenfunction(behaviour):
+
+        async def generate(said: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+            async with aclosing(behaviour(await take(said), context)) as out:
+                async for response in out:
+                    yield response
+
+        return generate
+
+    async def run(said: AsyncIterator[bytes], context: Context) -> object:
+        return await behaviour(await take(said), context)
+
+    return run
+
+
+async def _one(read: Read, said: AsyncIterator[bytes]) -> object:
+    """The one question, once it is there."""
+    async for data in said:
+        return read(data)
+    raise refuse("request", "", "no message came: send the one that this method takes")
+
+
+async def _many(read: Read, said: AsyncIterator[bytes]) -> AsyncIterator[object]:
+    """Questions as they come."""
+    return (read(data) async for data in said)

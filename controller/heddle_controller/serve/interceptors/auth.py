@@ -1,38 +1,113 @@
-"""Who calls, and may he: the first thing that is asked of a call.
+"""Authentication and authorisation: the first check of every call.
 
-| transport | shows | is |
+| transport | the caller shows | the caller is |
 |---|---|---|
 | TLS | a certificate of our authority | what its names say (``security.certificates``) |
-| TLS, or this host | a bearer token | what the file of tokens says (``security.tokens``) |
-| plain text from this host | nothing | LOCAL: whoever is on the controller's host is trusted |
-| plain text from elsewhere | nothing | refused; LOCAL where the operator said --insecure |
+| TLS, or this host | a bearer token | what the token file says (``security.tokens``) |
+| plain text from this host | nothing | LOCAL: everyone on the controller's host is trusted |
+| plain text from elsewhere | nothing | refused, or LOCAL with --insecure |
 
-The server refuses to listen for plain text elsewhere, and here every call is held to the
-same rule, so that no forwarded port opens a way round it. A certificate that was taken back is
-refused whatever else is shown. Then the table of permissions is asked; what is in no row is
-refused.
+The server does not listen for plain text from other hosts, and every call is checked against the
+same rule here, so that a forwarded port does not bypass it. A revoked certificate is refused
+whatever else the caller shows. Then the table of permissions decides.
+
+A call is checked once, and a stream may last for hours. So open streams are checked again when the
+file of tokens or of revoked certificates has changed, and at intervals for tokens that have
+expired. A stream that is no longer permitted ends with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import unquote
 
 import grpc
 import structlog
+from grpc import aio
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
-from heddle_controller.serve.interceptors.standing import OpenStreams
-from heddle_controller.serve.interceptors.trace import current_request
-from heddle_controller.serve.security.caller import Caller, Role, set_caller
+from heddle_controller.serve.interceptors.telemetry import current_request
+from heddle_controller.serve.security.caller import Caller, Role, may_call, set_caller
 from heddle_controller.serve.security.certificates import Mapper, Names, names_of
-from heddle_controller.serve.security.permissions import may_call
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
+
+log = structlog.stdlib.get_logger(__name__)
+
+_LOOK_SECONDS = 2.0
+"""Between two looks at the files."""
+ROUND_LOOKS = 15
+"""After so many looks all streams are asked about, whatever the files say."""
+_AT_ONCE = 100
+"""Streams that are asked about before anybody else gets his turn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One of them."""
+
+    context: Context
+    peer: str
+    """Where it comes from, for people."""
+    task: asyncio.Task[object]
+    check: Callable[[], None]
+    """Raises ``Refusal`` where it may not go on; asks nothing of the call, which may have ended."""
+
+
+class OpenStreams:
+    """All streams of one server."""
+
+    def __init__(self, stamp: Callable[[], object]) -> None:
+        """``stamp`` changes with the files that say who may call."""
+        self._stamp = stamp
+        self._streams: set[Stream] = set()
+
+    @contextmanager
+    def having(self, context: Context, peer: str, check: Callable[[], None]) -> Iterator[None]:
+        """Count the call of this task as a stream meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        stream = Stream(context, peer, task, check)
+        self._streams.add(stream)
+        try:
+            yield
+        finally:
+            self._streams.discard(stream)
+
+    async def run(self) -> None:
+        """Ask again where there is a reason to, until cancelled."""
+        before, looks = self._stamp(), 0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            stamp, looks = self._stamp(), looks + 1
+            if stamp != before or looks >= ROUND_LOOKS:
+                before, looks = stamp, 0
+                await self.look()
+
+    async def look(self) -> None:
+        """End those that may not go on."""
+        for number, stream in enumerate(list(self._streams)):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            try:
+                stream.check()
+            except errors.Refusal as refusal:
+                await self._end(stream, refusal)
+
+    async def _end(self, stream: Stream, refusal: errors.Refusal) -> None:
+        if stream not in self._streams or stream.task.done():
+            return  # it ended by itself meanwhile
+        log.warning("stream ended", peer=stream.peer, why=refusal.message)
+        with suppress(aio.AbortError, aio.BaseError, aio.UsageError):
+            status = errors.with_request(errors.refused(refusal), "")
+            await stream.context.abort_with_status(status)
+        stream.task.cancel()
+
 
 PLAIN_TEXT = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,

@@ -1,15 +1,20 @@
-"""Whatever a handler raises becomes a status with details, and never a traceback.
+"""How a call ends: errors become a status with details, and stale answers are marked.
 
-Within metrics and trace, so that they see the status a client sees. Calls
-with one answer get a deadline here when the client set none that is shorter: a
-call that hangs must not hold its memory for ever.
+``Errors`` stands inside metrics and trace, so that they see the status that the client sees. A call
+with one answer has a deadline here if the client set none that is shorter: a call that hangs must
+not hold its memory for ever.
+
+``StaleMarks`` stands inside ``Errors``, which makes the status. While the store cannot be reached,
+reads are answered from the last known state, because operators need it most when something is
+wrong. The mark tells them. Writes are refused, so a marked call has changed nothing. "There is no
+such job" is an answer too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import grpc
@@ -17,12 +22,14 @@ import structlog
 from google.rpc import status_pb2
 from grpc import aio
 
+from heddle.freshness import AGE, STALE
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
-from heddle_controller.serve.interceptors.trace import current_request
+from heddle_controller.serve.interceptors.telemetry import current_request
 from heddle_controller.state import errors as ports
+from heddle_controller.state.errors import Unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -101,3 +108,33 @@ def _refusal(error: ports.PortError) -> errors.Refusal | None:
     metadata = {"name": name} if isinstance(name, str) else None
     retry = error.retry_after if isinstance(error, ports.Unavailable | PlannerLost) else None
     return errors.Refusal(code, reason, str(error), metadata, retry)
+
+
+class StaleMarks(Around):
+    """Marks what is answered while ``stale_for`` is more than 0 seconds."""
+
+    def __init__(self, stale_for: Callable[[], float]) -> None:
+        self._stale_for = stale_for
+
+    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
+        """Run, then mark."""
+        del method
+        return self._marked(context)
+
+    @asynccontextmanager
+    async def _marked(self, context: Context) -> AsyncIterator[None]:
+        before = self._stale_for()
+        try:
+            yield
+        except Unavailable:
+            raise  # nothing was answered, neither from now nor from the past
+        except Exception:
+            self._mark(context, before)
+            raise
+        self._mark(context, before)
+
+    def _mark(self, context: Context, before: float) -> None:
+        age = max(before, self._stale_for())
+        if age > 0:
+            known = tuple(context.trailing_metadata() or ())
+            context.set_trailing_metadata((*known, (STALE, "true"), (AGE, f"{age:.1f}")))

@@ -1,22 +1,107 @@
-"""How much one client may ask for; behind auth, because a client is whom auth found.
+"""Limits on each client: a token bucket of calls, and a number of concurrent streams.
 
-Whoever calls in plain text from the controller's own host is not limited: there the whole
-emulator lives in one process, and whoever is there could stop the controller anyway.
+A client is an identity, or a host if the caller shows no identity; so this layer comes after
+authentication. The number of remembered clients is bounded. The one that was idle for longest is
+forgotten and would start with a full bucket.
+
+Calls in plain text from the controller's own host are not limited. The whole emulator may run in
+one process there, and whoever is on the host could stop the controller anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 
 import grpc
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.auth import is_loopback
-from heddle_controller.serve.interceptors.trace import current_request
-from heddle_controller.serve.security.budget import Budget
+from heddle_controller.serve.interceptors.telemetry import current_request
 from heddle_controller.serve.security.caller import Caller, Role, current_caller
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What each client is allowed."""
+
+    calls_per_second: float = 1000.0
+    """0 is without limit."""
+    burst: float = 2000.0
+    """Calls at once after a pause."""
+    streams: int = 64
+    """Calls that stream, at the same time; 0 is without limit."""
+
+
+@dataclass(slots=True)
+class _Account:
+    left: float
+    at: float
+    streams: int = 0
+
+
+class Budget:
+    """The accounts of all clients."""
+
+    def __init__(
+        self,
+        allowance: Allowance,
+        now: Callable[[], float] = time.monotonic,
+        remembered: int = 10_000,
+    ) -> None:
+        self._allowance = allowance
+        self._now = now
+        self._remembered = remembered
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+
+    def call(self, client: str) -> float:
+        """Take one call; 0.0, or the seconds after which there will be one to take."""
+        rate = self._allowance.calls_per_second
+        if rate <= 0:
+            return 0.0
+        account, now = self._account(client), self._now()
+        account.left = min(self._allowance.burst, account.left + (now - account.at) * rate)
+        account.at = now
+        if account.left < 1.0:
+            return (1.0 - account.left) / rate
+        account.left -= 1.0
+        return 0.0
+
+    def open(self, client: str) -> bool:
+        """Begin a stream; whether there may be one more. ``close`` each that was begun."""
+        account = self._account(client)
+        if 0 < self._allowance.streams <= account.streams:
+            return False
+        account.streams += 1
+        return True
+
+    def close(self, client: str) -> None:
+        """End a stream."""
+        account = self._accounts.get(client)
+        if account is not None and account.streams > 0:
+            account.streams -= 1
+
+    def _account(self, client: str) -> _Account:
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = _Account(self._allowance.burst, self._now())
+            self._forget()
+        self._accounts.move_to_end(client)
+        return account
+
+    def _forget(self) -> None:
+        """Drop the oldest that has no stream open, beyond what is remembered."""
+        if len(self._accounts) <= self._remembered:
+            return
+        for client, account in self._accounts.items():
+            if not account.streams:
+                del self._accounts[client]
+                return
+
 
 BUSY_SECONDS = 1.0
 """After which a client with too many streams may try again."""

@@ -6,7 +6,7 @@ One line a certificate, the form in which openssl prints it; what follows is a c
     sha256  AB:CD:EF:...                         openssl x509 -noout -fingerprint -sha256
 
 A serial is that of the one authority whose clients are let in. The file is looked at with each
-call, and what it says counts from then on, for streams under way too (``standing``). A file that
+call, and what it says counts from then on, for streams under way too (``OpenStreams``). A file that
 was there and cannot be read any more, or has lines that say nothing, takes nothing back:
 what was revoked stays so, beside what can be read.
 """

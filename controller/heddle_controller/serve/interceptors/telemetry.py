@@ -1,11 +1,12 @@
-"""One id a call, in every log line it causes and in every error it ends in.
+"""What is recorded of each call: its id in logs and errors, a span, and metrics.
 
-The client may bring its own as ``x-request-id``; what does not look like an id is
+The client may bring its own id as ``x-request-id``. Anything that does not look like an id is
 replaced, because it ends up in logs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -13,7 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+import grpc
 import structlog
+from grpc import aio
 
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 
@@ -82,3 +85,55 @@ def _given(context: Context) -> str:
         if name == _HEADER and isinstance(value, str) and SANE.fullmatch(value):
             return value
     return ""
+
+
+class CallMeter(Protocol):
+    """Counts calls."""
+
+    def call_started(self, service: str, method: str) -> None:
+        """A call began."""
+
+    def call_ended(self, service: str, method: str, code: str, seconds: float) -> None:
+        """A call ended with a status name such as "OK" after so long."""
+
+
+class CallMetrics(Around):
+    """Tells the meter of every call, streams too."""
+
+    def __init__(self, meter: CallMeter) -> None:
+        self._meter = meter
+
+    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
+        """Count in, run, count out."""
+        return self._count(method, context)
+
+    @asynccontextmanager
+    async def _count(self, method: Method, context: Context) -> AsyncIterator[None]:
+        self._meter.call_started(method.service, method.name)
+        start, code = time.monotonic(), grpc.StatusCode.OK
+        try:
+            yield
+        except aio.AbortError:
+            code = _code(context)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            seconds = time.monotonic() - start
+            self._meter.call_ended(method.service, method.name, code.name, seconds)
+
+
+_BY_NUMBER = {int(code.value[0]): code for code in grpc.StatusCode}
+
+
+def _code(context: Context) -> grpc.StatusCode:
+    """The status an aborted call got; the library tells it by number."""
+    code: object = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return (
+        _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
+        if isinstance(code, int)
+        else grpc.StatusCode.UNKNOWN
+    )

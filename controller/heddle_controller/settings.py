@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from heddle.text import split_address
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.objective import Objective
+from heddle_controller.model.plan import Objective
 from heddle_controller.store.redis.address import SCHEMES, parse_address
 
 ENV_PREFIX = "HEDDLE_"

@@ -23,14 +23,15 @@ from heddle_controller.model.files.fabric_file import (
     parse_fabric,
 )
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.model.files.plan_file import load_plan, save_plan
+from heddle_controller.model.files.plan_file import save_plan
+from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.serve.codec import audit as audit_codec
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules
 from heddle_controller.serve.security.tokens import TokenFile, new_token, read_grants
 from heddle_controller.state.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.traffic.jobs_file import load_jobs
-from heddle_controller.traffic.trace import load_trace
+from heddle_controller.traffic.traces import load_trace
 from heddle_emulator.campaign.campaign import load_campaign
 from heddle_emulator.drill.load import load_scenario
 from tests.fuzz.target import ROOT, Target, as_json, check, of_file, scratch

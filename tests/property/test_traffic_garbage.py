@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heddle_controller.importers import ImportOptions, load_fabric
 from heddle_controller.model.errors import InputError
 from heddle_controller.traffic.jobs_file import load_jobs
-from heddle_controller.traffic.trace import load_trace
+from heddle_controller.traffic.traces import load_trace
 from tests.unit.importers.test_cables import LAB, PAIR, SUBNET, lldp_of
 
 JOBS = b"""- job: a

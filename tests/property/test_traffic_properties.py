@@ -19,11 +19,15 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.traffic.groups import rank_count, rank_groups, resolve_parallelism
-from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.groups import (
+    implied_collectives,
+    rank_count,
+    rank_groups,
+    resolve_parallelism,
+)
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs, host_of_ranks
 from heddle_controller.traffic.patterns import Layout, channels, patterns_of, rank_pairs, ring
-from heddle_controller.traffic.summary import BULK_BYTES, summarise
+from heddle_controller.traffic.traces import BULK_BYTES, summarise
 from tests.support.small_fabrics import clos, star
 
 degrees = st.sampled_from([1, 2, 3, 4])

@@ -11,10 +11,15 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup
-from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.options import (
+    INPUT_FILE,
+    last_part,
+    wait_until_gone,
+    waiting_options,
+    with_client,
+)
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.watching import of_plans, watchable
-from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common

@@ -1,4 +1,4 @@
-"""``heddle drain``: take a link or a switch out of service when nobody suffers from it."""
+"""``heddle drain`` and ``undrain``: take a link or a switch out of service safely, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from heddle.v1 import fabric_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle.v1.common_pb2 import STATE_DRAINED, State
+from heddle.v1.common_pb2 import STATE_DRAINED, STATE_UP, State
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, Failure
 from heddle_controller.cli.options import WHAT, link_ref, ref_text, with_client
@@ -167,3 +167,18 @@ def _step(last: pb.DrainProgress) -> str:
         return f"plan {last.generation} has {_flows(last.flow_count)} over it"
     behind = ", ".join(last.unsettled_switches[:_NAMED]) or "no switch"
     return f"plan {last.generation} does not use it; waiting for {behind} to hold that plan"
+
+
+@click.command("undrain")
+@click.argument("what", metavar=WHAT)
+@with_client
+def undrain(client: Terms, what: str) -> None:
+    """Bring back a link or a switch that was drained: new plans may use it.
+
+    Flows return where that makes the plan better by enough, after some quiet.
+    """
+    DrainTarget(what).set(client, STATE_UP)
+    if client.json:
+        echo_json({"undrained": what})
+    else:
+        echo(f"{what} takes new paths")

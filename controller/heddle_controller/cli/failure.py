@@ -1,4 +1,4 @@
-"""How a command fails: one line that says what and how to cure it, and an exit code.
+"""How a command fails: one line that says what is wrong and how to cure it, and an exit code.
 
 | code | meaning |
 |---|---|
@@ -6,18 +6,21 @@
 | 1 | the controller failed, or the command was interrupted |
 | 2 | bad input, a request that was refused, or no controller to reach |
 | 3 | done, but some flow has no path |
+
+``CommandGroup`` and ``LazyGroup`` are the groups of commands that fail in this way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import IO, Any
 
 import click
 import grpc
 
 from heddle.client import HeddleError, TimedOut, Unreachable
-from heddle.text import clean
+from heddle.text import clean, plain_numbers
 from heddle_controller.model.errors import InputError
 
 FAULT = 1
@@ -85,3 +88,26 @@ def failure_of(error: HeddleError, cure: str) -> Failure:
     return Failure(
         error.message + when, FAULT if fault else _REFUSED, problems if len(problems) > 1 else ()
     )
+
+
+class LazyGroup(CommandGroup):
+    """Imports the module of a command when the command is asked for, so that no other one waits."""
+
+    def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **kwargs: Any) -> None:  # noqa: ANN401 - click's
+        """``modules`` has the module of each command, by its name, in ``package``."""
+        super().__init__(*args, **kwargs)
+        self._package = package
+        self._modules = modules
+
+    def list_commands(self, _: click.Context, /) -> list[str]:
+        """Their names."""
+        return list(self._modules)
+
+    def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
+        """The command; None if there is none of that name."""
+        if name not in self._modules:
+            return None
+        module = import_module(f"{self._package}.{self._modules[name]}")
+        command: click.Command = getattr(module, name)
+        plain_numbers(command, Failure)
+        return command

@@ -18,7 +18,13 @@ from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.jobs_table import echo_jobs, job_state_word, job_view, worst_link
 from heddle_controller.cli.life import replace, resize, resume, suspend
 from heddle_controller.cli.measure import measure
-from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.options import (
+    INPUT_FILE,
+    last_part,
+    wait_until_gone,
+    waiting_options,
+    with_client,
+)
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.place import (
     host_texts,
@@ -30,7 +36,6 @@ from heddle_controller.cli.place import (
 )
 from heddle_controller.cli.routes import turn_text
 from heddle_controller.cli.watching import of_jobs, of_plans, watchable
-from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.traffic.jobs_file import load_jobs

@@ -9,9 +9,8 @@ from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.jobs_table import echo_jobs
-from heddle_controller.cli.options import last_part, with_client
+from heddle_controller.cli.options import last_part, waiting_options, with_client
 from heddle_controller.cli.place import expanded, gpus_option
-from heddle_controller.cli.withdrawal import waiting_options
 
 _RESERVATION = click.option(
     "--reservation", default="", metavar="NAME", help="Redeem it: its hosts are the job's."

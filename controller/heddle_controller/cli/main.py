@@ -10,34 +10,34 @@ from heddle.client import Credentials
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.config import take_config
-from heddle_controller.cli.failure import EXIT_CODES, Failure
-from heddle_controller.cli.lazy import LazyGroup
+from heddle_controller.cli.failure import EXIT_CODES, Failure, LazyGroup
 from heddle_controller.cli.output import format_options
 
 _PEM = click.Path(path_type=Path, dir_okay=False)
-COMMANDS = (
-    "audit",
-    "completion",
-    "config",
-    "demand",
-    "doctor",
-    "drain",
-    "fabric",
-    "history",
-    "job",
-    "overlay",
-    "plan",
-    "show",
-    "slurm",
-    "token",
-    "undrain",
-)
+COMMANDS = {
+    "audit": "audit",
+    "completion": "completion",
+    "config": "config",
+    "demand": "demand",
+    "doctor": "doctor",
+    "drain": "drain",
+    "fabric": "fabric",
+    "history": "history",
+    "job": "job",
+    "overlay": "overlay",
+    "plan": "plan",
+    "show": "show",
+    "slurm": "slurm",
+    "token": "token",
+    "undrain": "drain",
+}
+"""The module of each command."""
 
 
 @click.group(
     cls=LazyGroup,
     package="heddle_controller.cli",
-    names=COMMANDS,
+    modules=COMMANDS,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

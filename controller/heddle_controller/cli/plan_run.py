@@ -15,20 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from heddle_controller.cli.eos_files import write_texts
-from heddle_controller.cli.losses import Losses, losses_of
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.model.files.plan_file import load_plan, save_plan
-from heddle_controller.model.files.plan_records import certificate_record, unrouted_records
+from heddle_controller.model.files.plan_file import (
+    certificate_record,
+    save_plan,
+    unrouted_records,
+)
+from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job
-from heddle_controller.model.objective import Objective
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Objective, Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
 from heddle_controller.plan.exposed import exposed_flows
@@ -39,6 +40,118 @@ from heddle_controller.traffic.jobs_file import load_jobs
 
 if TYPE_CHECKING:
     from heddle_controller.solve import Options, Repairer
+from collections.abc import Mapping
+from difflib import get_close_matches, unified_diff
+from urllib.parse import quote
+
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.fabric import State
+from heddle_controller.model.files.content import read_text, write_content
+
+_NAMES_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Rows of links and of nodes that are down."""
+
+    links: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+
+    def applied(self, fabric: Fabric) -> Fabric:
+        """The fabric without them."""
+        lost = fabric.with_links(dict.fromkeys(self.links, State.DOWN))
+        return lost.with_nodes(dict.fromkeys(self.nodes, State.DOWN))
+
+
+def losses_of(fabric: Fabric, texts: Sequence[str], origin: str) -> Losses:
+    """What ``A,B``, ``A,B,KEY`` and ``SWITCH`` name; ``A,B`` is every link between the two.
+
+    Raises:
+        InputError: with ``origin``, the fabric's file, as its source: an unknown node,
+            link or key; close names are told.
+    """
+    links: list[int] = []
+    nodes: list[int] = []
+    problems: list[Problem] = []
+    for text in texts:
+        if text in fabric.structure.index:
+            nodes.append(fabric.structure.index[text])
+            continue
+        reason = _fault(fabric, text)
+        if reason:
+            problems.append(Problem(f"--down {text}", reason))
+            continue
+        a, b, *key = text.split(",")
+        links += fabric.find_links(a, b, key[0] if key else None)
+    if problems:
+        raise InputError(origin, *problems[:MAX_PROBLEMS])
+    return Losses(tuple(links), tuple(nodes))
+
+
+def _fault(fabric: Fabric, text: str) -> str:
+    """Why a text names no link; empty where it does."""
+    parts = text.split(",")
+    if len(parts) == 1:
+        return _unknown(fabric, text)
+    if len(parts) not in (2, 3) or not all(parts):
+        return "write A,B or A,B,KEY for a link, or a switch's id"
+    for node in parts[:2]:
+        if node not in fabric.structure.index:
+            return _unknown(fabric, node)
+    a, b, *key = parts
+    between = fabric.find_links(a, b)
+    if not between:
+        return f"no link joins {a} and {b}; {a} has links to {_some(_neighbours(fabric, a))}"
+    if key and not fabric.find_links(a, b, key[0]):
+        keys = [str(fabric.structure.links.key[row]) for row in between]
+        return f"{a} and {b} have no link with key {key[0]}; there is {_some(keys)}"
+    return ""
+
+
+def _unknown(fabric: Fabric, node: str) -> str:
+    close = get_close_matches(node, fabric.structure.nodes.ids, n=_NAMES_TOLD)
+    hint = f"did you mean {_some(close)}?" if close else "no id is like it"
+    return f"{node!r} is not a node of the fabric; {hint}"
+
+
+def _neighbours(fabric: Fabric, node: str) -> list[str]:
+    structure, row = fabric.structure, fabric.structure.index[node]
+    first, arcs = structure.out
+    heads = structure.head[arcs[first[row] : first[row + 1]]].tolist()
+    return list(dict.fromkeys(structure.nodes.ids[head] for head in heads))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_TOLD
+    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+def write_texts(texts: Mapping[str, str], folder: Path) -> list[str]:
+    """Write SWITCH.eos for each switch, and in SWITCH.eos.diff what of it is new.
+
+    The difference is to the text that stood there before; it is empty where that was the
+    same. Gives the switches whose text is not what it was.
+
+    Raises:
+        InputError: a file cannot be read or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refuse(str(folder), "", f"cannot be made: {error.strerror or error}") from error
+    changed = []
+    for switch, text in texts.items():
+        path = folder / f"{quote(switch, safe='')}.eos"
+        before = read_text(path, "text for a switch") if path.exists() else ""
+        lines = before.splitlines(keepends=True), text.splitlines(keepends=True)
+        told = "".join(unified_diff(*lines, f"{path.name}, before", path.name))
+        write_content(path.with_name(f"{path.name}.diff"), told.encode())
+        write_content(path, text.encode())
+        if told:
+            changed.append(switch)
+    return changed
+
 
 WORTH_MOVING = 0.1
 """How much fuller than in a plan made anew the worst link may be, for few flows to move."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from heddle_controller.importers.node_words import HOST
 from heddle_controller.importers.options import ImportOptions, check_words
+from heddle_controller.importers.words import HOST
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric

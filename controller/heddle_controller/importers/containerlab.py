@@ -28,9 +28,8 @@ from heddle_controller.importers.cabling import (
     Port,
     fabric_of,
 )
-from heddle_controller.importers.node_words import HOST, KIND_WORDS, by_word, plain
 from heddle_controller.importers.options import ImportOptions
-from heddle_controller.importers.speeds import gbps_of
+from heddle_controller.importers.words import HOST, KIND_WORDS, by_word, gbps_of, plain
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document

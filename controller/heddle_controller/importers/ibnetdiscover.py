@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
-from heddle_controller.importers.node_words import HOST
 from heddle_controller.importers.options import ImportOptions
-from heddle_controller.importers.text import read_text
+from heddle_controller.importers.words import HOST
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.content import read_text
 from heddle_controller.model.files.records import short
 
 MARKS = ("# Topology file:", "vendid=", "switchguid=", "caguid=")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from heddle_controller.importers.host_rows import HostRow, refuse_twice
-from heddle_controller.importers.host_table import fabric_of_rows
+from heddle_controller.importers.host_table import HostRow, fabric_of_rows, refuse_twice
 from heddle_controller.importers.options import ImportOptions, check_words
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric

@@ -1,4 +1,4 @@
-"""The arrays that bulk data is kept in, one row a flow, a link or a node."""
+"""The arrays that hold bulk data, one row a flow, a link or a node; and how they are sorted."""
 
 from __future__ import annotations
 
@@ -26,3 +26,24 @@ def among(values: Ints, keys: Ints) -> Bools:
         return np.zeros(len(values), dtype=np.bool_)
     found: Bools = keys[np.minimum(np.searchsorted(keys, values), len(keys) - 1)] == values
     return found
+
+
+BITS = 63
+"""Of a number that is not negative."""
+
+
+def stable_order(values: Ints) -> Ints:
+    """Places of the values in ascending order, equal ones as they stand; shape of the values.
+
+    A stable sort of numbers by their places takes two to six times as long as a sort of the numbers
+    alone, which processors vectorise. So the place becomes part of the number if both fit in 63
+    bits: then no two are equal, and any sort is a stable one.
+    """
+    if (values[1:] >= values[:-1]).all():
+        return np.arange(len(values), dtype=np.int64)
+    bits = len(values).bit_length()
+    if int(values.min()) < 0 or int(values.max()).bit_length() + bits > BITS:
+        return np.argsort(values, kind="stable").astype(np.int64)
+    packed = (values.astype(np.int64) << bits) | np.arange(len(values), dtype=np.int64)
+    packed.sort()
+    return packed & ((1 << bits) - 1)

@@ -15,8 +15,7 @@ from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.limits import MAX_FLOW, MAX_NAME, too_long
-from heddle_controller.model.rates import CURE, sensible
+from heddle_controller.model.limits import CURE, MAX_FLOW, MAX_NAME, sensible, too_long
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

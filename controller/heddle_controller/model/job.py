@@ -111,7 +111,7 @@ class Job:
     parallelism: Parallelism = Parallelism()
     collectives: tuple[Collective, ...] = ()
     priority: float = 0.0
-    """0: not told; see ``traffic.intensity``."""
+    """0: not told; see ``traffic.jobs.priority_of``."""
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
     qps: int = 1
     gpus: tuple[Gpus, ...] = ()

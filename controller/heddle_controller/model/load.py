@@ -11,10 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, stable_order
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.order import stable_order
 
 
 class ArcUses(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_port_paths
+
+Objective: TypeAlias = Literal["headroom", "economy"]
+"""Room on links for local repair, where tables have room; or the fewest entries."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, stable_order
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Plan
 
 

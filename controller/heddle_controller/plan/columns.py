@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
-from heddle_controller.model.order import stable_order
+from heddle_controller.model.arrays import Ints, stable_order
 
 
 def distinct(values: Ints) -> Ints:

@@ -13,8 +13,8 @@ import numpy as np
 
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import State
+from heddle_controller.model.limits import size_words
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.rates import size_words
 from heddle_controller.plan.arc_users import ArcUsers
 from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.plan.shortest_paths import Choice, choice, cost_of, free

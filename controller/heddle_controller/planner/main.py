@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.model import graphs
-from heddle_controller.model.objective import Objective
+from heddle_controller.model.plan import Objective
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from heddle_controller.model.objective import Objective
+from heddle_controller.model.plan import Objective
 from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after

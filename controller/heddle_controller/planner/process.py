@@ -26,8 +26,7 @@ from typing import Any, TypeVar
 import structlog
 
 from heddle_controller.model.job import Iteration, Job
-from heddle_controller.model.objective import Objective
-from heddle_controller.model.plan import Certificate, Plan, Turn
+from heddle_controller.model.plan import Certificate, Objective, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror

@@ -17,9 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Floats, Ints, stable_order, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network

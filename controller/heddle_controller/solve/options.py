@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heddle_controller.model.objective import Objective
+from heddle_controller.model.plan import Objective
 
 
 @dataclass(frozen=True, slots=True)

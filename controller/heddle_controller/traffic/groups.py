@@ -17,7 +17,7 @@ import numpy as np
 from heddle.gpus import MAX_GPUS
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.job import Gpus, Group, Job, Parallelism
+from heddle_controller.model.job import Collective, Gpus, Group, Job, Operation, Parallelism
 
 MAX_RANKS = 1 << 22
 
@@ -141,3 +141,30 @@ def rank_groups(parallelism: Parallelism, group: Group) -> Ints:
         axis = {Group.PP: 0, Group.DP: 1, Group.CP: 2, Group.TP: 3}[group]
         lines = np.moveaxis(box, axis, -1)
     return np.ascontiguousarray(lines).reshape(-1, group_size(p, group))
+
+
+NOMINAL_BYTES = 1 << 30
+
+OPERATION_OF = {
+    Group.TP: Operation.ALL_REDUCE,
+    Group.CP: Operation.SEND_RECV,
+    Group.DP: Operation.ALL_REDUCE,
+    Group.PP: Operation.SEND_RECV,
+    Group.EP: Operation.ALL_TO_ALL,
+}
+
+
+def implied_collectives(parallelism: Parallelism) -> tuple[Collective, ...]:
+    """One collective for each group kind of a resolved parallelism with several members.
+
+    For a job that names no collectives. Training frameworks leave little choice: tensor-parallel
+    ranks add up partial results (all-reduce), context-parallel ranks pass keys and values round
+    (send/recv), data-parallel replicas add up gradients (all-reduce), pipeline stages pass on
+    activations and gradients (send/recv), experts exchange tokens (all-to-all). Bytes are nominal,
+    one gibibyte a rank and iteration: which NICs communicate follows from the kind alone.
+    """
+    return tuple(
+        Collective(operation, group, NOMINAL_BYTES)
+        for group, operation in OPERATION_OF.items()
+        if group_size(parallelism, group) > 1
+    )

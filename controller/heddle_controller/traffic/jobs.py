@@ -37,11 +37,9 @@ from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate, no_flows
 from heddle_controller.model.job import Collective, Job, Operation, Parallelism
-from heddle_controller.model.rates import LEAST
+from heddle_controller.model.limits import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
-from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
-from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.intensity import priority_of
+from heddle_controller.traffic.groups import implied_collectives, rank_groups, resolve_parallelism
 from heddle_controller.traffic.patterns import (
     TREES,
     Layout,
@@ -71,7 +69,7 @@ class _Pairs:
 def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
     """The fabric flows of one job, sorted by phase (tp, pp, dp, cp, ep, world) and NICs.
 
-    A job without collectives has those its parallelism implies (see ``implied``).
+    A job without collectives has those that its parallelism implies.
     Flow ids are "job/phase/source->destination"; flows of a phase between the same
     NICs are one. A job that is suspended has none. ``pxn`` None is "where the
     fabric's NICs carry rails" (see ``patterns``).
@@ -257,3 +255,42 @@ def _channel_counts(groups: Ints, host_of_rank: Ints) -> Ints:
     least = np.full(len(groups), groups.shape[1], dtype=np.int64)
     np.minimum.at(least, codes // width, count)
     return least
+
+
+WEIGHS_ONE = 1e15
+"""FLOPs for each second of the slowest link that weigh as much as a job that tells nothing."""
+
+_Sent = tuple[Ints, Ints, Floats]
+"""Sending and receiving NICs, and the bytes between them in one round."""
+
+
+def priority_of(job: Job, fabric: Fabric, sent: Iterable[_Sent]) -> float:
+    """The priority that a job states; else the one of its GPU intensity; else 1.
+
+    Crux (SIGCOMM 2024) prefers the jobs that lose most computing to a second of network. With W the
+    FLOPs of an iteration and t the time of the link that carries most for the job, the intensity is
+    W / t. Before there is a plan, only the links of its NICs are certain: which links deeper in the
+    fabric it uses follows from the plan that these weights are for. So t is the time of its busiest
+    NIC, all phases together.
+
+    Args:
+        job: What tells it.
+        fabric: Where its NICs are.
+        sent: What each phase sends.
+    """
+    if job.priority or not job.flops_per_iteration:
+        return job.priority or 1.0
+    seconds = slowest_link_seconds(fabric, sent)
+    return job.flops_per_iteration / seconds / WEIGHS_ONE if seconds > 0 else 1.0
+
+
+def slowest_link_seconds(fabric: Fabric, sent: Iterable[_Sent]) -> float:
+    """Seconds that the busiest NIC needs, out or in, for all that is sent."""
+    total = np.zeros((2, fabric.node_count))
+    for source, destination, size in sent:
+        for way, nics in enumerate((source, destination)):
+            total[way] += np.bincount(nics, size, minlength=fabric.node_count)
+    busy = total.max(axis=0)
+    rows = np.flatnonzero(busy)
+    times = busy[rows] * 8e-9 / fabric.structure.nic_line[rows]
+    return float(times.max(initial=0.0))

@@ -39,8 +39,7 @@ from heddle_controller.model.job import (
 from heddle_controller.traffic.checks import job_problems, shared_hosts
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
-from heddle_controller.traffic.summary import Trace
-from heddle_controller.traffic.trace import load_trace
+from heddle_controller.traffic.traces import Trace, load_trace
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"

@@ -20,8 +20,7 @@ import numpy as np
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
-from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.groups import implied_collectives, rank_groups, resolve_parallelism
 from heddle_controller.traffic.inspector import Call, CallSums, Sum, bus_factor
 from heddle_controller.traffic.jobs import host_of_ranks
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
-from heddle_controller.model.files.plan_file import load_plan
+from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.model.flows import Flows
 from heddle_emulator.netns import LabError, tools
 from heddle_emulator.netns.lab import Lab

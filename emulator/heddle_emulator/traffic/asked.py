@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
-from heddle_controller.traffic.groups import group_size, resolve_parallelism
-from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.groups import group_size, implied_collectives, resolve_parallelism
 from heddle_controller.traffic.phases import phase_names, send_pattern
 from heddle_emulator.traffic.workload import SLICES, Exchange, Workload
 

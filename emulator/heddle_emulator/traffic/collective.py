@@ -19,7 +19,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.traffic.trees import ROOT, double_tree
+from heddle_controller.traffic.patterns import ROOT, double_tree
 from heddle_emulator.traffic.moves import Lines, Moves, Ranks, alone, join_moves, lines_of
 
 Algorithm: TypeAlias = Callable[[Ints, Ranks, float], Moves]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.order import stable_order
+from heddle_controller.model.arrays import stable_order
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.lists(st.integers(0, 5) | INT64, max_size=40)

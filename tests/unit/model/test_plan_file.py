@@ -22,8 +22,8 @@ from heddle_controller.model.files.fabric_file import (
     parse_fabric,
 )
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.model.files.plan_file import load_plan, save_plan
-from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, parse_plan
+from heddle_controller.model.files.plan_file import save_plan
+from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, load_plan, parse_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
 from tests.support.plan_building import Draft

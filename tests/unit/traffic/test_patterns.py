@@ -5,8 +5,7 @@ import pytest
 
 from heddle_controller.model.arrays import Ints
 from heddle_controller.traffic import patterns
-from heddle_controller.traffic.patterns import Layout, RankPairs, channels
-from heddle_controller.traffic.trees import double_tree
+from heddle_controller.traffic.patterns import Layout, RankPairs, channels, double_tree
 
 
 def _pairs(hops: RankPairs) -> set[tuple[int, int]]:

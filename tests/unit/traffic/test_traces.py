@@ -8,9 +8,9 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.traffic.implied import NOMINAL_BYTES
+from heddle_controller.traffic.groups import NOMINAL_BYTES
 from heddle_controller.traffic.jobs import flows_of_job
-from heddle_controller.traffic.trace import load_trace
+from heddle_controller.traffic.traces import load_trace
 from tests.support.small_fabrics import clos, shared_data
 
 HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage"

@@ -24,7 +24,7 @@ from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, re
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
-from heddle_controller.model.rates import CURE, sensible
+from heddle_controller.model.limits import CURE, sensible
 
 _CEILING = 1024 * MEBIBYTE
 """A million flows take some 50 MB."""

@@ -1,27 +1,146 @@
-"""plan.json: what ``heddle plan`` writes, and reads again to repair."""
+"""plan.json as it is written; ``plan_parse`` reads it.
+
+Arrays become ids and keys in one step each for the whole plan. What is left for each route is to
+cut its slice out.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import orjson
 
-from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
-from heddle_controller.model.files.plan_parse import parse_plan
-from heddle_controller.model.files.plan_records import (
-    certificate_record,
-    route_records,
-    state_records,
-    unrouted_records,
-)
-from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.files.content import write_content
+from heddle_controller.model.plan import Certificate, Paths, Plan
 
-_CEILING = 4096 * MEBIBYTE
-"""A million routes over five hops with their backups take some 500 MB."""
+JsonObject = dict[str, Any]
+
+
+def certificate_record(certificate: Certificate) -> JsonObject:
+    """A certificate as in plan.json; ``after_loss`` and ``turns`` where they were worked out."""
+    after_loss = {
+        one.kind: {
+            "worst_utilization": one.worst_utilization,
+            "slowest_flow": one.slowest_flow,
+            "of": one.of,
+            "lower_bound": one.lower_bound,
+            "stranded": one.stranded,
+        }
+        for one in certificate.after_loss
+    }
+    record = {
+        "max_utilization": certificate.max_utilization,
+        "lower_bound": certificate.lower_bound,
+        "gap": certificate.gap,
+        "proof": certificate.proof,
+        "tiers": {tier.tier: tier.max_utilization for tier in certificate.tiers},
+        "tier_bounds": {tier.tier: tier.lower_bound for tier in certificate.tiers},
+    } | ({"after_loss": after_loss} if after_loss else {})
+    if certificate.turns is not None:
+        record["turns"] = [asdict(one) for one in certificate.turns]
+    return record
+
+
+def state_records(fabric: Fabric) -> list[JsonObject]:
+    """Nodes and links that are not up, as fabric.json names them."""
+    structure = fabric.structure
+    ids, links = structure.nodes.ids, structure.links
+    nodes: list[JsonObject] = [
+        {"node": ids[row], "state": _name(fabric.node_state[row])}
+        for row in np.flatnonzero(fabric.node_state != State.UP).tolist()
+    ]
+    return nodes + [
+        {
+            "source": ids[links.a[row]],
+            "target": ids[links.b[row]],
+            "key": links.key[row],
+            "state": _name(fabric.link_state[row]),
+        }
+        for row in np.flatnonzero(fabric.link_state != State.UP).tolist()
+    ]
+
+
+def _name(state: int) -> str:
+    return State(state).name.lower()
+
+
+def unrouted_records(plan: Plan) -> list[JsonObject]:
+    """Flows without a path, each with the reason."""
+    return [
+        {"flow": plan.flows.ids[row], "reason": reason}
+        for row, reason in sorted(plan.unrouted.items())
+    ]
+
+
+def route_records(plan: Plan) -> list[JsonObject]:
+    """Routes of all flows that have one, in order of flows.
+
+    A path without a backup has one of no nodes; if no path of a flow has one, the
+    flow has no backups. ``ports`` are those that the QPs of a path have to use: a host
+    is to set them also where one entry takes the packets of any port. Where ports carry the plan
+    out, a backup has the ports that lead over it.
+    """
+    paths, flows = plan.paths, plan.flows
+    forward = _hop_records(plan, paths)
+    backup = _hop_records(plan, plan.backups) if len(plan.backups) else [{}] * len(paths)
+    shares = (paths.qp_count / flows.qps[paths.flow]).tolist()
+    first_qp, last_qp = paths.first_qp.tolist(), paths.last_qp.tolist()
+    ports, bounds = plan.qp_ports().tolist(), starts(paths.qp_count).tolist()
+    if plan.nic_ports is not None:
+        spare = plan.nic_ports.backup.tolist()
+        for p, record in enumerate(backup):
+            if record["nodes"] and spare[bounds[p]] != NONE:
+                record["ports"] = spare[bounds[p] : bounds[p + 1]]
+    rows, begins = np.unique(paths.flow, return_index=True)
+    ends = np.append(begins, len(paths))[1:].tolist()
+    routes: list[JsonObject] = []
+    for flow, start, end in zip(rows.tolist(), begins.tolist(), ends, strict=True):
+        own = range(start, end)
+        ways = [
+            {
+                "share": shares[p],
+                "qps": [first_qp[p], last_qp[p]],
+                "ports": ports[bounds[p] : bounds[p + 1]],
+                **forward[p],
+            }
+            for p in own
+        ]
+        backups = backup[start:end] if any(backup[p].get("nodes") for p in own) else []
+        routes.append({"flow": flows.ids[flow], "paths": ways, "backups": backups})
+    return routes
+
+
+def _hop_records(plan: Plan, paths: Paths) -> list[JsonObject]:
+    """Nodes and keys of each path."""
+    structure = plan.fabric.structure
+    ids, keys = structure.nodes.ids, structure.links.key
+    names = [ids[row] for row in _node_rows(structure.tail, structure.head, paths).tolist()]
+    ways = [keys[link] for link in (paths.arcs >> 1).tolist()]
+    bounds = paths.first.tolist()
+    records: list[JsonObject] = []
+    before = 0  # paths with arcs so far: each has one node more than arcs
+    for low, high in pairwise(bounds):
+        if low == high:
+            records.append({"nodes": [], "keys": []})
+            continue
+        start, end = low + before, high + before + 1
+        records.append({"nodes": names[start:end], "keys": ways[low:high]})
+        before += 1
+    return records
+
+
+def _node_rows(tail: Ints, head: Ints, paths: Paths) -> Ints:
+    """Nodes of all paths in order of travel: where each begins, then where each arc leads."""
+    starts = paths.first[:-1][np.diff(paths.first) > 0]
+    return np.insert(head[paths.arcs], starts, tail[paths.arcs[starts]])
 
 
 def save_plan(
@@ -47,14 +166,3 @@ def save_plan(
     # The two objects become one: "{a}" and "{b}" to "{a,b}".
     write_content(path, orjson.dumps(head)[:-1], b",", memoryview(bulk)[1:], b"\n")
     return time.perf_counter() - start
-
-
-def load_plan(path: Path, fabric: Fabric, flows: Flows) -> Plan:
-    """Read a plan.json, plain or gzip, as a plan of these flows on this fabric.
-
-    See ``parse_plan`` for what becomes of flows that came or went.
-
-    Raises:
-        InputError: the file cannot be read, is not JSON, or is no plan of the fabric.
-    """
-    return parse_plan(read_json(path, _CEILING), fabric, flows, str(path))

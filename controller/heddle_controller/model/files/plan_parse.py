@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from heddle.names import link_name
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State, Structure
-from heddle_controller.model.files.plan_records import JsonObject
+from heddle_controller.model.files.content import MEBIBYTE, read_json
+from heddle_controller.model.files.plan_file import JsonObject
 from heddle_controller.model.files.records import LARGEST, short
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
@@ -33,6 +35,20 @@ from heddle_controller.model.plan import (
     Turn,
 )
 
+
+def load_plan(path: Path, fabric: Fabric, flows: Flows) -> Plan:
+    """Read a plan.json, plain or gzip, as a plan of these flows on this fabric.
+
+    See ``parse_plan`` for what becomes of flows that came or went.
+
+    Raises:
+        InputError: the file cannot be read, is not JSON, or is no plan of the fabric.
+    """
+    return parse_plan(read_json(path, _CEILING), fabric, flows, str(path))
+
+
+_CEILING = 4096 * MEBIBYTE
+"""A million routes over five hops with their backups take some 500 MB."""
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
 ROUTE_CHANGED = "its ends or its QPs are not those of its route in the previous plan"

@@ -26,8 +26,8 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.limits import size_words
 from heddle_controller.model.plan import Paths, join_paths
-from heddle_controller.model.rates import size_words
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.tables.needs import TableNeeds, entry_needs, limited, pairs_of

@@ -18,25 +18,25 @@ test deep: export OPENBLAS_NUM_THREADS := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test deep lint format shape proto lock bench fuzz drills soak deploy-check docs
 
-help:  ## this list
+help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup:  ## make .venv from requirements.lock; nothing to do when it is up to date
+setup:  ## create .venv from requirements.lock, unless it is up to date
 	@.ci/setup
 
-demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves it running)
+demo: setup  ## run jobs, a failure and its repair on this machine (DEMO_ARGS=--keep leaves it running)
 	@.venv/bin/heddle-emulator demo $(DEMO_ARGS)
 
-test: setup  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
+test: setup  ## lint and run every test (PYTEST_ARGS='-k word' selects)
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
 	.ci/setup test && $(PY) -m pytest tests --ignore=tests/bench --ignore=tests/deploy --ignore=tests/docs -n auto --dist worksteal $(PYTEST_ARGS); tested=$$?; \
-	wait $$lint || { echo "lint failed, as told above" >&2; exit 1; }; exit $$tested
+	wait $$lint || { echo "lint failed, see above" >&2; exit 1; }; exit $$tested
 
-deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
+deep:  ## run the property tests with thousands of fresh cases each (PYTEST_ARGS='-k word' selects)
 	@.ci/setup test
 	@HEDDLE_TEST_DEPTH=deep $(PY) -m pytest tests --ignore=tests/bench --ignore=tests/deploy --ignore=tests/docs -n auto --dist worksteal -m 'deep or hypothesis' --timeout 7200 $(PYTEST_ARGS)
 
-lint: setup  ## style, types, import contract, generated code
+lint: setup  ## check style, types, import contracts and generated code
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy $(DISTRIBUTIONS) deploy tests .ci
@@ -44,20 +44,20 @@ lint: setup  ## style, types, import contract, generated code
 	@$(PY) .ci/proto.py --check
 	@.venv/bin/yamllint --strict .
 
-format: setup  ## put every file into the house's style
+format: setup  ## format every file
 	@.venv/bin/ruff check --fix
 	@.venv/bin/ruff format
 
-shape: setup  ## sizes of files and functions; fails nothing
+shape: setup  ## print sizes of files and functions; never fails
 	@$(PY) .ci/shape.py
 
-proto: setup  ## generate the code of proto/heddle/v1
+proto: setup  ## generate code from proto/heddle/v1
 	@$(PY) .ci/proto.py
 
-lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer versions)
+lock: setup  ## resolve requirements.lock again (LOCK_ARGS=--upgrade takes newer versions)
 	@$(PY) .ci/lock.py $(LOCK_ARGS)
 
-bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
+bench: setup  ## compare Heddle with other routing methods; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
 
 fuzz: setup  ## over a million odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')

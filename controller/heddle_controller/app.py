@@ -16,6 +16,7 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -226,7 +227,7 @@ def _dependencies(
     store: Store,
     gateway: Gateway,
     telemetry: Telemetry,
-    planners: tuple[PlanningProcess, PlanningProcess],
+    planners: Sequence[PlanningProcess],
 ) -> Dependencies:
     """What the loop works with."""
     return Dependencies(
@@ -237,6 +238,7 @@ def _dependencies(
         metrics=telemetry,
         planner=planners[0],
         advisor=planners[1],
+        prover=planners[2],
         settings=ReconcileSettings(
             holder=settings.controller_id,
             debounce=settings.debounce_seconds,
@@ -253,16 +255,15 @@ def _unannounced(settings: Settings) -> UnannouncedTerms:
     return UnannouncedTerms(settings.unannounced_share if interval > 0 else 0.0, interval)
 
 
-def _planners(settings: Settings) -> tuple[PlanningProcess, PlanningProcess]:
-    """The process that plans what has changed, begun at once, and that which answers questions."""
+def _planners(settings: Settings) -> Sequence[PlanningProcess]:
+    """Processes that plan what has changed, begun at once; answer questions; look for more."""
     limits = ProcessLimits(
         settings.solve_seconds, settings.planner_silence_seconds, settings.planner_seconds
     )
-    planner, advisor = (
-        PlanningProcess(name, limits, settings.objective) for name in ("plans", "questions")
-    )
-    planner.start()
-    return planner, advisor
+    names = "plans", "questions", "proofs"
+    planners = [PlanningProcess(name, limits, settings.objective) for name in names]
+    planners[0].start()
+    return planners
 
 
 async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:

@@ -52,6 +52,7 @@ from tests.bench.push import measure as push
 from tests.bench.queues import measure as queues
 from tests.bench.race import measure as race
 from tests.bench.reads import measure as reads
+from tests.bench.recommend import measure as recommend
 from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
@@ -80,6 +81,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "loading": loading,
     "many-jobs": many_jobs,
     "placing": placing,
+    "recommend": recommend,
     "health": health,
     "push": push,
     "take-over": takeover,

@@ -177,14 +177,16 @@ async def house(folder: Path, fabric: Fabric, *, metrics: bool = True) -> AsyncI
         time_pushes(gateway, marks)
         observations = Observations()
         time_reports(observations, marks)
-        planner, advisor = PlanningProcess("plans"), PlanningProcess("questions")
-        for process in (planner, advisor):
+        names = "plans", "questions", "proofs"
+        planner, advisor, prover = planners = [PlanningProcess(name) for name in names]
+        for process in planners:
             stack.push_async_callback(process.close)
         time_planner(planner, marks)
         pause = settings.debounce_seconds
         pace = ReconcileSettings(debounce=pause, debounce_most=max(20 * pause, 0.1))
         world = Dependencies(
-            store, gateway, observations, SystemClock(), telemetry, planner, advisor, pace
+            *(store, gateway, observations, SystemClock(), telemetry, planner, advisor, prover),
+            pace,
         )
         reconciler = Reconciler(world)
         intake = Intake(store, flows_of_job)
@@ -204,7 +206,7 @@ async def house(folder: Path, fabric: Fabric, *, metrics: bool = True) -> AsyncI
         agents = await stack.enter_async_context(_agents(api.port, folder, fabric))
         count = int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC))
         await until(lambda: len(gateway.sessions("f1")) == count, seconds=LIMIT)
-        yield House(fabric, api, telemetry, channel, gateway, marks, agents, (planner, advisor))
+        yield House(fabric, api, telemetry, channel, gateway, marks, agents, tuple(planners))
         agents.kill()
         await until(lambda: not gateway.sessions("f1"), seconds=LIMIT)
 

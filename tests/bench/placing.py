@@ -96,22 +96,22 @@ def drawn(seed: int) -> State:
     while at < len(hosts):
         size = min(draw.choice([1, 2, 3, 4, 6, 8, 12, 16, 32]), len(hosts) - at)
         own = tuple(hosts[at : at + size])
-        jobs.append(_job(f"j{len(jobs):03d}", draw.choice(SHAPES), own, gpus, draw))
+        jobs.append(drawn_job(f"j{len(jobs):03d}", draw.choice(SHAPES), own, gpus, draw))
         at += size
     draw.shuffle(jobs)
     kept: list[Job] = []
     while sum(len(one.hosts) for one in kept) < len(hosts) / 2:
         kept.append(jobs.pop())
-    free = _moved_about(kept, hosts, draw)
+    free = moved_about(kept, hosts, draw)
     sizes = [size for size in (8, 16, 32, 64, 128, 256, 512) if size <= len(free)]
     shape, count = draw.choice(SHAPES), draw.choice(sizes)
-    job = _job("new", shape, tuple(free[:count]), gpus, draw)
+    job = drawn_job("new", shape, tuple(free[:count]), gpus, draw)
     intent = Intent("f1", 1, 0.0, 1, fabric, tuple(map(_record, kept)), ())
     flows = concatenate([flows_of_job(one, fabric) for one in kept])
     return State(seed, kind, shape, fabric, intent, plan_anew(fabric, flows), tuple(free), job)
 
 
-def _moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[str]:
+def moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[str]:
     """Every third job has hosts all over, as where none was free together; who is free then."""
     used = {host for job in kept for host in job.hosts}
     free = [host for host in hosts if host not in used]
@@ -124,7 +124,8 @@ def _moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list
     return free
 
 
-def _job(name: str, shape: str, hosts: tuple[str, ...], gpus: int, draw: random.Random) -> Job:
+def drawn_job(name: str, shape: str, hosts: tuple[str, ...], gpus: int, draw: random.Random) -> Job:
+    """A job of a shape on hosts: pipelines, or groups of experts, of a drawn size."""
     count = len(hosts)
     pp = draw.choice([n for n in (2, 4, 8) if count % n == 0] or [1]) if shape == "pp" else 1
     of_all = count // pp

@@ -146,7 +146,9 @@ class Scene:
         clock, figures = VirtualClock(), Figures()
         planner = DirectPlanner(ENGINE)
         world = Dependencies(
-            store, self.gateway, self.observations, clock, figures, planner, planner, self._settings
+            *(store, self.gateway, self.observations, clock, figures),
+            *(planner, planner, planner),
+            self._settings,
         )
         self._leader = asyncio.create_task(Reconciler(world).run())
 

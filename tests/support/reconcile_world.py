@@ -169,6 +169,7 @@ class House:
             self.figures,
             planner,
             planner,
+            planner,
             self.settings,
         )
 

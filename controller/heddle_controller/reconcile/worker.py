@@ -57,7 +57,9 @@ class Dependencies:
     planner: Planner
     """For what has changed: nothing else is asked of it, so that no event waits."""
     advisor: Planner
-    """For what nobody waits for: a better plan, and questions of clients."""
+    """For questions of clients."""
+    prover: Planner
+    """For what nobody waits for: a better plan, or a better bound. No question waits for that."""
     settings: ReconcileSettings
 
 
@@ -339,10 +341,10 @@ class Worker:
         await clock.sleep(settings.compare_after)
         start = clock.monotonic()
         try:
+            await self._ready_advisor()
             found = await self._better_or_certified(committed, intent)
             if isinstance(found, Certificate):
                 await self._certify(committed.generation, found)
-                await self._ready_advisor()
         except Exception as error:  # noqa: BLE001 - the plan that stands is sound
             log.warning("no comparison", fabric=self._fabric, why=str(error))
             return
@@ -358,20 +360,20 @@ class Worker:
 
         It is compared once, and not while an operator keeps to an earlier plan.
         """
-        plan, advisor = committed.plan, self._world.advisor
+        plan, prover = committed.plan, self._world.prover
         generation, certificate = self._proven
         if generation != committed.generation:
             certificate = plan.certificate
             if intent.rollback is None:
                 worth_moving = self._world.settings.worth_moving
-                found = await advisor.reoptimise(self._fabric, plan, worth_moving)
+                found = await prover.reoptimise(self._fabric, plan, worth_moving)
                 if isinstance(found, Planned):
                     return found
                 certificate = found or certificate
                 self._proven = committed.generation, certificate
         iterations, turns = _iterations(intent), tuple[Turn, ...]()
         if len(iterations) > 1:
-            turns = await advisor.turns(self._fabric, plan, iterations)
+            turns = await prover.turns(self._fabric, plan, iterations)
         return replace(certificate, turns=turns)
 
     async def _ready_advisor(self) -> None:

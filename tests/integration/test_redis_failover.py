@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from heddle_controller.state.errors import PortError, StaleEpoch
-from heddle_controller.state.records import JobFacts, JobState, Request
+from heddle_controller.state.records import (
+    FabricRecord,
+    JobFacts,
+    JobRecord,
+    JobState,
+    Request,
+)
 from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.store.redis.writes import Durability
 from tests.support.redis_clients import (
@@ -40,43 +47,58 @@ async def test_failover_loses_nothing_that_its_replica_was_waited_for(
     sentinels: Sentinels,
 ) -> None:
     """The replica takes over; both controllers find it, and every acknowledged job is there."""
-    durability = Durability(1)
-    one = await opened(sentinels.url, lease=SHORT_LEASE, durability=durability)
-    other = await opened(sentinels.url, lease=SHORT_LEASE, durability=durability)
-    await furnished(one)
-    epoch = await one.acquire_leadership("c1")
-    names = [await submitted(one, number) for number in range(20)]
-    rest = [
-        asyncio.create_task(submitted(store, number))
-        for number, store in zip(range(20, 100), [one, other] * 40, strict=True)
-    ]
-    await rest[0]
-    await asyncio.to_thread(sentinels.fail_over)
-    names += await asyncio.gather(*rest)
-    await until_they_agree([one, other], sorted(names))
-    await one.release_leadership(epoch)
-    async with asyncio.timeout(PATIENCE):
-        second = await other.acquire_leadership("c2")
-    assert second > epoch
-    facts = {"j000": JobFacts("", JobState.PLANNED)}
-    try:
+    async with AsyncExitStack() as stores:
+        one, other = [await _waiting(sentinels, stores) for _ in range(2)]
+        await furnished(one)
+        epoch = await one.acquire_leadership("c1")
+        names = [await submitted(one, number) for number in range(20)]
+        rest = [
+            asyncio.create_task(submitted(store, number))
+            for number, store in zip(range(20, 100), [one, other] * 40, strict=True)
+        ]
+        await rest[0]
+        await asyncio.to_thread(sentinels.fail_over)
+        names += await asyncio.gather(*rest)
+        await until_they_agree([one, other], sorted(names))
+        await one.release_leadership(epoch)
+        async with asyncio.timeout(PATIENCE):
+            second = await other.acquire_leadership("c2")
+        assert second > epoch
+        facts = {"j000": JobFacts("", JobState.PLANNED)}
         with pytest.raises(StaleEpoch):
             await acknowledged(lambda: one.record_jobs("f1", epoch=epoch, facts=facts))
-    finally:  # else other tests hear of it
-        await one.close()
-        await other.close()
+
+
+async def _waiting(sentinels: Sentinels, stores: AsyncExitStack) -> RedisStore:
+    """A store that waits for the replica with each write; it is closed with ``stores``."""
+    store = await opened(sentinels.url, lease=SHORT_LEASE, durability=Durability(1))
+    stores.push_async_callback(store.close)
+    return store
 
 
 async def test_without_its_replica_nothing_is_acknowledged(sentinels: Sentinels) -> None:
-    """Who wants a replica to have each write is refused while there is none, and may ask again."""
+    """Who wants a replica to have each write is refused while there is none, however often.
+
+    What the master alone has may be lost with it, so that the answer to a request is not told
+    again either. Once there is a replica, the same request is acknowledged.
+    """
     store = await opened(sentinels.url, timeout=4.0, durability=Durability(1))
     await furnished(store)
+
+    async def asked() -> JobRecord:
+        return await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+
+    async def put_again() -> FabricRecord:
+        return await store.put_fabric("f1", clos(hosts=100), request=Request("f"))
+
     sentinels.replica.kill()
-    with pytest.raises(PortError, match="0 of 1 replicas"):
-        await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    for _ in range(2):
+        with pytest.raises(PortError, match="0 of 1 replicas"):
+            await asked()
+        with pytest.raises(PortError, match="0 of 1 replicas"):
+            await put_again()
     sentinels.replica.start()
-    record = await acknowledged(
-        lambda: store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
-    )
+    record = await acknowledged(asked)
     assert await store.list_jobs("f1") == [record]
+    await acknowledged(put_again)
     await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -10,13 +11,13 @@ from typing import Self
 
 from tests.support.needs import missing
 from tests.support.ports import free_port
-from tests.support.redis_server import ALWAYS, RedisServer
-from tests.support.waiting import wait_until
+from tests.support.redis_server import ALWAYS, RedisServer, ask
+from tests.support.waiting import PATIENCE, wait_until
 
-DOWN_MILLISECONDS = 1500
-"""Without an answer, until the sentinels take the master for dead.
+DOWN_MILLISECONDS = 600_000
+"""Without an answer, until the sentinel takes the master for dead.
 
-Long enough that one which only waits for its turn on a busy machine is not replaced again.
+Longer than any test: a master that only waits for its turn on a busy machine is not replaced.
 """
 
 
@@ -76,8 +77,16 @@ class Sentinels:
     def fail_over(self) -> None:
         """Kill the master; once the replica is in its place, start it again as a replica."""
         self.master.kill()
-        wait_until(lambda: self._says(b"role:master"), "a new master")
+        wait_until(self._promoted, "a new master")
         self.master.start()
+
+    def _promoted(self) -> bool:
+        """Whether the replica is the master; until it is, the sentinel is told to make it one."""
+        if self._says(b"role:master"):
+            return True
+        with socket.create_connection(("127.0.0.1", self._ports[-1]), PATIENCE) as connection:
+            ask(connection, "SENTINEL", "FAILOVER", "heddle")
+        return False
 
     def __exit__(
         self,

@@ -19,6 +19,13 @@ EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
 NEVER = ("--appendonly", "no")
 
 
+def ask(connection: socket.socket, *words: str) -> bytes:
+    """The reply to a command, at most 64 KiB of it."""
+    parts = [f"*{len(words)}\r\n", *(f"${len(w)}\r\n{w}\r\n" for w in words)]
+    connection.sendall("".join(parts).encode())
+    return connection.recv(1 << 16)
+
+
 class RedisServer:
     """One server; what it keeps is in ``folder`` and outlives ``kill`` and ``start``."""
 
@@ -65,9 +72,7 @@ class RedisServer:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE)
             connection.connect(str(self.socket))
-            parts = [f"*{len(words)}\r\n", *(f"${len(w)}\r\n{w}\r\n" for w in words)]
-            connection.sendall("".join(parts).encode())
-            return connection.recv(1 << 16)
+            return ask(connection, *words)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -48,11 +48,11 @@ class RedisApplier:
         self._blobs = Blobs(mirror.link, mirror.keys)
         writer = Tokens()()
         self._leases = Leases(mirror, writer, bounds, lease)
-        writes = Writes(mirror.link, mirror.keys, writer, bounds, durability)
-        self._writes = WriteBatcher(self.name, writes.deliver)
+        self._writes = Writes(mirror.link, mirror.keys, writer, bounds, durability)
+        self._batcher = WriteBatcher(self.name, self._writes.deliver)
         self.recovery = Recovery(mirror, self._leases.end_all)
         self._follower = Follower(mirror, self.feed, writer, self._leases.wake)
-        writes.on_done.append(self._made)
+        self._writes.on_done.append(self._made)
         self.link.on_return += [self.recovery.look_again, self._follower.begin_anew]
 
     @property
@@ -81,7 +81,7 @@ class RedisApplier:
         self.link.check()
         for blob in change.keep:
             await self._blobs.write(blob)
-        return await self._writes.send(change, ask)
+        return await self._batcher.send(change, ask)
 
     def _made(self, sent: Sent, outcome: Outcome) -> None:
         self._mirror.advance(sent.change, outcome.number, sent.token)
@@ -90,11 +90,7 @@ class RedisApplier:
 
     async def remembered(self, request: str) -> bytes | None:
         """See ``Applier``."""
-        key = self.keys.requests
-        found: bytes | None = await self.link.call(
-            lambda c: c.hget(key, request)  # type: ignore[arg-type, return-value]
-        )
-        return found
+        return await self._writes.remembered(request)
 
     async def blob(self, identity: str) -> bytes | None:
         """See ``Applier``."""
@@ -163,7 +159,7 @@ class RedisApplier:
         self._leases.wake()
         self.feed.close()
         await self._leases.resign_all()
-        await self._writes.close()
+        await self._batcher.close()
         await self._follower.close()
         await self.link.close()
 

@@ -85,8 +85,7 @@ class Writes:
         async with client.pipeline(transaction=False) as pipeline:
             for keys, args in calls:
                 WRITE.queue(pipeline, keys, args)
-            if self._durability.replicas:
-                pipeline.wait(self._durability.replicas, round(self._link.timeout * 500))
+            self._wait(pipeline)
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, AWAY):
@@ -147,21 +146,51 @@ class Writes:
         if kind == "chain":
             self._head = Mark(int(answer[1]), answer[2])
             return AGAIN
+        if kind == "replay":
+            return self._unless_lost(Outcome(kind, answer=answer[1]), held)
         if kind != "done":
-            number = int(answer[1]) if kind == "epoch" else 0
-            return Outcome(kind, number, answer[1] if kind == "replay" else b"")
+            return Outcome(kind, int(answer[1]) if kind == "epoch" else 0)
         outcome = Outcome(kind, answer)
         if sent.change.audit is not None:
             self._head = linked[1]
         if outcome.number:
             for tell in self.on_done:
                 tell(sent, outcome)
-        least = self._durability.replicas
-        if isinstance(held, Exception) or held < least:
-            return self._not_held(held, least)
-        return outcome
+        return self._unless_lost(outcome, held)
 
-    def _not_held(self, held: object, least: int) -> Unavailable:
+    async def remembered(self, request: str) -> bytes | None:
+        """What was answered to a request before.
+
+        Raises:
+            Unavailable: also where fewer replicas have that write than writes wait for. A master
+                that is replaced may have been the only one to have it.
+        """
+
+        async def read(client: Redis) -> list[Any]:
+            async with client.pipeline(transaction=False) as pipeline:
+                pipeline.hget(self._keys.requests, request)
+                self._wait(pipeline)
+                answers: list[Any] = await pipeline.execute()
+            return answers
+
+        answer, *held = await self._link.call(read)
+        if answer is None:
+            return None
+        outcome = self._unless_lost(Outcome("replay", answer=answer), *held)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome.answer
+
+    def _wait(self, pipeline: Any) -> None:  # noqa: ANN401 - the library's types are unions
+        """Have the server wait until replicas have all that it did until then."""
+        if self._durability.replicas:
+            pipeline.wait(self._durability.replicas, round(self._link.timeout * 500))
+
+    def _unless_lost(self, outcome: Outcome, held: int | Exception = 0) -> Outcome | Unavailable:
+        """The outcome, unless fewer replicas have it than writes wait for."""
+        least = self._durability.replicas
+        if not isinstance(held, Exception) and held >= least:
+            return outcome
         return Unavailable(
             f"store {self._link.name}: written, but {held} of {least} replicas had it in time; "
             "ask again with the same request id"

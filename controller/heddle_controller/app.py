@@ -32,7 +32,7 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.rollout.target import RolloutSettings
+from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.reconcile.worker import Dependencies

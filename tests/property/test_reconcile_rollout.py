@@ -15,10 +15,14 @@ from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import COLUMNS, Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
+from heddle_controller.reconcile.rollout.answers import (
+    HeldState,
+    acknowledged,
+    introduced,
+    unanswered,
+)
 from heddle_controller.reconcile.rollout.carry_over import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.sessions import HeldState, introduced
 from heddle_controller.reconcile.rollout.steps import (
     Step,
     Switches,

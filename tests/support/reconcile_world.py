@@ -26,7 +26,7 @@ from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
-from heddle_controller.reconcile.rollout.target import RolloutSettings
+from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.solve import plan_anew, prove, repairer_of

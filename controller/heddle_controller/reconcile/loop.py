@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import structlog
 
 from heddle_controller.reconcile.replicas import Leader
-from heddle_controller.reconcile.rollout.pushes import Superseded
+from heddle_controller.reconcile.rollout.presence import Superseded
 from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Dependencies, Worker
 from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable

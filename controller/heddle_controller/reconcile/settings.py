@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heddle_controller.reconcile.rollout.target import RolloutSettings
+from heddle_controller.reconcile.rollout.driver import RolloutSettings
 
 
 @dataclass(frozen=True, slots=True)

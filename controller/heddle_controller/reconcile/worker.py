@@ -19,7 +19,6 @@ from heddle_controller.plan.causes import Cause, CauseKind, causes_between
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
-from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.observations import (
     LinkEnds,
@@ -31,7 +30,7 @@ from heddle_controller.reconcile.observations import (
 )
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.rollout.driver import Rollout
-from heddle_controller.reconcile.rollout.target import Account, Target
+from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.unannounced import FoundFlows
 from heddle_controller.reconcile.waiting import pause

@@ -9,7 +9,7 @@ import pytest
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries, no_entries
-from heddle_controller.reconcile.rollout.digest import table_digest
+from heddle_controller.reconcile.rollout.answers import table_digest
 from tests.support.reconcile_network import out_arcs, random_fabric
 from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 

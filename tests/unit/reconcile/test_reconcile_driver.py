@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from heddle_controller.reconcile.rollout.driver import Rollout
-from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
+from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings
+from heddle_controller.reconcile.rollout.report import Target
 from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import open_embedded
 from tests.support.reconcile_gateway import MemoryGateway, all_switches

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from heddle_controller.reconcile.facts import job_facts
-from heddle_controller.reconcile.rollout.progress import JobProgress
-from heddle_controller.reconcile.rollout.target import Account
+from heddle_controller.reconcile.rollout.evaluate import JobProgress
+from heddle_controller.reconcile.rollout.report import Account, job_facts
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.support.store_samples import job
 

@@ -1,16 +1,33 @@
-"""What becomes of the ledger when a switch answers, or comes and says what it holds."""
+"""What becomes of the ledger when a switch answers a push, or says what it holds.
+
+An agent says what its switch holds when it introduces itself, or when it is asked. It says so by a
+digest, by which agent and controller know that they mean the same entries. The rule is in
+agent.proto, at SessionParameters.table_digest. It is text, because it has to be the same in any
+language and on any fabric file that names the same things.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, Structure
+from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.rollout.columns import appended
+from heddle_controller.reconcile.rollout.inventory import found_holding, in_order
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.steps import Step
-from heddle_controller.reconcile.southbound import FailureReason, OperationFailure
+from heddle_controller.reconcile.southbound import (
+    UNKNOWN_DIGEST,
+    AgentSession,
+    FailureReason,
+    OperationFailure,
+)
 
 Answer = tuple[Step, Sequence[OperationFailure]]
 """A step, and what of it did not succeed."""
@@ -210,3 +227,120 @@ def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
         failed=ledger.failed & ~of_desired,
         present=ledger.present & ~np.isin(ledger.old.switch, switches),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldState:
+    """A session, with what its switch holds by now."""
+
+    session: AgentSession
+    entries: Entries | None = None
+    """Every entry, if the agent told them."""
+    asked: Structure | None = None
+    """The rows in which they were asked for; None if they were not."""
+
+
+def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
+    """The ledger after agents introduced themselves, those of switches that the fabric has.
+
+    A digest says more than a generation: an agent that holds the right entries needs
+    none, whichever plan it has them from. Where it says nothing, the entries do.
+    """
+    ledger = ledger.widened()
+    structure, held = ledger.fabric.structure, ledger.held()
+    whole: dict[int, int] = {}
+    as_held, empty, listed, unknown = [], [], [], []
+    tables = []
+    for one in told:
+        session, entries = one.session, one.entries
+        switch = structure.index.get(session.switch)
+        if switch is None:
+            continue
+
+        def is_digest_of(entries: Entries, session: AgentSession = session) -> bool:
+            return session.table_digest == table_digest(ledger.fabric, entries)
+
+        if is_digest_of(ledger.target.of_switch(switch)):
+            whole[switch] = session.generation
+        elif not session.table_digest:
+            empty.append(switch)
+        elif is_digest_of(held.of_switch(switch)):
+            as_held.append(switch)
+        elif entries is not None and one.asked is structure and is_digest_of(entries):
+            listed.append(switch)
+            tables.append(entries)
+        else:
+            unknown.append(switch)
+    ledger = found_whole(ledger, whole) if whole else ledger
+    ledger = found_empty(ledger, empty) if empty else ledger
+    ledger = found_as_held(ledger, as_held) if as_held else ledger
+    if listed:
+        ledger = found_holding(ledger, appended(tables), np.array(listed, dtype=np.int64))
+    ledger = found_unknown(ledger, unknown) if unknown else ledger
+    known = [*whole, *empty, *as_held, *listed]
+    return in_order(ledger, np.array(known, dtype=np.int64)) if known else ledger
+
+
+def to_ask(ledger: Ledger, told: Sequence[HeldState]) -> list[AgentSession]:
+    """Sessions of switches whose digest said nothing, to be asked for every entry.
+
+    Args:
+        ledger: After they introduced themselves.
+        told: What they said.
+    """
+    structure, unknown = ledger.fabric.structure, ledger.knowledge.unknown
+    return [
+        one.session
+        for one in told
+        if one.session.switch in structure.index
+        and unknown[structure.index[one.session.switch]]
+        and one.session.table_digest != UNKNOWN_DIGEST
+        and one.asked is not structure
+    ]
+
+
+def table_digest(fabric: Fabric, entries: Entries) -> bytes:
+    """Digest of the entries of one switch; empty for none."""
+    if not len(entries):
+        return b""
+    ids = fabric.structure.nodes.ids
+    ways = _ways(fabric, entries)
+    lines = [
+        f"{source}\t{destination}\t{source_port}\t{destination_port}\t{way}\n"
+        for source, destination, source_port, destination_port, way in sorted(
+            zip(
+                map(ids.__getitem__, entries.source.tolist()),
+                map(ids.__getitem__, entries.destination.tolist()),
+                entries.source_port.tolist(),
+                entries.destination_port.tolist(),
+                ways,
+                strict=True,
+            )
+        )
+    ]
+    return hashlib.sha256("".join(lines).encode()).digest()
+
+
+def _ways(fabric: Fabric, entries: Entries) -> Iterator[str]:
+    """The part of each line that says where an entry sends packets; most are alike."""
+    first, links = entries.risk_first.tolist(), entries.risk_links.tolist()
+    hops = cache(lambda arc: _hop(fabric, arc))
+    labels = cache(lambda link: _link(fabric, link))
+    own = cache(lambda rows: "".join(sorted(f"\t{labels(row)}" for row in rows)))
+    arcs = zip(entries.primary.tolist(), entries.backup.tolist(), strict=True)
+    for (primary, backup), start, end in zip(arcs, first, first[1:], strict=False):
+        spare = "\t" if backup == NONE else hops(backup)
+        at_risk = own(tuple(link for link in links[start:end] if link >= 0))
+        beyond = own(tuple(~link for link in links[start:end] if link < 0))
+        yield f"{hops(primary)}\t{spare}{at_risk}" + (f"\t{beyond}" if beyond else "")
+
+
+def _hop(fabric: Fabric, arc: int) -> str:
+    structure = fabric.structure
+    return f"{structure.nodes.ids[int(structure.head[arc])]}\t{structure.links.key[arc >> 1]}"
+
+
+def _link(fabric: Fabric, row: int) -> str:
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    low, high = sorted((ids[int(links.a[row])], ids[int(links.b[row])]))
+    return f"{low} {high} {links.key[row]}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -20,7 +20,7 @@ import structlog
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.rollout.answers import Answer
+from heddle_controller.reconcile.rollout.answers import Answer, HeldState
 from heddle_controller.reconcile.rollout.carry_over import (
     first_ledger,
     is_small_step,
@@ -36,19 +36,17 @@ from heddle_controller.reconcile.rollout.evaluate import (
     taken_in,
 )
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.presence import Presence
-from heddle_controller.reconcile.rollout.pushes import (
+from heddle_controller.reconcile.rollout.presence import (
     PendingPush,
+    Presence,
     Superseded,
     asked_of,
     believed,
     question,
     supersedes,
 )
-from heddle_controller.reconcile.rollout.report import FactWriter
-from heddle_controller.reconcile.rollout.sessions import HeldState
+from heddle_controller.reconcile.rollout.report import FactWriter, Target
 from heddle_controller.reconcile.rollout.steps import Step
-from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause
 from heddle_controller.state.errors import Unavailable
@@ -73,6 +71,20 @@ a dozen turns of the event loop, and should not find each of them full of pushes
 LATE, MOST_PAUSES = 0.002, 8
 """By how many seconds a pause takes longer where the event loop has a lot to do, pushes that were
 handed over or acknowledgements; and how often it is waited for that to pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """All in seconds."""
+
+    patience: float = 5.0
+    """A switch that is away, or has not answered for so long, holds up only its own flows."""
+    linger: float = 0.02
+    """Answers that come together are taken together: how long the first waits for the rest."""
+    retry_first: float = 1.0
+    """Until an entry that failed is tried again; twice as long each time."""
+    retry_last: float = 60.0
+    """The longest until it is tried again."""
 
 
 class Rollout:

@@ -5,23 +5,45 @@ plan it often is not, and then all that stored plans wanted there may be held or
 more, and every entry is known: those that are wanted are made, all others go in their turn.
 
 Once nothing is in doubt about a pair of NICs, the order of what is held for it is read off the
-entries themselves: see ``levels``.
+entries themselves. What is left in switches is of several plans, and no plan's own order holds.
+Then the way of packets is followed: where an entry leads, and from each switch without one where
+the underlay does, until the next entry. An entry lies one level above the highest that its packets
+go on to, so that "from the source on" (see the package) takes it away before anything that it
+leads to.
+
+An entry whose way is lost may leave its packets to the underlay, and these may come to entries
+above it. Where that makes a circle, entries and underlay are followed as if no link were lost: that
+order stays right when the link is mended. Of two entries that do not lead to each other, the one
+nearer to the destination goes first.
+
+That is not to be had where entries lead to one another in a circle: those that no packet meets may,
+and those for any source port, if entries for one port stand in between. All entries of such a pair
+of NICs lie the higher the nearer they are to the destination. From the nearest, once it is gone,
+the underlay comes nearer with every hop and meets no other, whatever else is held.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints
-from heddle_controller.model.program import Entries
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.model.underlay import Underlay, underlay
 from heddle_controller.plan.diff import difference
-from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, partners
-from heddle_controller.reconcile.rollout.detours import detours, new_paths
+from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct, partners
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.levels import levels
-from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
+from heddle_controller.reconcile.rollout.paths import (
+    LONGEST,
+    crossings_of,
+    detours,
+    lifted,
+    longest,
+    new_paths,
+    pair_codes,
+)
 
 
 def found_holding(ledger: Ledger, told: Entries, switches: Ints) -> Ledger:
@@ -147,3 +169,153 @@ def _several(ledger: Ledger, rows: Ints, mine: Ints) -> Bools:
     group, count = np.unique(distinct(pair * nodes + switch) // nodes, return_counts=True)
     result: Bools = count[np.searchsorted(group, pair)] > 1
     return result
+
+
+def levels(entries: Entries, fabric: Fabric) -> Ints:
+    """How far up the way of its packets each entry lies, from 0 on.
+
+    All that is held for any of the pairs of NICs has to be among the entries, at most one with
+    each switch and match.
+    """
+    lost = dead(entries, fabric)
+    below = underlay(fabric.structure, fabric.carries)
+    far, round_ = _along(entries, lost, below, fabric)
+    circular = np.flatnonzero(round_)
+    if not len(circular):
+        return far
+    some = entries.take(circular)
+    none, near = np.zeros(len(some), dtype=np.bool_), _nearness(some, fabric)
+    unlost, round_ = _along(some, none, underlay(fabric.structure), fabric, near)
+    far[circular] = np.where(round_, near, unlost)
+    return far
+
+
+def _along(
+    entries: Entries, lost: Bools, below: Underlay, fabric: Fabric, least: Ints | None = None
+) -> tuple[Ints, Bools]:
+    """How far up the way of its packets each entry lies, and whether those of its pair circle.
+
+    ``lost`` are entries that may leave their packets to their backup or to the underlay, which is
+    ``below``. No entry is lower than ``least``.
+    """
+    kinds = _Kinds.of(entries, fabric.node_count)
+    states, tail, head = _followed(kinds, entries, lost, below)
+    met = kinds.met_at(states)
+    # An entry is one row, whichever kinds of packets meet it.
+    row = np.where(met != NONE, met, len(entries) + np.arange(len(states)))
+    pair = pair_codes(entries.source, entries.destination, fabric.node_count)
+    every, one = _beneath(pair * fabric.node_count + entries.switch, entries.source_port)
+    upstream, downstream = np.append(row[tail], every), np.append(row[head], one)
+    far, endless = longest(len(entries) + len(states), upstream, downstream)
+    if least is not None:
+        far = lifted(np.append(least, np.zeros_like(states)), upstream, downstream)
+    return far[: len(entries)], np.isin(pair, pair[endless[: len(entries)]])
+
+
+def _beneath(where: Ints, port: Ints) -> tuple[Ints, Ints]:
+    """Rows of entries for any port, and for one port beside them, which has to go after them.
+
+    Its packets would follow the other, which they have not met yet, and might come back.
+    """
+    every = np.flatnonzero(port == ANY_PORT)
+    every = every[np.argsort(where[every], kind="stable")]
+    one = np.flatnonzero(port != ANY_PORT)
+    at, beside = Groups(where[every]).index(where[one])
+    return every[at[beside]], one[beside]
+
+
+def _nearness(entries: Entries, fabric: Fabric) -> Ints:
+    """How near to its destination each entry's switch is, by hops of the underlay.
+
+    Of two at one switch that for any port is above.
+    """
+    reach = underlay(fabric.structure, fabric.carries).reach
+    if not reach.distance.size:
+        return np.zeros(len(entries), dtype=np.int64)
+    hops = reach.distance[reach.row[entries.switch], reach.place[entries.destination]]
+    every = entries.source_port == ANY_PORT
+    near: Ints = 2 * np.maximum(LONGEST - hops.astype(np.int64), 0) + every
+    return near
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kinds:
+    """Packets of one kind follow the same entries: of one pair of NICs, from one source port.
+
+    A *state* is a kind and the switch that a packet of it is at, as one number.
+    """
+
+    destination: Ints
+    """NIC of each kind."""
+    nodes: int
+    states: Ints
+    """At which there is an entry for the kind, ascending."""
+    row: Ints
+    """Of that entry."""
+
+    @classmethod
+    def of(cls, entries: Entries, nodes: int) -> _Kinds:
+        """The kinds of packets that entries tell apart, and what each of them follows."""
+        pair = pair_codes(entries.source, entries.destination, nodes)
+        ports = int(entries.source_port.max(initial=0)) + 1
+        kind = distinct(np.append(pair * ports + entries.source_port, pair * ports + ANY_PORT))
+        first, last = np.searchsorted(kind, [pair * ports, (pair + 1) * ports])
+        exact = np.searchsorted(kind, pair * ports + entries.source_port)
+        every = entries.source_port == ANY_PORT
+        count = np.where(every, last - first, 1)
+        row = np.repeat(np.arange(len(entries)), count)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        state = (np.where(every, first, exact)[row] + within) * nodes + entries.switch[row]
+        order = np.lexsort([every[row], state])  # an exact port before any
+        states, at = np.unique(state[order], return_index=True)
+        return cls(kind // ports % nodes, nodes, states, row[order][at])
+
+    def met_at(self, states: Ints) -> Ints:
+        """The row of the entry that packets meet in each state, or ``NONE``."""
+        at = np.minimum(np.searchsorted(self.states, states), len(self.states) - 1)
+        return np.where(self.states[at] == states, self.row[at], NONE)
+
+
+def _followed(
+    kinds: _Kinds, entries: Entries, lost: Bools, below: Underlay
+) -> tuple[Ints, Ints, Ints]:
+    """States that packets come to from any entry on, and from which row of them to which."""
+    fresh = states = kinds.states
+    steps: list[Ints] = []
+    while len(fresh):
+        found = _next(kinds, fresh, entries, lost, below)
+        steps.append(found)
+        fresh = np.setdiff1d(found[1], states)
+        states = distinct(np.append(states, fresh))
+    tail, head = np.concatenate(steps, axis=1) if steps else np.zeros((2, 0), dtype=np.int64)
+    return states, np.searchsorted(states, tail), np.searchsorted(states, head)
+
+
+def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, below: Underlay) -> Ints:
+    """The states that may follow some states, shape (2, steps): which, and what comes then.
+
+    An entry whose way is lost may have its packets on that, on its backup or on the underlay.
+    """
+    structure = below.structure
+    row = kinds.met_at(states)
+    has = row != NONE
+    strayed = has & np.append(lost, False)[row]
+    spare = strayed & (np.append(entries.backup, NONE)[row] != NONE)
+    which, arcs = _out(states[strayed | ~has], kinds, below)
+    state = np.concatenate([states[has], states[spare], which])
+    arc = np.concatenate([entries.primary[row[has]], entries.backup[row[spare]], arcs])
+    head = structure.head[arc]
+    on = structure.nodes.kind[head] != NodeKind.NIC
+    return np.stack([state, state - state % kinds.nodes + head])[:, on]
+
+
+def _out(states: Ints, kinds: _Kinds, below: Underlay) -> tuple[Ints, Ints]:
+    """Every next hop of the underlay in some states: the state, and the arc."""
+    first, arcs = below.structure.out
+    node = states % kinds.nodes
+    count = first[node + 1] - first[node]
+    which = np.repeat(states, count)
+    within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    arc = arcs[np.repeat(first[node], count) + within]
+    leads = below.forwards(arc, kinds.destination[which // kinds.nodes])
+    return which[leads], arc[leads]

@@ -28,8 +28,14 @@ from heddle_controller.reconcile.rollout.columns import (
     partners,
     with_stage,
 )
-from heddle_controller.reconcile.rollout.detours import NewPaths, detours, new_paths
-from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes, rows_between
+from heddle_controller.reconcile.rollout.paths import (
+    NewPaths,
+    crossings_of,
+    detours,
+    new_paths,
+    pair_codes,
+    rows_between,
+)
 from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 
 NEVER = 1 << 40

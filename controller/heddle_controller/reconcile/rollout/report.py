@@ -1,20 +1,45 @@
-"""What the leader tells of a rollout: facts to the store, figures to the metrics."""
+"""A rollout's target, and what the leader tells of it: facts to the store, figures to metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
+from heddle_controller.reconcile.rollout.evaluate import NO_FLOWS, SUSPENDED, JobProgress
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.progress import JobProgress
-from heddle_controller.reconcile.rollout.target import Target
-from heddle_controller.state.records import JobFacts, Programmed
+from heddle_controller.state.records import Committed, JobFacts, JobRecord, JobState, Programmed
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The jobs that there are, and what is to be told of them besides their progress."""
+
+    generation: int = 0
+    """Of the newest plan; 0 for none."""
+    jobs: tuple[JobRecord, ...] = ()
+    """Those that the plan holds."""
+    others: tuple[JobRecord, ...] = ()
+    """Those that it does not hold."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Jobs that no plan can hold, by name, and why."""
+    trouble: str = ""
+    """Why there is no newer plan although there should be; empty where all is well."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A committed plan, and the jobs to tell of."""
+
+    committed: Committed
+    account: Account = Account()
+    since: float | None = None
+    """When the intent changed that led to this plan, Unix seconds; None for long ago."""
 
 
 class FactWriter:
@@ -93,3 +118,60 @@ def _told(reached: Ints, structure: Structure, time: float) -> Programmed:
     most = int(generations[counts.argmax()])
     others = switches[reached[switches] != most].tolist()
     return Programmed(most, {ids[row]: int(reached[row]) for row in others}, time)
+
+
+def job_facts(
+    account: Account,
+    progress: Mapping[str, JobProgress],
+    told: Mapping[str, JobFacts],
+    now: float,
+) -> dict[str, JobFacts]:
+    """The facts of jobs that differ from those told last, by name.
+
+    ``told`` gives what was told since the account's records were read. A job that
+    stays in a state keeps the time when that was reached.
+    """
+    refused = dict(account.refused)
+    facts = {}
+    for record in account.jobs:
+        name = record.job.name
+        before = _before(record, told)
+        done = SUSPENDED if record.job.suspended else progress.get(name, NO_FLOWS)
+        facts[name] = _news(before, _planned(before, done, account), now)
+    for record in account.others:
+        before = _before(record, told)
+        if reason := refused.get(record.job.name) or account.trouble:
+            fact = replace(before, state=JobState.DEGRADED, reason=f"not planned: {reason}")
+            facts[record.job.name] = _news(before, fact, now)
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _before(record: JobRecord, told: Mapping[str, JobFacts]) -> JobFacts:
+    before = told.get(record.job.name, record.facts)
+    return before if before.etag == record.etag else record.facts
+
+
+def _planned(before: JobFacts, done: JobProgress, account: Account) -> JobFacts:
+    generation = account.generation
+    state, reasons = done.state, [done.reason] if done.reason else []
+    if account.trouble:
+        state = JobState.DEGRADED
+        reasons.append(
+            f"planning failed: {account.trouble}; the plan of generation {generation} stays"
+        )
+    return JobFacts(
+        etag=before.etag,
+        state=state,
+        reason="; ".join(reasons),
+        flow_count=done.flow_count,
+        unrouted_count=done.unrouted_count,
+        generation=before.generation or generation,
+        state_time=before.state_time,
+    )
+
+
+def _news(before: JobFacts, fact: JobFacts, now: float) -> JobFacts | None:
+    """The fact with the time of its state; None where there is nothing new."""
+    if fact == before:
+        return None
+    return fact if fact.state == before.state else replace(fact, state_time=now)

@@ -7,6 +7,8 @@ in the same way, as a controller plans a job that comes: by repair of the plan t
 anew after some quiet. So what differs is the placement alone.
 "Best of N" draws N random placements, has cuts choose a few of them, and takes the one of these
 that the emulator likes best.
+Rank orders are set beside the alphabetical one twice: on hosts whose names tell their places, so
+that it keeps hosts of a leaf together, and on the same fabric where names were given by delivery.
 """
 
 from __future__ import annotations
@@ -162,10 +164,10 @@ class Found:
     first_fit: float
     at_random: float
     best: float
-    ordered: float
-    """Of random hosts in our order."""
-    unordered: float
-    """Of the same in alphabetical order."""
+    orders: tuple[float, float]
+    """Of random hosts in our order and in the alphabetical one; their names tell their places."""
+    orders_by_delivery: tuple[float, float]
+    """The same where names tell nothing."""
 
 
 def run(seed: int, draws: int, few: int) -> Found:
@@ -182,18 +184,50 @@ def run(seed: int, draws: int, few: int) -> Found:
     estimator = Estimator(around, flows, state.job.hosts)
     sets = [tuple(sorted(draw.sample(state.free, count))) for _ in range(draws)]
     liked = sorted(sets, key=estimator.of)[:few]
-    lone = replace(state.job, hosts=sets[0])
-    order = asyncio.run(order_ranks(planner, state.intent, lone, state.standing))
-    first, lone_seconds = emulated(state, state.free[:count]), emulated(state, sets[0])
+    first, orders = emulated(state, state.free[:count]), _orders(planner, state, sets[0])
+    other = renamed(state, draw)
+    by_delivery = tuple(sorted(draw.sample(other.free, count)))
     return Found(
         state,
         first if ours == state.free[:count] else emulated(state, ours),
         first,
-        lone_seconds,
+        orders[1],
         min(emulated(state, hosts) for hosts in liked),
-        lone_seconds if order.hosts == sets[0] else emulated(state, order.hosts),
-        lone_seconds,
+        orders,
+        _orders(DirectPlanner(planning_engine(None)), other, by_delivery),
     )
+
+
+def renamed(state: State, draw: random.Random) -> State:
+    """The same state where hosts are numbered as they were delivered."""
+    structure = state.fabric.structure
+    numbers = [f"node{number:05d}" for number in range(len(structure.host_names))]
+    draw.shuffle(numbers)
+    named = dict(zip(structure.host_names, numbers, strict=True))
+
+    def other(job: Job) -> Job:
+        return replace(job, hosts=tuple(named[host] for host in job.hosts))
+
+    fabric = replace(state.fabric, structure=replace(structure, host_names=tuple(numbers)))
+    records = tuple(_record(other(record.job)) for record in state.intent.jobs)
+    return replace(
+        state,
+        fabric=fabric,
+        intent=replace(state.intent, fabric=fabric, jobs=records),
+        standing=replace(state.standing, fabric=fabric),
+        free=tuple(sorted(named[host] for host in state.free)),
+        job=other(state.job),
+    )
+
+
+def _orders(planner: DirectPlanner, state: State, hosts: tuple[str, ...]) -> tuple[float, float]:
+    """Seconds on hosts, which are in alphabetical order, in our order and in that one."""
+    job = replace(state.job, hosts=hosts)
+    order = asyncio.run(order_ranks(planner, state.intent, job, state.standing))
+    alphabetical = emulated(state, hosts)
+    if order.hosts == hosts:
+        return alphabetical, alphabetical
+    return emulated(state, order.hosts), alphabetical
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
@@ -208,12 +242,15 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     first = np.array([one.first_fit for one in found])
     lone = np.array([one.at_random for one in found])
     best = np.array([one.best for one in found])
-    order = np.array([one.ordered / one.unordered - 1 for one in found])
+    order = np.array([one.orders[0] / one.orders[1] - 1 for one in found])
+    pairs = [one.orders_by_delivery for one in found]
+    by_delivery = np.array([mine / theirs - 1 for mine, theirs in pairs])
     rows = [
         _row("beside first fit", found, ours / first - 1, -0.2),
         _row("beside random hosts", found, ours / lone - 1, -0.3),
         _row(f"beside the best of {draws:,} random", found, ours / best - 1, 0.05),
         _row("rank order alone, on random hosts", found, order, -0.15),
+        _row("the same, names by delivery", found, by_delivery, -0.15),
     ]
     slower = f"slower in {np.count_nonzero(ours > first * (1 + EQUAL))}"
     return [replace(rows[0], figure=f"{rows[0].figure}; {slower}"), *rows[1:]]

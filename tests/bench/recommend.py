@@ -1,7 +1,7 @@
 """Where a large job had best run, asked of a real controller over its API.
 
 The fabric is half full with jobs, each in one piece or, in the second state, every third all over.
-Some seconds after the last plan, a client asks for five choices, for one shape of job after
+Once the last plan is proven, a client asks for five choices, for one shape of job after
 another. Another asks for a job all the while: its answers during that are set beside those of a
 time in which nobody asks for choices. Processor time is that of the controller and its processes.
 """
@@ -36,7 +36,9 @@ NAME = "fabrics/bench"
 HOSTS, CHOICES = 256, 5
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 MOST_SECONDS = 0.300
-QUIET_SECONDS, PAUSE, PATIENCE = 5.0, 0.005, 120.0
+IDLE_SECONDS, PAUSE, PATIENCE = 5.0, 0.005, 120.0
+LOOK_SECONDS, QUIET_SHARE = 2.0, 0.05
+"""A controller is quiet that uses less than this share of a processor for so long."""
 RUNS = 5
 STATES = ("in one piece", "all over")
 
@@ -140,10 +142,10 @@ async def _asked(fabric: Fabric, state: str, runs: int) -> tuple[list[Asked], li
                 AsyncClient(controller.api, fabric="bench") as asking,
                 AsyncClient(controller.api, fabric="bench") as other,
             ):
-                await asyncio.sleep(QUIET_SECONDS)
+                await _quiet(controller.pid)
                 idle: list[float] = []
                 reader = asyncio.create_task(_read(other, jobs[0].name, idle))
-                await asyncio.sleep(QUIET_SECONDS)
+                await asyncio.sleep(IDLE_SECONDS)
                 await _cancelled(reader)
                 found = [
                     await _shape(asking, other, controller.pid, jobs[0].name, (shape, count, runs))
@@ -185,6 +187,17 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def _quiet(pid: int) -> None:
+    """Wait until the last plan was compared and proven."""
+    used, begun = -1.0, time.monotonic()
+    while (now := _processor(pid)) - used > LOOK_SECONDS * QUIET_SHARE:
+        if time.monotonic() - begun > PATIENCE:
+            message = "the controller does not become quiet"
+            raise OSError(message)
+        used = now
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _processor(pid: int) -> float:

@@ -57,6 +57,16 @@ def _process_options(command: Callable[..., None]) -> Callable[..., None]:
     """Options of every command that talks with controllers."""
     options = [
         click.option(
+            "--metrics-port",
+            metavar="PORT",
+            help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
+        ),
+        click.option(
+            "--metrics-host",
+            metavar="HOST",
+            help="Address for Prometheus metrics.  [default: 127.0.0.1]",
+        ),
+        click.option(
             "--tls-ca", type=_PATH, help="Certificate authorities of the controllers, PEM."
         ),
         click.option("--tls-cert", type=_PATH, help="Certificate of the agent, PEM."),
@@ -190,14 +200,6 @@ def cli() -> None:
     help="Send traces of pushes to this OpenTelemetry collector (OTLP over gRPC), such as"
     " http://127.0.0.1:4317. Needs heddle-agent[traces].",
 )
-@click.option(
-    "--metrics-port",
-    metavar="PORT",
-    help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
-)
-@click.option(
-    "--metrics-host", metavar="HOST", help="Address for Prometheus metrics.  [default: 127.0.0.1]"
-)
 @_process_options
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
@@ -267,14 +269,6 @@ def run(**given: object) -> None:
     type=float,
     metavar="S",
     help="QPs return to a recovered path after this time.  [default: 10]",
-)
-@click.option(
-    "--metrics-port",
-    metavar="PORT",
-    help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
-)
-@click.option(
-    "--metrics-host", metavar="HOST", help="Address for Prometheus metrics.  [default: 127.0.0.1]"
 )
 @_process_options
 def host(**given: object) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.reconcile_world import ring, three_tiers
 from tests.support.waiting import PATIENCE, wait_until
 
 FABRIC = three_tiers()
+FILES = 1100
 LARGER = three_tiers(leaves=400)
 """The same hosts and more; to plan on it takes memory that a process does not have yet."""
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
@@ -113,6 +115,24 @@ async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningPro
     assert found is not None
     assert planner.pid not in {0, before}
     assert not runs(before)
+
+
+async def test_a_process_lives_on_beside_many_sessions() -> None:
+    """One that is started when the controller has over a thousand files open answers on."""
+    async with AsyncExitStack() as stack:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * FILES)), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(FILES):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        planner = PlanningProcess("test", SILENT)
+        stack.push_async_callback(planner.close)
+        first = await planner.plan(intent(FABRIC), None)
+        assert first.planned is not None
+        pid = planner.pid
+        second = await planner.plan(intent(lossy(), 2), first.planned.plan)
+        assert second.planned is not None
+        assert planner.pid == pid, "the process that made the first plan made the second, too"
 
 
 async def test_a_question_that_a_process_dies_of_is_not_asked_again(

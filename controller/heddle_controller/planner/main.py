@@ -58,8 +58,10 @@ def _die_with(parent: int) -> None:
 
 def _serve(end: socket.socket, core: PlanningCore) -> None:
     unpacker, mirrors, planned = Unpacker(), dict[str, FabricMirror](), False
+    heard = select.poll()  # select.select takes no number above 1,023
+    heard.register(end, select.POLLIN)
     while True:
-        if planned and not select.select([end], [], [], QUIET)[0]:
+        if planned and not heard.poll(QUIET * 1000):
             graphs.load_graphs()
             cp_sat.load_cp_sat()
             planned = False

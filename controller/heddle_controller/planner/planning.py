@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from math import log1p
+from operator import itemgetter
 
 import numpy as np
 
@@ -85,8 +86,9 @@ class Planned:
 
 
 def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wanted:
-    """The flows of all jobs and demand sets.
+    """The flows of all jobs and demand sets, the oldest first.
 
+    So a job that comes moves no row of others, and its flows are all that a repair looks at.
     One that was admitted but does not fit (any more) is left out, not the others. Jobs
     that are in ``known`` with the same etag, on the same structure, are taken from there.
     """
@@ -102,15 +104,18 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
             )
         except InputError as error:
             refused.append((record.job.name, str(error)))
-    parts, unplanned = [*of_jobs.values()], left_out(intent)
-    weights = _weights(intent, of_jobs)
+    created = {(record.job.name, record.etag): record.create_time for record in intent.jobs}
+    parts = [(created[key], flows) for key, flows in of_jobs.items()]
+    unplanned, weights = left_out(intent), _weights(intent, of_jobs)
     for demands in intent.demands:
         origin = f"demands {demands.name!r}"
         if demands.name in unplanned:
             refused.append((origin, unplanned[demands.name]))
         else:
-            parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
-    flows = without_announced(concatenate(parts))
+            flows = resolve(demands.demands, intent.fabric, weights, origin=origin)
+            parts.append((demands.update_time, flows))
+    parts.sort(key=itemgetter(0))
+    flows = without_announced(concatenate([flows for _, flows in parts]))
     kept = intent.rollback is not None
     return Wanted(intent.fabric, flows, tuple(refused), _asked_of(intent), kept, of_jobs)
 

@@ -75,6 +75,26 @@ def test_wanted_is_jobs_and_demands() -> None:
     assert (name, "'gone' is not in the fabric" in reason) == ("demands 'd2'", True)
 
 
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_what_comes_stands_behind_all_that_is_known(name: str) -> None:
+    """Rows of jobs and demand sets stay where they are when a job comes, however it is called."""
+    before = Intent(
+        name="f1",
+        version=1,
+        change_time=0.0,
+        revision=1,
+        fabric=FABRIC,
+        jobs=(replace(record(J1), create_time=5.0),),
+        demands=(DemandRecord("d1", demands(("n0.0.1", "n1.0.1")), "e", 6.0),),
+    )
+    late = replace(record(replace(J2, name=name)), create_time=7.0)
+    jobs = tuple(sorted((*before.jobs, late), key=lambda one: one.job.name))
+    known = wanted_of(before, ENGINE).flows
+    found = wanted_of(replace(before, jobs=jobs), ENGINE).flows
+    assert found.ids[: len(known)] == known.ids
+    assert len(found) == len(known) + 4
+
+
 def test_only_jobs_that_are_new_are_expanded_again() -> None:
     """One more among many costs itself, and what comes out is as if all had been expanded."""
     expanded: list[str] = []

@@ -13,6 +13,8 @@ import pytest
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.port import PlannerLost
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.worker import Dependencies
@@ -69,17 +71,28 @@ def doubted(certificate: Certificate) -> Certificate:
     return replace(certificate, lower_bound=least, tiers=tuple(tiers))
 
 
+class Lost(DirectPlanner):
+    """Makes nothing ready for questions, as its process is lost."""
+
+    async def prepare(self, fabric: str, standing: Plan) -> None:  # noqa: ARG002 - a port
+        """See the port."""
+        raise PlannerLost("killed")
+
+
 class Comparing(House):
     """A controller that compares soon, by a threshold."""
 
     worth_moving = 0.02
     repairer: type[Poor] = Poor
+    questions: DirectPlanner | None = None
+    """Answers questions in place of the planner."""
 
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
         self.engine = replace(self.engine, repairer=self.repairer, verify=lambda *_: None)
         settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
-        return replace(super().dependencies(store, gateway), settings=settings)
+        found = replace(super().dependencies(store, gateway), settings=settings)
+        return replace(found, advisor=self.questions or found.advisor)
 
 
 @pytest.fixture
@@ -118,6 +131,19 @@ async def test_what_is_clearly_better_takes_the_place_of_a_repair(house: Compari
         done = await house.committed()
         assert done.generation == generation + 1
         assert not house.trouble(done.plan.fabric, done.plan.flows)
+
+
+async def test_a_better_plan_needs_no_process_for_questions(house: Comparing) -> None:
+    """Where the process that answers questions is lost, flows migrate to the better plan too."""
+    house.questions = Lost(house.engine)
+    async with house.running():
+        generation = await lose_a_link(house)
+
+        async def migrated() -> bool:
+            done = await house.committed()
+            return done.generation > generation and done.plan.certificate.max_utilization < SAID
+
+        await house.until(migrated, "the better plan")
 
 
 async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> None:

@@ -7,6 +7,7 @@ it stands. Run twice, it does nothing the second time.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
@@ -379,7 +380,8 @@ class Worker:
         """Have the newest plan indexed for questions, so that the first need not wait for that."""
         newest = await self._world.store.committed(self._fabric)
         if newest is not None:
-            await self._world.advisor.prepare(self._fabric, newest.plan)
+            with suppress(PlannerLost, PlanningFailed):  # the next question finds another process
+                await self._world.advisor.prepare(self._fabric, newest.plan)
 
     async def _certify(self, generation: int, certificate: Certificate) -> None:
         """Give the plan what was found of it, if it is the newest still; no switch is told."""

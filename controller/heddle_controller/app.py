@@ -48,7 +48,14 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, told_of_settings
+from heddle_controller.settings import (
+    ENV_PREFIX,
+    Settings,
+    load_settings,
+    setting_default,
+    setting_kind,
+    setting_texts,
+)
 from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -364,21 +371,23 @@ def main() -> None:
 
 
 class _Serve(click.Command):
-    """Reads what each setting is once somebody asks: who starts it waits for none of that."""
+    """Describes its options only when somebody asks, so that a start does not wait for it."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See ``click.Command``."""
-        told = told_of_settings()
+        texts = setting_texts()
         for option in self.params:
             name = str(option.name)
-            if isinstance(option, click.Option) and name in told:
-                text = " ".join(told[name].replace("``", "").split())
-                option.help = f"{text} [{ENV_PREFIX}{name.upper()}]"
+            if isinstance(option, click.Option) and name in texts:
+                default = setting_default(name)
+                shown = "" if default is None else f"; default: {default}"
+                option.help = f"{texts[name]} [{ENV_PREFIX}{name.upper()}{shown}]"
+                option.metavar = None if option.is_flag else setting_kind(name)
         super().format_options(ctx, formatter)
 
 
 def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say no more
-    """Adds an option for each setting; what is not given comes from the environment."""
+    """Adds an option for each setting."""
     for name, field in reversed(Settings.model_fields.items()):
         flag = field.annotation is bool
         option = f"--{name.replace('_', '-')}"
@@ -389,11 +398,12 @@ def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say
 @main.command(cls=_Serve)
 @_with_settings
 def serve(**given: str | None) -> None:
-    """Serve the API, lead or follow, and program the agents.
+    """Run a controller: it serves the API, plans, and programs the agents.
 
-    Every option can also be given by the variable named with it. Exit status: 0 after
-    SIGTERM or SIGINT, 1 after a fault, 2 when a setting, a port or the store cannot be
-    used.
+    Each option can also be given by the environment variable in brackets; the option wins.
+
+    Exit status: 0 after SIGTERM or SIGINT, 1 after a failure, 2 if a setting, a port or
+    the store cannot be used.
     """
     try:
         settings = load_settings(**given)

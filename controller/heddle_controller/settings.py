@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from heddle.text import split_address
@@ -38,106 +38,107 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
     listen: str = "127.0.0.1:7400"
-    """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
+    """Address of the gRPC API; port 0 takes a free port."""
     store: str = DEFAULT_STORE
-    """Where intent and plans are kept: ``sqlite:///path`` for one controller, or a
-    Redis that several share, ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
+    """Where intent and plans are kept. One controller uses a file, ``sqlite:///path``. Replicas
+    share a Redis: ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
     ``redis+sentinel://host:26379,host:26379/service``, ``redis+cluster://host:6379,host:6379``."""
     store_ca: Path | None = None
-    """PEM file of the authorities whom a Redis over TLS must be of; by default the system's."""
+    """Certificate authorities of a Redis that uses TLS, as PEM. Default: those of the system."""
     store_cert: Path | None = None
-    """PEM file of the certificate that a Redis over TLS is shown."""
+    """Client certificate for a Redis that uses TLS, as PEM."""
     store_key: Path | None = None
-    """PEM file of its private key."""
+    """Private key of the client certificate for Redis, as PEM."""
     store_timeout_seconds: float = Field(default=1.0, ge=0.05, le=60)
-    """A Redis that does not answer for so long counts as lost."""
+    """A Redis that does not answer within this time counts as lost."""
     store_wait_replicas: int = Field(default=0, ge=0, le=100)
-    """Replicas of a Redis that must have a write before it is acknowledged."""
+    """A write is acknowledged when this number of Redis replicas have it."""
     metrics_host: str = "127.0.0.1"
-    """Address of Prometheus' metrics."""
+    """Address of the metrics for Prometheus."""
     metrics_port: int = Field(default=7401, ge=0, le=65535)
-    """Port of Prometheus' metrics; 0 takes a free one."""
+    """Port of the metrics for Prometheus; 0 takes a free port."""
     web_host: str = "127.0.0.1"
-    """Address of the page for people."""
+    """Address of the web page."""
     web_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the page for people; 0 takes a free one. By default there is no such page; it needs
-    ``heddle-controller[web]`` installed."""
+    """Port of the web page; 0 takes a free port. Without this option there is no web page. The page
+    needs ``heddle-controller[web]``."""
     web_viewers: int = Field(default=200, ge=1, le=10_000)
-    """Browsers that may watch the page at once; others have to ask again."""
+    """Browsers that may watch the web page at the same time."""
     web_reports: Path | None = None
-    """Folder of drills' reports (``heddle-emulator drill --report``) that the page shows."""
+    """Folder with drill reports (``heddle-emulator drill --report``) for the web page."""
     controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
-    """Name of this process among its replicas and in logs."""
+    """Name of this process among its replicas and in logs. Default: host name and process id."""
 
     insecure: bool = False
-    """Serve plain text to other hosts as well."""
+    """Allow connections without TLS from other hosts."""
     tls_cert: Path | None = None
-    """PEM file of the server's certificate chain."""
+    """Certificate chain of the server, as PEM."""
     tls_key: Path | None = None
-    """PEM file of its private key."""
+    """Private key of the server, as PEM."""
     tls_client_ca: Path | None = None
-    """PEM file of the authorities whose clients are let in; without it, tokens alone are taken."""
+    """Certificate authorities of clients, as PEM. Without it, clients need a token."""
     certificate_trust_domain: str = Field(default="heddle", min_length=1)
-    """Certificates say their role by a URI, ``spiffe://TRUST_DOMAIN/ROLE/NAME``."""
+    """A client certificate names its role in the URI ``spiffe://TRUST_DOMAIN/ROLE/NAME``."""
     certificate_roles: Path | None = None
-    """File that gives roles to certificates without such a URI."""
+    """File with the roles of client certificates that have no such URI."""
     revoked_certificates: Path | None = None
-    """File of client certificates that were taken back, by serial or fingerprint."""
+    """File with the serial numbers or fingerprints of revoked client certificates."""
     tokens: Path | None = None
-    """File of bearer tokens; see ``heddle token new``."""
+    """File with bearer tokens; ``heddle token new`` makes them."""
     token_listen: str | None = None
-    """Second address, ``host:port``, for clients with a token and no certificate."""
+    """Second address, for clients that have a token but no certificate."""
     max_message_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
-    """Largest message taken or sent."""
+    """Size of the largest message that is received or sent."""
     calls_per_second: float = Field(default=1000.0, ge=0, allow_inf_nan=False)
-    """Calls of one client, averaged; 0 is without limit."""
+    """Calls that each client may make per second, on average; 0 means no limit."""
     call_burst: float = Field(default=2000.0, ge=1, allow_inf_nan=False)
-    """Calls of one client at once after a pause."""
+    """Calls that each client may make at once after a pause."""
     client_streams: int = Field(default=64, ge=0)
-    """Streams of one client at a time; 0 is without limit."""
+    """Streams that each client may have open at the same time; 0 means no limit."""
     audit_records: int = Field(default=100_000, ge=1000, le=100_000_000)
-    """Records of the audit trail kept; the oldest go first."""
+    """Records that the audit trail keeps; the oldest are deleted first."""
 
     debounce_seconds: float = Field(default=0.02, ge=0, le=60)
-    """Changes that come within so long of one another are planned together."""
+    """Changes within this time are planned together."""
     compare_after_seconds: float = Field(default=1.0, ge=0.01, le=86_400)
-    """After so long without a change, a repaired plan is compared with one made anew."""
+    """After this time without a change, a repaired plan is compared with a new plan."""
     objective: Objective = "headroom"
-    """What more entries are worth: headroom parts flows and evens out links below line rate, so
-    that local repair finds room, where tables have room; economy writes as few as it takes."""
+    """headroom: where tables have room, split flows and balance links that are not full, so that
+    local repair finds room. economy: write as few entries as possible."""
     solve_seconds: float = Field(default=30.0, gt=0, le=3600)
     """Time limit of one solver run."""
     planner_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """A planning process that has not answered after so long, and as long again for every 25,000
-    flows, is replaced; it should be more than ``solve_seconds``."""
+    """A planning process that has not answered after this time, plus the same time for every 25,000
+    flows, is replaced. Use more than ``solve_seconds``."""
     planner_silence_seconds: float = Field(default=5.0, gt=0, le=600)
-    """So is one that owes an answer and has neither used nor wanted a processor for so long."""
+    """A planning process that owes an answer, and has neither used nor waited for a processor for
+    this time, is replaced."""
     rollout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """A switch that has not acknowledged after so long holds up only its own flows."""
+    """A switch that has not acknowledged after this time delays only its own flows."""
     drain_seconds: float = Field(default=5.0, ge=0, le=300)
-    """At shutdown, calls under way may take so long."""
+    """Time that calls in progress have to finish at shutdown."""
     counter_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
-    """How often agents report counters; 0 is never."""
+    """Interval at which agents report counters; 0 means never."""
     unannounced_share: float = Field(default=0.1, ge=0, le=1)
-    """Traffic between two NICs that no job and no demand set tells of is planned too, from this
-    share of the NICs' speed on; 0 is never. It is found by counters."""
+    """Traffic between two NICs that belongs to no job and no demand set is planned if counters show
+    that it uses at least this share of the NICs' speed; 0 means never."""
     entry_ttl_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Agents withdraw entries after so long without a controller; 0 is fail-static."""
+    """Agents withdraw their entries after this time without a controller; 0 means never."""
     peer_key_secret: Path | None = None
-    """File of the secret that keys of notices among agents follow from, the same for all replicas;
-    made if there is none. By default it is beside the store, or in it."""
+    """File with the secret for the keys of peer notices; the same for all replicas. It is created
+    if it is missing. Default: beside the SQLite file, or in Redis."""
     peer_key_seconds: float = Field(default=86_400.0, ge=60, le=10_000_000)
-    """Agents sign notices to each other with a new key after so long."""
+    """Interval at which agents get a new key for peer notices."""
     agent_queue: int = Field(default=64, ge=1, le=100_000)
-    """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""
+    """Pushes that may wait for one agent; more become one FULL_SYNC."""
 
     traces_endpoint: str | None = Field(default=None, pattern=r"^https?://")
-    """Send traces to this collector of OpenTelemetry, by OTLP over gRPC:
-    ``http://127.0.0.1:4317``; it takes heddle-controller[traces]. Without it there are none."""
+    """OpenTelemetry collector for traces, OTLP over gRPC, such as ``http://127.0.0.1:4317``.
+    Without it there are no traces. They need ``heddle-controller[traces]``."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """debug also logs every call."""
+    """What is logged; debug also logs every call."""
     log_format: Literal["auto", "console", "json"] = "auto"
-    """auto is console on a terminal and JSON elsewhere."""
+    """auto: console on a terminal, JSON elsewhere."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -229,15 +230,36 @@ def _problem(details: ErrorDetails) -> Problem:
     return Problem(record, str(details["msg"]).removeprefix("Value error, "))
 
 
-def told_of_settings() -> dict[str, str]:
-    """What each setting is, by name: the words below it in this file, read only for help."""
+def setting_texts() -> dict[str, str]:
+    """The description of each setting by name, from the strings in ``Settings``. For ``--help``."""
     (settings,) = ast.parse(inspect.getsource(Settings)).body
     assert isinstance(settings, ast.ClassDef)
     return {
-        field.target.id: str(words.value.value)
-        for field, words in pairwise(settings.body)
+        field.target.id: " ".join(str(text.value.value).replace("``", "").split())
+        for field, text in pairwise(settings.body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
-        and isinstance(words, ast.Expr)
-        and isinstance(words.value, ast.Constant)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
     }
+
+
+def setting_kind(name: str) -> str:
+    """What a value of the setting looks like, for ``--help``: ``SECONDS``, ``FILE``, ``[a|b]``."""
+    annotation = Settings.model_fields[name].annotation
+    kinds = get_args(annotation) or (annotation,)
+    if isinstance(kinds[0], str):
+        return f"[{'|'.join(kinds)}]"
+    if Path in kinds:
+        return "FOLDER" if name == "web_reports" else "FILE"
+    if {int, float} & set(kinds):
+        return "SECONDS" if name.endswith("_seconds") else "NUMBER"
+    return "HOST:PORT" if name.endswith("listen") else "TEXT"
+
+
+def setting_default(name: str) -> str | None:
+    """The default of the setting as an operator writes it; None: it has none, or is a switch."""
+    default = Settings.model_fields[name].default
+    if default is None or default is PydanticUndefined or isinstance(default, bool):
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)

@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from heddle.text import split_address
+from heddle_controller.app import main
 from heddle_controller.model.errors import InputError
-from heddle_controller.settings import load_settings
+from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +107,15 @@ def test_doors_that_do() -> None:
     assert load_settings(**pair, tokens="t").tls_client_ca is None
     both = load_settings(**pair, tls_client_ca="a", tokens="t", token_listen="0.0.0.0:7403")
     assert both.token_listen == "0.0.0.0:7403"
+
+
+def test_help_tells_each_setting_with_its_variable_kind_and_default() -> None:
+    """An operator reads in ``--help`` what a setting does, how to write it, and its default."""
+    shown = " ".join(CliRunner().invoke(main, ["serve", "--help"]).output.split())
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')} " in shown, name
+        assert f"[{ENV_PREFIX}{name.upper()}" in shown, name
+    assert "--store-timeout-seconds SECONDS A Redis" in shown
+    assert "HEDDLE_STORE_TIMEOUT_SECONDS; default: 1]" in shown
+    assert "--objective [headroom|economy] headroom:" in shown
+    assert "--tls-cert FILE Certificate" in shown

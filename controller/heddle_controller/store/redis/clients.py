@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
@@ -80,7 +80,10 @@ def connect(address: Address, files: Files, timeout: float, block: float = 0.0) 
     """
     options = _options(address, files, timeout, block)
     if address.path:
-        return Redis(unix_socket_path=address.path, **options)
+        # Redis(unix_socket_path=...) would not pass on the time that connecting may take.
+        return Redis.from_pool(
+            ConnectionPool(UnixDomainSocketConnection, path=address.path, **options)
+        )
     host, port = address.hosts[0]
     return Redis(host=host, port=port, **options)
 

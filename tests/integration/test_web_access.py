@@ -278,9 +278,11 @@ async def test_a_thousand_viewers_are_told_of_a_lost_link(tmp_path: Path) -> Non
         await page.s.commit_plan()
         host, _, port = page.url.removeprefix("http://").partition(":")
         asked = f"GET {STREAM} HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode()
-        opened = [await asyncio.open_connection(host, int(port)) for _ in range(1000)]
-        for _, writer in opened:
-            writer.write(asked)
+        opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for _ in range(1000):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(asked)  # at once: a connection that asks nothing is closed
+            opened.append((reader, writer))
         async with asyncio.timeout(SECONDS):
             for reader, _ in opened:
                 assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")

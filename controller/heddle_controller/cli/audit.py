@@ -35,10 +35,12 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--last", default=20, show_default=True, help="Number of records; 0 is all.")
+@click.option(
+    "--last", default=20, show_default=True, help="How many records to list; 0 lists all."
+)
 @with_client
 def list_records(client: Terms, *, last: int) -> None:
-    """List the newest changes, and the mark of the last one: note it elsewhere."""
+    """List the newest changes and the head of the chain; keep the head elsewhere."""
     if last < 0:
         raise Failure(f"--last {last}: give a number from 0 up")
     head = codec.mark_from_pb(_page(client, 0, 1).head)
@@ -60,10 +62,10 @@ def _row(record: pb.AuditRecord) -> tuple[object, ...]:
 
 @audit.command("export")
 @click.option("--out", type=OUTPUT_FILE, default=Path("-"), help="File to write.")
-@click.option("--after", default=0, help="Only records numbered above this.")
+@click.option("--after", default=0, help="Write only records with a higher number.")
 @with_client
 def export(client: Terms, *, out: Path, after: int) -> None:
-    """Write records as JSON, one a line, for 'heddle audit verify --file'."""
+    """Write the records as JSON lines, for 'heddle audit verify --file'."""
     lines = _export(client, after)
     if str(out) == "-":
         for line in lines:
@@ -98,17 +100,21 @@ def _start(client: Terms, after: int) -> Mark:
 
 @audit.command("verify")
 @click.option(
-    "--file", "files", multiple=True, type=INPUT_FILE, help="An export; may be given several times."
+    "--file",
+    "files",
+    multiple=True,
+    type=INPUT_FILE,
+    help="File that 'heddle audit export' wrote; may be repeated.",
 )
 @click.option(
-    "--head", "noted", help="A mark that you noted earlier: the chain must pass through it."
+    "--head", "noted", help="Head that you wrote down earlier; the chain must contain it."
 )
 @with_client
 def verify_trail(client: Terms, *, files: tuple[Path, ...], noted: str | None) -> None:
-    """Check that no record was altered, taken out or put in; exit 1 if one was.
+    """Check that no record was changed, removed or inserted; exit 1 if one was.
 
-    Without --file the controller's own trail is read. Prints the mark of the last record:
-    note it where whoever could change the store cannot write.
+    Without --file, it reads the controller's trail. It prints the head of the chain: keep it in a
+    place that nobody who can change the store can write to.
     """
     try:
         known = parse_mark(noted) if noted else None

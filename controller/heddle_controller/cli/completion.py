@@ -14,13 +14,13 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    r"""Print what has a shell complete commands and options.
+    """Print a script that makes a shell complete commands and options.
 
     \b
     heddle completion bash > /etc/bash_completion.d/heddle
     heddle completion zsh > "${fpath[1]}/_heddle"
     heddle completion fish > ~/.config/fish/completions/heddle.fish
-    """
+    """  # noqa: D301 - click's mark for lines that stay as they are
     found = get_completion_class(shell)
     assert found is not None  # click has these three
     root = ctx.find_root()

@@ -104,16 +104,16 @@ def _value(file: Path, key: str, value: object, param: click.Parameter) -> objec
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """See what the options before a command are, and where they come from."""
+    """Show the values of the global options, and where they come from."""
 
 
 @config.command("check")
 @format_options
 @click.pass_obj
 def check(client: Terms, /, *, as_json: bool) -> None:
-    """List the options with their values and where each comes from; no controller is asked.
+    """List the options, their values, and where each value comes from. Asks no controller.
 
-    Exit 2 if the file has a fault, an address is none, or a file that is named cannot be used.
+    Exit 2 if the file has an error, an address is not valid, or a named file cannot be used.
     """
     root = click.get_current_context().find_root()
     rows = [_row(root, one) for one in root.command.params if one.expose_value]

@@ -39,7 +39,7 @@ def demand() -> None:
 @click.argument("file", type=INPUT_FILE)
 @with_client
 def put(client: Terms, name: str, file: Path) -> None:
-    """Replace the demand set NAME by the flows of a flows.csv."""
+    """Set the flows of the demand set NAME from a flows.csv."""
     demands = load_demands(file)
     messages = _messages(f"{client.fabric}/demands/{name}", demands)
     stored = client.api.demands.PutDemands(messages)
@@ -109,10 +109,10 @@ def delete(client: Terms, name: str, seconds: float | None, *, wait: bool) -> No
 
 
 @demand.command("rates")
-@click.option("--seconds", type=float, help="Stop after so long.")
+@click.option("--seconds", type=float, help="Stop after this many seconds.")
 @with_client
 def rates(client: Terms, seconds: float | None) -> None:
-    """Print measured rates of flows as they come."""
+    """Print measured rates of flows as they arrive."""
     for batch in client.api.watch_rates(seconds):
         if client.json:
             echo_json(batch)

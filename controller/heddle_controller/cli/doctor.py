@@ -32,8 +32,9 @@ _WORDS = {
 def doctor(client: Terms) -> None:
     """Find what is wrong, and say what to do about it.
 
-    Alone it checks the installation: agents and their versions, tables, links, the plan, the store
-    and the clocks of the controller and of this machine. Exit 1 if something is wrong.
+    Without a command, it checks the installation: agents and their versions, tables, links, the
+    plan, the store, and the clocks of the controller and of this machine. Exit 1 if something is
+    wrong.
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -70,10 +71,11 @@ def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:
 @with_client
 @watchable(of_jobs, of_plans, look=True)
 def examine_job(client: Terms, name: str) -> None:
-    """Say why a job is slow: its slowest flow, the link that limits it, and who shares that.
+    """Say why a job is slow: its slowest flow, the link that limits it, and who shares that link.
 
-    Beside it stand whether switches hold its paths, links on them that lose packets or are slow,
-    the rate that was measured, and what changed last; the worst first, each with what to do.
+    It also reports whether switches hold the paths, links on the paths that lose packets or are
+    slow, the measured rate, and the latest changes. The worst finding comes first; each says what
+    to do.
     """
     request = pb.ExamineJobRequest(name=f"{client.fabric}/jobs/{name}")
     answer = client.api.doctor.ExamineJob(request)

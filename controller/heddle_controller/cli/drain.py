@@ -20,18 +20,22 @@ _NAMED = 5
 
 @click.command("drain")
 @click.argument("what", metavar=WHAT)
-@click.option("--force", is_flag=True, help="Drain it although somebody suffers; that is told.")
-@click.option("--dry-run", is_flag=True, help="Only predict; exit 2 where it would be refused.")
-@click.option("--seconds", type=float, help="Exit 2 if it is not empty after so long.")
+@click.option(
+    "--force", is_flag=True, help="Drain even if hosts or jobs suffer; the output names them."
+)
+@click.option("--dry-run", is_flag=True, help="Only predict; exit 2 if the drain would be refused.")
+@click.option(
+    "--seconds", type=float, help="Exit 2 if it still carries traffic after this many seconds."
+)
 @with_client
 def drain(client: Terms, what: str, seconds: float | None, *, force: bool, dry_run: bool) -> None:
     """Move all flows off a link or a switch, and say when it is safe to unplug.
 
-    First the plan without it is made. If hosts would be cut off, flows would have no path but over
-    it, or the slowest flow of a job would get less, nothing is changed but with --force. Then it is
-    drained; the command ends when no switch holds an entry that sends packets there. Routing is
-    not told: what follows the underlay may use it until its ports are shut. Exit 3 if flows stay
-    on it.
+    The command first predicts the plan without it. It refuses if hosts would be cut off, if flows
+    have no other path, or if the slowest flow of a job would become slower; --force drains anyway.
+    Then it drains, and ends when no switch holds an entry that sends packets there. The routing
+    protocol does not know of the drain: traffic on the underlay may use the link until you shut its
+    ports. Exit 3 if flows stay on it.
     """
     target = DrainTarget(what)
     answer = client.api.plans.WhatIf(target.supposed(client.fabric))
@@ -173,9 +177,9 @@ def _step(last: pb.DrainProgress) -> str:
 @click.argument("what", metavar=WHAT)
 @with_client
 def undrain(client: Terms, what: str) -> None:
-    """Bring back a link or a switch that was drained: new plans may use it.
+    """End a drain: plans may use the link or switch again.
 
-    Flows return where that makes the plan better by enough, after some quiet.
+    After a quiet time, flows return to it if that makes the plan better.
     """
     DrainTarget(what).set(client, STATE_UP)
     if client.json:

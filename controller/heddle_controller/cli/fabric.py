@@ -45,7 +45,7 @@ fabric.add_command(import_fabric)
 
 @fabric.command("export")
 @click.option(
-    "--out", type=OUTPUT_FILE, default=Path("-"), help="File to write; else standard output."
+    "--out", type=OUTPUT_FILE, default=Path("-"), help="File to write. Default: standard output."
 )
 @click.option(
     "--format",
@@ -53,12 +53,14 @@ fabric.add_command(import_fabric)
     type=click.Choice(["heddle", *TEXTS]),
     default="heddle",
     show_default=True,
-    help="heddle is our fabric.json; dot is for Graphviz; containerlab is a .clab.yml.",
+    help="heddle: fabric.json. dot: Graphviz. containerlab: a .clab.yml.",
 )
-@click.option("--from", "file", type=INPUT_FILE, help="A fabric.json; needs no controller.")
+@click.option(
+    "--from", "file", type=INPUT_FILE, help="Read this fabric.json instead of asking a controller."
+)
 @with_client
 def export_fabric(client: Terms, out: Path, *, form: str, file: Path | None) -> None:
-    """Write the fabric (gzip where the name ends in .gz)."""
+    """Write the fabric to a file; .gz compresses."""
     if file is not None:
         loaded = load_fabric(file)
     else:
@@ -85,7 +87,7 @@ def list_fabrics(client: Terms) -> None:
 
 
 @fabric.command("show")
-@click.option("--links", is_flag=True, help="List every link, not only those that are not up.")
+@click.option("--links", is_flag=True, help="List every link, not only links that are not up.")
 @with_client
 @watchable(of_fabric)
 def show_fabric(client: Terms, *, links: bool) -> None:
@@ -159,10 +161,10 @@ def set_switch(client: Terms, node: str, state: str) -> None:
 
 
 @fabric.command("watch")
-@click.option("--seconds", type=float, help="Stop after so long.")
+@click.option("--seconds", type=float, help="Stop after this many seconds.")
 @with_client
 def watch_fabric(client: Terms, seconds: float | None) -> None:
-    """Print all links and switches that are not up, then every change."""
+    """Print all links and switches that are not up, and then each change."""
     for event in client.api.watch_fabric(seconds):
         if client.json:
             echo_json(event)

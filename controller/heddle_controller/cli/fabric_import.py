@@ -73,22 +73,24 @@ def with_choices(command: Command) -> Command:
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="heddle is our fabric.json; node-link is JSON with other words; csv names hosts and "
-    "switches; lldp is an object of machines and what lldpctl -f json printed there.",
+    help="heddle: fabric.json. node-link: JSON with other field names. csv: hosts and "
+    "their switches. lldp: an object that maps each machine to its output of "
+    "lldpctl -f json.",
 )
 @click.option(
     "--map",
     "mapping",
     metavar="OURS=THEIRS,...",
     default="",
-    help="Our words by theirs, such as host=ip,leaf=ASW,spine=PSW,core=DSW; for ibnetdiscover, "
-    "lldp and containerlab kinds by patterns of names, such as leaf=tor*,spine=agg*.",
+    help="Which columns or fields mean what, such as "
+    "host=ip,leaf=ASW,spine=PSW,core=DSW. For ibnetdiscover, lldp and containerlab: "
+    "which names are of which kind, such as leaf=tor*,spine=agg*.",
 )
-@click.option("--name", help="Name on the controller; by default the name in the file.")
+@click.option("--name", help="Name on the controller. Default: the name in the file.")
 @click.option(
     "--out",
     type=OUTPUT_FILE,
-    help="Write fabric.json here (gzip with .gz, - is standard output); needs no controller.",
+    help="Write fabric.json here instead of uploading it; .gz compresses, - is standard output.",
 )
 @with_choices
 @with_client

@@ -25,14 +25,14 @@ _COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no p
 
 @click.command("history")
 @click.option(
-    "--since", default="1d", show_default=True, metavar="1h", help="How far back: s, m, h, d."
+    "--since", default="1d", show_default=True, metavar="1h", help="How far back, in s, m, h or d."
 )
 @with_client
 @watchable(of_plans, look=True)
 def history(client: Terms, *, since: str) -> None:
-    """List changes by clients and the plans that followed, the oldest first.
+    """List changes by clients and the plans that followed, oldest first.
 
-    Who asked for a change is told to operators alone.
+    Only operators see who asked for a change.
     """
     start = time.time() - seconds_of(since, "--since")
     plans = client.api.list_plans(since=start)

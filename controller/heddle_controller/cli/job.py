@@ -43,7 +43,7 @@ from heddle_controller.traffic.jobs_file import load_jobs
 
 @click.group(cls=CommandGroup)
 def job() -> None:
-    """Submit jobs, and see their states."""
+    """Submit jobs, place them, change them, and see their states."""
 
 
 for _command in (
@@ -55,9 +55,16 @@ for _command in (
 
 @job.command("submit")
 @click.argument("file", type=INPUT_FILE)
-@click.option("--replace", "update", is_flag=True, help="Update jobs that are there already.")
-@click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
-@click.option("--reservation", default="", metavar="NAME", help="Redeem it: its hosts are ours.")
+@click.option("--replace", "update", is_flag=True, help="Update jobs that exist already.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="JOB",
+    help="Submit only this job of the file; may be repeated.",
+)
+@click.option(
+    "--reservation", default="", metavar="NAME", help="Use the hosts of this reservation."
+)
 @with_client
 def submit(
     client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, update: bool
@@ -86,13 +93,13 @@ def submit(
 
 @job.command("order")
 @click.argument("file", type=INPUT_FILE)
-@click.option("--only", metavar="JOB", help="The job of the file that is meant, if it has several.")
+@click.option("--only", metavar="JOB", help="Name of the job, if the file has several.")
 @with_client
 def order(client: Terms, file: Path, only: str | None) -> None:
-    """Print the hosts of a job of a jobs.yaml in the rank order that suits the fabric best.
+    """Print the hosts of a job of a jobs.yaml in the best rank order for the fabric.
 
-    Scored by the plans that the orders would have beside what runs; nothing is changed. A job that
-    is submitted already counts as replaced.
+    Each order is scored with a plan beside all running jobs. Nothing changes. If the job exists
+    already, the order is for its replacement.
     """
     one, spec = one_job(file, only)
     name = one.name
@@ -200,12 +207,12 @@ def _some(hosts: list[str]) -> str:
 )
 @with_client
 def ports(client: Terms, name: str, hosts: tuple[str, ...]) -> None:
-    """Say which UDP source port each QP of a job has to use.
+    """Print the UDP source port that each QP of a job must use.
 
-    A QP that uses another port follows the underlay. On a host, `heddle-agent host` writes them to
-    a file of each job. With --json: {"fabric", "job", "generation",
-    "flows": [{"flow", "source", "source_address", "destination", "destination_address", "ports":
-    [QP 0's, QP 1's, ...]}]}.
+    A QP that uses another port follows the underlay. On a host, `heddle-agent host` writes the
+    ports to a file for each job. --json prints {"fabric", "job", "generation", "flows": [{"flow",
+    "source", "source_address", "destination", "destination_address", "ports": [QP 0's, QP 1's,
+    ...]}]}.
     """
     document = ports_document(client.fabric, name, _all_ports(client, name, hosts))
     if client.json:
@@ -259,13 +266,13 @@ def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait
 @click.option(
     "--until",
     type=click.Choice(["planned", "programmed"]),
-    help="Exit when the jobs (all there are at the start, if none is named) have come so far; "
-    "exit 3 if one is degraded instead.",
+    help="Exit when all jobs are in this state; without names, all jobs that exist at "
+    "the start. Exit 3 if a job is degraded instead.",
 )
-@click.option("--seconds", type=float, help="Stop after so long.")
+@click.option("--seconds", type=float, help="Stop after this many seconds.")
 @with_client
 def watch(client: Terms, names: tuple[str, ...], until: str | None, seconds: float | None) -> None:
-    """Print jobs and every change of their state."""
+    """Print jobs and each change of their state."""
     waiting = Waiting(set(names), until) if until else None
     for event in client.api.watch_jobs(seconds):
         _echo_event(client, event, set(names))

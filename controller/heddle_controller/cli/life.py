@@ -13,7 +13,7 @@ from heddle_controller.cli.options import last_part, waiting_options, with_clien
 from heddle_controller.cli.place import expanded, gpus_option
 
 _RESERVATION = click.option(
-    "--reservation", default="", metavar="NAME", help="Redeem it: its hosts are the job's."
+    "--reservation", default="", metavar="NAME", help="Use the hosts of this reservation."
 )
 
 
@@ -23,11 +23,11 @@ _RESERVATION = click.option(
 @_RESERVATION
 @with_client
 def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) -> None:
-    """Give a job other hosts in the place of some: `heddle job replace llama n4=n5`.
+    """Replace hosts of a job: `heddle job replace llama n4=n5`.
 
-    All of it in one step; nothing changes where a new host is in use. The new host gives the GPUs
-    that the old one gave, and takes its place in the order of ranks. Lists of hosts go together
-    one by one: n[004-007]=n[012-015].
+    All hosts are replaced in one step. If a new host is in use, nothing changes. A new host takes
+    the ranks of the old one and uses the same GPUs. Lists are matched in order:
+    n[004-007]=n[012-015].
     """
     wanted: dict[str, str] = {}
     for pair in hosts:
@@ -43,15 +43,19 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
 
 @click.command("resize")
 @click.argument("name")
-@click.option("--add", multiple=True, metavar="HOSTS", help="Hosts that come; may be repeated.")
-@click.option("--remove", multiple=True, metavar="HOSTS", help="Hosts that go; may be repeated.")
+@click.option("--add", multiple=True, metavar="HOSTS", help="Hosts to add; may be repeated.")
+@click.option("--remove", multiple=True, metavar="HOSTS", help="Hosts to remove; may be repeated.")
 @click.option(
     "--gpus",
     metavar="GPUS",
-    help="GPUs of each host that comes, such as 0-3, where the job has parts of hosts; else those "
-    "that each of its hosts gives.",
+    help="GPUs of each added host, such as 0-3, for a job that uses parts of hosts. "
+    "Default: the same GPUs as on its other hosts.",
 )
-@click.option("--dp", type=click.IntRange(min=1), help="Replicas; else as many as the ranks make.")
+@click.option(
+    "--dp",
+    type=click.IntRange(min=1),
+    help="Number of replicas. Default: it follows from the number of ranks.",
+)
 @_RESERVATION
 @with_client
 def resize(
@@ -66,8 +70,8 @@ def resize(
 ) -> None:
     """Grow or shrink a job: `heddle job resize llama --add n[016-031]`.
 
-    All of it in one step. New hosts come behind the job's own in the order of ranks; the number of
-    replicas (dp) follows, other degrees stay. `heddle job order` says which order is best.
+    The job changes in one step. New hosts get the last ranks. The number of replicas (dp) changes,
+    the other degrees stay. `heddle job order` prints the best rank order.
     """
     job = client.api.resize_job(
         name,
@@ -85,9 +89,9 @@ def resize(
 @waiting_options
 @with_client
 def suspend(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
-    """Let jobs rest: their flows leave the plan, their hosts stay their own.
+    """Suspend jobs: their flows leave the plan, but they keep their hosts.
 
-    So a job can always go on, by `heddle job resume`. To free its hosts, delete it.
+    `heddle job resume` resumes a job. To free its hosts, delete it.
     """
     jobs = [client.api.suspend_job(name) for name in names]
     if wait:
@@ -110,5 +114,5 @@ def _at_rest(client: Terms, jobs: list[pb.Job], seconds: float | None) -> list[p
 @click.argument("names", nargs=-1, required=True)
 @with_client
 def resume(client: Terms, names: tuple[str, ...]) -> None:
-    """Let jobs go on that were suspended."""
+    """Resume suspended jobs."""
     echo_jobs(client, [client.api.resume_job(name) for name in names])

@@ -47,17 +47,20 @@ COMMANDS = {
     default="127.0.0.1:7400",
     show_default=True,
     metavar="HOST:PORT[,...]",
-    help="Address of the controller, or of each replica: the next is asked where one is away.",
+    help="Address of the controller, or of each replica. If one does not answer, the "
+    "next is asked.",
 )
 @click.option(
-    "--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric, where there are several."
+    "--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric, if the controller has several."
 )
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds a call may take.")
+@click.option(
+    "--timeout", default=60.0, show_default=True, help="Time limit of a call, in seconds."
+)
 @click.option(
     "--tls-ca",
     envvar="HEDDLE_CLIENT_TLS_CA",
     type=_PEM,
-    help="Authority of the controller; turns TLS on.",
+    help="Certificate authority of the controller; turns TLS on.",
 )
 @click.option(
     "--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=_PEM, help="Certificate of this client."
@@ -66,7 +69,10 @@ COMMANDS = {
     "--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=_PEM, help="Private key of this client."
 )
 @click.option(
-    "--token-file", envvar="HEDDLE_TOKEN_FILE", type=_PEM, help="Bearer token, in place of these."
+    "--token-file",
+    envvar="HEDDLE_TOKEN_FILE",
+    type=_PEM,
+    help="File with a bearer token, instead of a certificate.",
 )
 @click.option(
     "--config",

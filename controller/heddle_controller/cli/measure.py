@@ -30,18 +30,19 @@ from heddle_controller.traffic.measured import (
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
-    help="How many iterations were recorded: a collective is then all that its calls moved in one. "
-    "Else it is the mean of its calls.",
+    help="Number of recorded iterations. The bytes of a collective are then the sum over "
+    "one iteration. Default: the mean of its calls.",
 )
 @click.option(
     "--communicator",
     "communicators",
     multiple=True,
     metavar="NAME=KIND",
-    help="Which group a communicator is, by its name or id: tp, pp, dp, cp, ep, world, or none to "
-    "leave it out. May be repeated; others are known by their ranks and hosts.",
+    help="Kind of a communicator, given by name or id: tp, pp, dp, cp, ep, world, or "
+    "none to ignore it. May be repeated. Others are recognised by their ranks and "
+    "hosts.",
 )
-@click.option("--apply", "apply", is_flag=True, help="Give the job the bytes that were measured.")
+@click.option("--apply", "apply", is_flag=True, help="Update the job with the measured bytes.")
 @with_client
 def measure(
     client: Terms,
@@ -52,11 +53,11 @@ def measure(
     *,
     apply: bool,
 ) -> None:
-    """Compare a job's collectives with what NCCL Inspector measured of them.
+    """Compare a job's collectives with the measurements of NCCL Inspector.
 
-    FILE is what Inspector writes: JSON lines or text for Prometheus, plain or gzip, or a folder of
-    these. Nothing changes without --apply, which plans the job anew by the bytes measured, in one
-    step; and nothing changes where any of it cannot be read or is none of the job's.
+    FILE is the output of NCCL Inspector: JSON lines or Prometheus text, plain or gzip, or a folder
+    of such files. --apply updates the job with the measured bytes, in one step. Nothing changes
+    without --apply, or if a file cannot be read or belongs to another job.
     """
     found = client.api.get_job(name)
     job = codec.job_from_pb(name, found.spec)

@@ -27,7 +27,7 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 def with_server(command: Command) -> Command:
     """Gives the command ``Terms`` first, changed by the options after the command."""
 
-    @click.option("--server", metavar="HOST:PORT[,...]", help="The controller's addresses.")
+    @click.option("--server", metavar="HOST:PORT[,...]", help="Addresses of the controller.")
     @click.option("--fabric", help="Name of the fabric.")
     @click.pass_obj
     @wraps(command)
@@ -107,12 +107,13 @@ def last_part(name: str) -> str:
 def waiting_options(command: Command) -> Command:
     """Gives a command that deletes the options ``wait`` and ``seconds``."""
     wait = click.option(
-        "--wait", is_flag=True, help="Exit only when no switch holds an entry of it."
+        "--wait", is_flag=True, help="Exit only when no switch holds an entry of the job."
     )
     seconds = click.option(
         "--seconds",
         type=float,
-        help="With --wait: exit 2 after so long, and name the switches still waited for.",
+        help="With --wait: exit 2 after this many seconds, and name the switches that have "
+        "not answered.",
     )
     return wait(seconds(command))
 

@@ -61,8 +61,10 @@ def _yaml(document: str) -> str:
 def format_options(command: _Command) -> _Command:
     """Gives a command ``as_json``: whether documents are asked for, as JSON or as YAML."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
-    @click.option("--yaml", "as_yaml", is_flag=True, help="Print the same as YAML.")
+    @click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON: one document, or one per line."
+    )
+    @click.option("--yaml", "as_yaml", is_flag=True, help="Print YAML instead.")
     @wraps(command)
     def run(*args: Any, as_json: bool, as_yaml: bool, **options: Any) -> Any:  # noqa: ANN401 - click's
         if as_json and as_yaml:

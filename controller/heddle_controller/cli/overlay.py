@@ -24,22 +24,22 @@ def overlay() -> None:
 
 
 @overlay.command("withdraw")
-@click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until all agents have done it.")
 @with_client
 def withdraw(client: Terms, *, no_wait: bool) -> None:
-    """Have every switch ignore its entries: the underlay carries all flows.
+    """Make all switches ignore their entries: the underlay then carries all flows.
 
-    Entries stay in the switches and are kept up to date, so 'heddle overlay restore' is
+    Switches keep their entries, and the entries are kept up to date, so 'heddle overlay restore' is
     one step too. Exit 1 if an agent cannot do it or does not answer in time.
     """
     _set(client, pb.OVERLAY_STATE_WITHDRAWN, no_wait=no_wait)
 
 
 @overlay.command("restore")
-@click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until all agents have done it.")
 @with_client
 def restore(client: Terms, *, no_wait: bool) -> None:
-    """Have every switch follow its entries again."""
+    """Make all switches follow their entries again."""
     _set(client, pb.OVERLAY_STATE_ACTIVE, no_wait=no_wait)
 
 

@@ -34,29 +34,37 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
 
 @click.command("place")
 @click.argument("file", type=INPUT_FILE)
-@click.option("--only", metavar="JOB", help="The job of the file that is meant, if it has several.")
+@click.option("--only", metavar="JOB", help="Name of the job, if the file has several.")
 @click.option(
-    "--hosts", "host_count", type=int, help="How many it takes; else as many as the file names."
+    "--hosts", "host_count", type=int, help="Number of hosts. Default: as many as the file names."
 )
 @click.option(
     "--among",
     multiple=True,
     metavar="HOSTS",
-    help="Choose among these hosts, such as n[001-128]; may be repeated. Else among all.",
+    help="Choose among these hosts, such as n[001-128]; may be repeated. Default: all hosts.",
 )
-@click.option("--exclude", multiple=True, metavar="HOSTS", help="Not these; may be repeated.")
+@click.option(
+    "--exclude", multiple=True, metavar="HOSTS", help="Do not use these hosts; may be repeated."
+)
 @click.option(
     "--among-gpus",
     metavar="GPUS",
-    help="Take parts of hosts: the job may have these GPUs of each, such as 0-7.",
+    help="Allow parts of hosts: GPUs of each host that the job may use, such as 0-7.",
 )
-@click.option("--same-zone", is_flag=True, help="All hosts in one zone.")
-@click.option("--per-leaf", type=int, default=0, help="At most so many hosts below one leaf.")
+@click.option("--same-zone", is_flag=True, help="Choose all hosts in one zone.")
+@click.option(
+    "--per-leaf", type=int, default=0, help="Choose at most this many hosts of each leaf."
+)
 @click.option("--isolated", is_flag=True, help="Share no link with another job.")
-@click.option("--count", type=int, default=0, help="How many choices to show; else 5.")
+@click.option("--count", type=int, default=0, help="How many choices to show. Default: 5.")
 @click.option("--reserve", metavar="NAME", help="Reserve the hosts of the best choice.")
 @click.option(
-    "--seconds", type=int, default=_SECONDS, show_default=True, help="For how long, with --reserve."
+    "--seconds",
+    type=int,
+    default=_SECONDS,
+    show_default=True,
+    help="With --reserve: how long the reservation lasts, in seconds.",
 )
 @with_client
 def place(
@@ -77,9 +85,9 @@ def place(
 ) -> None:
     """Choose hosts for a job of a jobs.yaml; print the best choice in rank order.
 
-    The hosts that the file names only say how many are wanted. Choices are scored by the plans that
-    the job and all that runs would have; what others use or have reserved is left out. Choices and
-    reasons go to standard error, so that the hosts can be piped on. With --json: all of it.
+    The hosts in the file only say how many the job needs. Each choice is scored with a plan of this
+    job beside all running jobs. Hosts that other jobs use or reserve are left out. The hosts go to
+    standard output; the choices and the reasons go to standard error. --json prints everything.
     """
     one, spec = one_job(file, only)
     wanted = len(one.hosts) if host_count is None else host_count
@@ -144,16 +152,22 @@ def _score(found: pb.JobScore) -> str:
 @click.command("reserve")
 @click.argument("name")
 @click.argument("hosts", nargs=-1, required=True)
-@click.option("--seconds", type=int, default=_SECONDS, show_default=True, help="For how long.")
-@click.option("--gpus", metavar="GPUS", help="Keep these GPUs of each alone, such as 0-3.")
+@click.option(
+    "--seconds",
+    type=int,
+    default=_SECONDS,
+    show_default=True,
+    help="How long the reservation lasts, in seconds.",
+)
+@click.option("--gpus", metavar="GPUS", help="Reserve only these GPUs of each host, such as 0-3.")
 @with_client
 def reserve(
     client: Terms, name: str, hosts: tuple[str, ...], seconds: int, gpus: str | None
 ) -> None:
-    """Keep free hosts for a job to come, such as n[001-016]: nobody else gets them.
+    """Reserve free hosts, such as n[001-016], for a job that comes later.
 
-    The reservation ends with its time, with the job that redeems it (`heddle job submit
-    --reservation NAME`), or with `heddle job release`.
+    The reservation ends when its time is over, when a job uses it (`heddle job submit --reservation
+    NAME`), or with `heddle job release`.
     """
     parts = gpus_option(gpus)
     _echo(client, [client.api.reserve_placement(name, expanded(hosts), seconds, gpus=parts)])
@@ -163,7 +177,7 @@ def reserve(
 @with_client
 @watchable(of_jobs, look=True)
 def reservations(client: Terms) -> None:
-    """List reservations that are not over."""
+    """List the current reservations."""
     _echo(client, client.api.list_reservations())
 
 
@@ -171,7 +185,7 @@ def reservations(client: Terms) -> None:
 @click.argument("name")
 @with_client
 def release(client: Terms, name: str) -> None:
-    """End a reservation before its time."""
+    """End a reservation early."""
     client.api.release_placement(name)
     if client.json:
         echo_json({"released": name})

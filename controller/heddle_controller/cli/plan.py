@@ -35,53 +35,55 @@ GENERATIONS = 2**63 - 1
 @click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXIT_CODES)
 @click.option("--fabric", type=_FILE, help="fabric.json, plain or gzip.")
 @click.option("--flows", type=_FILE, help="flows.csv, plain or gzip.")
-@click.option("--jobs", type=_FILE, help="jobs.yaml; its flows come on top of --flows.")
+@click.option("--jobs", type=_FILE, help="jobs.yaml; its flows are added to --flows.")
 @click.option("--qps", type=click.IntRange(1, MOST_QPS), help="QPs of every flow.")
 @click.option(
     "--down",
     multiple=True,
     metavar="A,B[,KEY]|SWITCH",
-    help="Plan as if this link (every link between A and B without a KEY) or switch were down.",
+    help="Plan as if this link or switch were down; may be repeated. Without KEY: all "
+    "links between A and B.",
 )
 @click.option("--previous", type=_FILE, help="Repair this plan.json instead of planning anew.")
 @click.option(
     "--port-paths",
     type=_FILE,
-    help="port-paths.json: which path each UDP source port takes, where switches of the fabric"
-    " hash (forwarding: ecmp).",
+    help="port-paths.json, for a fabric whose switches hash (forwarding: ecmp): the path "
+    "of each UDP source port.",
 )
 @click.option(
-    "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
+    "--time-limit", type=float, metavar="S", help="Stop improving the plan after this many seconds."
 )
 @click.option(
     "--objective",
     type=click.Choice(["headroom", "economy"]),
     default="headroom",
     show_default=True,
-    help="headroom spreads QPs further than full links ask for, so that local repair finds room,"
-    " where tables have room; economy writes as few entries as it takes.",
+    help="headroom: where tables have room, spread QPs even if no link is full, so that "
+    "local repair finds room. economy: write as few entries as possible.",
 )
 @click.option(
     "--protect",
     type=click.Choice(["link", "switch", "none"]),
     default="link",
     show_default=True,
-    help="Choose backups for the loss of any one link, or any one switch; none leaves them out.",
+    help="Choose backups for the loss of any single link or any single switch, or choose none.",
 )
-@click.option("--out", type=_FILE, help="Write plan.json here, gzip where the name ends in .gz.")
+@click.option("--out", type=_FILE, help="Write plan.json here; .gz compresses.")
 @click.option(
     "--eos",
     type=_FILE,
     metavar="FOLDER",
-    help="Write SWITCH.eos here for each switch, a traffic policy of Arista EOS to be reviewed,"
-    " and SWITCH.eos.diff, what of it differs from the text that was there.",
+    help="For each switch, write a traffic policy for Arista EOS (SWITCH.eos), and its "
+    "differences from the file that was there (SWITCH.eos.diff). Review them before "
+    "use.",
 )
 @format_options
 @click.pass_context
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
     """Plan flows on a fabric offline, without a controller.
 
-    Its commands are about a controller's plans: compare two, go back to an earlier one.
+    The commands below work on a controller's plans.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -115,9 +117,9 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
 @click.argument("after", type=click.IntRange(0, GENERATIONS), default=0)
 @with_client
 def diff(client: Terms, *, before: int, after: int) -> None:
-    """Say what moved from one plan to another, by generation; without AFTER to the newest.
+    """Show what moved from one plan to another; without AFTER, to the newest plan.
 
-    'heddle history' lists generations.
+    A plan is given by its generation; 'heddle history' lists generations.
     """
     request = pb.ComparePlansRequest(plan=f"{client.fabric}/plan", before=before, after=after)
     answer = client.api.plans.ComparePlans(request)
@@ -151,14 +153,19 @@ def diff(client: Terms, *, before: int, after: int) -> None:
 @plan.command("rollback")
 @click.argument("generation", type=click.IntRange(1, GENERATIONS))
 @click.option(
-    "--for", "time", default="1h", show_default=True, metavar="1h", help="How long: s, m, h, d."
+    "--for",
+    "time",
+    default="1h",
+    show_default=True,
+    metavar="1h",
+    help="How long to keep it, in s, m, h or d.",
 )
 @with_client
 def rollback(client: Terms, *, generation: int, time: str) -> None:
-    """Go back to an earlier plan, and keep to it for a time.
+    """Return to an earlier plan, and keep it for a time.
 
-    What can have the paths it had then has them. Lost links are repaired from there, and
-    nothing is planned better meanwhile. 'heddle plan release' ends that.
+    Flows get the paths that they had in that plan, if the links are there. Lost links are repaired,
+    but the plan is not improved during this time. 'heddle plan release' ends it.
     """
     request = pb.RollBackPlanRequest(
         plan=f"{client.fabric}/plan", generation=generation, seconds=seconds_of(time, "--for")
@@ -173,7 +180,7 @@ def rollback(client: Terms, *, generation: int, time: str) -> None:
 @plan.command("release")
 @with_client
 def release(client: Terms) -> None:
-    """End a rollback before its time: plans are made freely again."""
+    """End a rollback early: new plans are made again."""
     client.api.plans.EndRollback(pb.EndRollbackRequest(plan=f"{client.fabric}/plan"))
     if client.json:
         echo_json({"released": True})

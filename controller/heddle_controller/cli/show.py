@@ -67,12 +67,15 @@ def show_routes(client: Terms, job: str, link: str | None) -> None:
 
 @show.command("links")
 @click.option(
-    "--top", default=20, show_default=True, help="So many; 0 is all that carry something."
+    "--top",
+    default=20,
+    show_default=True,
+    help="How many links to list; 0 lists all that carry traffic.",
 )
 @with_client
 @watchable(of_plans)
 def show_links(client: Terms, *, top: int) -> None:
-    """List the hottest links of the plan, each direction by itself, and the jobs that use them."""
+    """List the fullest links of the plan, per direction, and the jobs that use them."""
     if top < 0:
         raise Failure(f"--top {top}: give a number from 0 up")
     found = client.api.list_link_loads(top)
@@ -97,12 +100,28 @@ def show_explanation(client: Terms, flow: str) -> None:
 
 
 @show.command("what-if")
-@click.option("--down", multiple=True, metavar=WHAT, help="As if this link or switch were down.")
-@click.option("--drain", multiple=True, metavar=WHAT, help="As if it were drained.")
-@click.option("--up", multiple=True, metavar=WHAT, help="As if it were up.")
-@click.option("--jobs", type=INPUT_FILE, help="As if the jobs of this jobs.yaml were submitted.")
-@click.option("--without-job", multiple=True, metavar="JOB", help="As if it were deleted.")
-@click.option("--flows", type=INPUT_FILE, help="As if the flows of this flows.csv were demanded.")
+@click.option(
+    "--down",
+    multiple=True,
+    metavar=WHAT,
+    help="Assume that this link or switch is down; may be repeated.",
+)
+@click.option(
+    "--drain", multiple=True, metavar=WHAT, help="Assume that it is drained; may be repeated."
+)
+@click.option("--up", multiple=True, metavar=WHAT, help="Assume that it is up; may be repeated.")
+@click.option(
+    "--jobs", type=INPUT_FILE, help="Assume that the jobs of this jobs.yaml are submitted."
+)
+@click.option(
+    "--without-job",
+    multiple=True,
+    metavar="JOB",
+    help="Assume that this job is deleted; may be repeated.",
+)
+@click.option(
+    "--flows", type=INPUT_FILE, help="Assume a demand set with the flows of this flows.csv."
+)
 @with_client
 def show_what_if(
     client: Terms,
@@ -111,7 +130,7 @@ def show_what_if(
     flows: Path | None,
     **states: tuple[str, ...],
 ) -> None:
-    """Plan a change without making it; exit 3 if it leaves flows without a path."""
+    """Plan a change without making it; exit 3 if flows would have no path."""
     request = pb.WhatIfRequest(fabric=client.fabric, deleted_jobs=without_job)
     _add_states(request, states)
     if jobs:

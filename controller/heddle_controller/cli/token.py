@@ -26,12 +26,20 @@ def token() -> None:
 
 @token.command("new")
 @click.argument("name")
-@click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
-@click.option("--role", type=click.Choice(list(ROLES)), required=True, help="What it may do.")
-@click.option("--days", default=90.0, show_default=True, help="It expires after so many.")
-@click.option("--fabric", default="", help="Of an agent or a host.")
-@click.option("--switch", default="", help="Of an agent: the switch it speaks for.")
-@click.option("--host", default="", help="Of a host: its name in the fabric.")
+@click.option(
+    "--file",
+    "path",
+    type=OUTPUT_FILE,
+    required=True,
+    help="File that the controller's --tokens option names.",
+)
+@click.option(
+    "--role", type=click.Choice(list(ROLES)), required=True, help="Role: what the token allows."
+)
+@click.option("--days", default=90.0, show_default=True, help="Days until the token expires.")
+@click.option("--fabric", default="", help="Fabric of an agent or a host.")
+@click.option("--switch", default="", help="Switch of an agent.")
+@click.option("--host", default="", help="Name of a host in the fabric.")
 @format_options
 def new(
     name: str,
@@ -81,7 +89,13 @@ def _add(path: Path, grant: Grant) -> None:
 
 
 @token.command("list")
-@click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
+@click.option(
+    "--file",
+    "path",
+    type=OUTPUT_FILE,
+    required=True,
+    help="File that the controller's --tokens option names.",
+)
 @format_options
 def list_tokens(path: Path, *, as_json: bool) -> None:
     """List the tokens of the file, without their secrets."""

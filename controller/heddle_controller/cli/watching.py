@@ -55,7 +55,7 @@ def watchable(*changes: _Changes, look: bool = False) -> Callable[[Command], Com
 
     def decorated(view: Command) -> Command:
         @click.option(
-            "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C."
+            "--watch", is_flag=True, help="Show it again after each change, until Ctrl-C."
         )
         @wraps(view)
         def run(client: Terms, /, *args: Any, watch: bool, **options: Any) -> Any:  # noqa: ANN401 - click's

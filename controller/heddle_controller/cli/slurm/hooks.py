@@ -67,7 +67,7 @@ def handover_options(command: _Command) -> _Command:
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("/var/spool/heddle-slurm"),
         show_default=True,
-        help="Folder of the jobs. Where nodes share it, jobs find their ports there.",
+        help="Folder for the files of jobs. If the nodes share it, jobs find their ports there.",
     )
     @click.option(
         "--wait",
@@ -75,7 +75,7 @@ def handover_options(command: _Command) -> _Command:
         type=click.FloatRange(min=0.1, max=25),
         default=5.0,
         show_default=True,
-        help="Seconds that a job may be kept waiting in all.",
+        help="Longest delay of a job, in seconds.",
     )
     @click.option(
         "--answer",
@@ -83,7 +83,7 @@ def handover_options(command: _Command) -> _Command:
         type=click.FloatRange(min=0.05, max=25),
         default=0.5,
         show_default=True,
-        help="Of these, seconds until a controller has to have answered.",
+        help="Part of the delay in which a controller must answer, in seconds.",
     )
     @wraps(command)
     def run(*args: Any, wait: float, answer: float, **options: Any) -> None:  # noqa: ANN401 - click's
@@ -172,17 +172,17 @@ def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
 @with_server
 @never_failing
 def prolog(client: Terms, directory: Path, patience: Patience) -> None:
-    r"""Submit the job that Slurm is about to start, and wait until its routes are programmed.
+    """Submit the job that Slurm is about to start, and wait until its routes are programmed.
 
-    For PrologSlurmctld, see deploy/slurm. The shape of the job stands in its comment:
+    For PrologSlurmctld; deploy/slurm explains the set-up. The comment of a job gives its shape:
 
     \b
     sbatch --nodes 16 --comment 'heddle: gpus=8 tp=8 pp=4' job.sh
     sbatch --nodes 16 --comment 'heddle: @shape' job.sh    # the same words in a file
 
-    Jobs without 'heddle:' in their comment are left alone. It never fails. Where the job cannot be
-    planned, it runs on the underlay; the log says why, and so does the file 'said' of the job.
-    """
+    Jobs without 'heddle:' in their comment are ignored. This command never fails. A job that cannot
+    be planned runs on the underlay; the log and the file 'said' of the job say why.
+    """  # noqa: D301 - click's mark for lines that stay as they are
     text = shape_text(os.environ.get("SLURM_JOB_COMMENT", ""))
     if text is None:
         return
@@ -297,10 +297,10 @@ def _of_flows(column: Sequence[int], page: plan_pb2.JobPorts, rows: list[int]) -
 @with_server
 @never_failing
 def epilog(client: Terms, directory: Path, patience: Patience) -> None:
-    """End the job that Slurm has ended, so that its routes go and its hosts are free.
+    """Remove a job that has ended: its routes go, and its hosts are free.
 
-    For EpilogSlurmctld, see deploy/slurm. Where no controller answers, that is noted, and the next
-    prolog or epilog that reaches one ends the job. It never fails.
+    For EpilogSlurmctld; deploy/slurm explains the set-up. This command never fails. If no
+    controller answers, the next prolog or epilog that reaches one ends the job.
     """
     jobs = JobsFolder(directory)
     name = slurm_job_name(os.environ, os.environ.get("SLURM_JOB_ID", ""))

@@ -32,19 +32,19 @@ ANSWER = 5.0
 @click.option(
     "--shape",
     metavar="WORDS",
-    help="What the ranks do, as in the job's comment: 'gpus=8 tp=8 pp=4'. It counts where the "
-    "controller does not know the job.  [default: one all-reduce]",
+    help="Shape of the job, as in its comment: 'gpus=8 tp=8 pp=4'. Used if the "
+    "controller does not know the job. [default: one all-reduce]",
 )
 @click.option(
     "--tasks-per-node",
     type=click.IntRange(min=1),
-    help="Ranks of each host.  [default: as Slurm says]",
+    help="Ranks on each host. [default: Slurm's setting]",
 )
 @click.option("--het-group", type=click.IntRange(min=0), help="Component of a heterogeneous job.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Where each job gets a folder of its own.  [default: heddle-slurm-UID in TMPDIR]",
+    help="Folder in which each job gets its own folder. [default: heddle-slurm-UID in TMPDIR]",
 )
 @with_client
 def hostfile(
@@ -54,17 +54,17 @@ def hostfile(
     het_group: int | None,
     folder: Path | None,
 ) -> None:
-    r"""Write the hosts of this allocation in rank order, and print the file's name.
+    """Write the hosts of this allocation in rank order, and print the file's name.
 
     \b
     export SLURM_HOSTFILE=$(heddle slurm hostfile)
     srun python train.py
 
-    Each host stands there once for each of its ranks. The order is that of the job at the
-    controller, which the prolog has submitted; where it knows no such job, the order that it holds
-    best for --shape. Where it cannot say, the order is Slurm's own, and a note says why: srun would
-    fail without a file.
-    """
+    The file names each host once for each of its ranks. The order is that of the job that the
+    prolog submitted. If the controller does not know the job, it recommends an order for --shape.
+    If that fails too, the file has Slurm's own order, because srun needs a file, and a note says
+    why.
+    """  # noqa: D301 - click's mark for lines that stay as they are
     mine = allocation(os.environ, het_group)
     hosts = _ordered(client, mine, shape)
     tasks = dict(zip(mine.hosts, mine.tasks or [1] * len(mine.hosts), strict=True))

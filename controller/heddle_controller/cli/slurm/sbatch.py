@@ -61,16 +61,16 @@ class BatchJob:
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SBATCH_WORDS...")
 @with_server
 def sbatch(client: Terms, words: tuple[str, ...]) -> None:
-    r"""Call sbatch with the idle nodes on which the job's traffic fares best.
+    """Call sbatch with the idle nodes that are best for the job's traffic.
 
     \b
     heddle slurm sbatch --nodes 16 --comment 'heddle: gpus=8 tp=8 pp=4' train.sh
 
-    All words are sbatch's own, and the lines #SBATCH of the script count too. Which nodes suit the
-    job is the controller's answer for its shape, beside all jobs that run; they become --nodelist.
-    Where too few nodes are idle, where the nodes are named already, or where no controller answers,
-    Slurm chooses as ever, and a note says why.
-    """
+    All options are sbatch's own; #SBATCH lines in the script count too. The controller recommends
+    nodes for the shape of the job, beside all running jobs, and they become --nodelist. If too few
+    nodes are idle, if the nodes are given already, or if no controller answers, Slurm chooses as
+    usual, and a note says why.
+    """  # noqa: D301 - click's mark for lines that stay as they are
     if client.json:
         raise Failure("sbatch prints what it prints: leave --json out")
     try:

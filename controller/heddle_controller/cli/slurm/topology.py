@@ -39,25 +39,25 @@ class Unit:
     type=click.Choice(["conf", "yaml", "block"]),
     default="conf",
     show_default=True,
-    help="conf: topology.conf of a tree. yaml, block: topology.yaml of Slurm 25.05 and newer, with "
-    "a tree, or with a block for each leaf.",
+    help="conf: topology.conf with a tree. yaml: topology.yaml with a tree (Slurm 25.05 "
+    "and newer). block: topology.yaml with a block for each leaf.",
 )
-@click.option("--top", default="top", show_default=True, help="Name of the switch above all.")
+@click.option("--top", default="top", show_default=True, help="Name of the switch at the top.")
 @click.option(
-    "--zones", is_flag=True, help="Put a switch for each zone between the leaves and the top."
+    "--zones", is_flag=True, help="Add a switch for each zone between the leaves and the top."
 )
 @click.option(
     "--nodes",
     metavar="LIST",
-    help="Only these hosts, such as n[0-127]: those that are Slurm's nodes.  [default: all]",
+    help="Only these hosts, such as n[0-127]. [default: all hosts]",
 )
 @with_client
 def topology(client: Terms, form: str, top: str, nodes: str | None, *, zones: bool) -> None:
-    """Print the fabric as a topology file of Slurm: leaves, and one switch above them.
+    """Print a topology file for Slurm: the leaves, and one switch above them.
 
-    Slurm takes a tree, and is faster with few switches. Hosts that have links to the same leaves
-    are below one switch, as in a unit of rails. Spines do not show. Hosts have to be called as
-    Slurm's nodes are.
+    Slurm needs a tree, and is faster with few switches. Hosts with links to the same leaves, such
+    as a rail-optimised unit, are below one switch. Spines are left out. The hosts must have the
+    same names as Slurm's nodes.
     """
     fabric = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
     units = units_of(fabric, _chosen(nodes), top)

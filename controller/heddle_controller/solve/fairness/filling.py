@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order
 
 _TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
+_WORTH = 1.25
+"""How many times as many paths there have to be as still rise for the others to be left out."""
 
 
 class Filling:
-    """Some paths and their arcs; the answer for any number of QPs on each.
-
-    A slot is what one phase of one job sends over one arc, a share what one job sends over
-    one arc. Slots stand in order of arc and job.
-    """
+    """Some paths and their arcs; the answer for any number of QPs on each."""
 
     def __init__(
         self,
@@ -38,100 +36,168 @@ class Filling:
         Jobs and phases below 0 are of paths whose loads simply add up; ``capacity`` is by arc.
         """
         used, lengths = way
-        self._path = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-        self._path_start = np.cumsum(lengths) - lengths
-        self.arcs: Ints
+        path = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+        crossed = np.zeros(len(capacity), dtype=np.bool_)
+        crossed[used] = True
+        self.arcs: Ints = np.flatnonzero(crossed)
         """The arcs that any of the paths crosses, ascending."""
-        self.arcs, self._arc = np.unique(used, return_inverse=True)
-        self._unit, self._capacity = unit, capacity[self.arcs]
+        arc = (np.cumsum(crossed) - 1)[used]
         phases = int(phase.max(initial=0)) + 2
-        share = self._arc * (int(job.max(initial=0)) + 2) + job[self._path] + 1
-        slots, self._slot = np.unique(share * phases + phase[self._path] + 1, return_inverse=True)
-        first = np.empty(len(slots), dtype=np.int64)
-        first[self._slot] = np.arange(len(used))
-        self._arc_of_slot = self._arc[first]
-        self._share_start = _starts(slots // phases)
-        self._arc_start = _starts(self._arc_of_slot[self._share_start])
-        shares = np.diff(np.append(self._share_start, len(slots)))
-        self._share_of_slot = np.repeat(np.arange(len(shares)), shares)
-        by_slot = np.argsort(self._slot, kind="stable")
-        self._path_in_slots = self._path[by_slot]
-        self._slot_start = _starts(self._slot[by_slot])
+        share = arc * (int(job.max(initial=0)) + 2) + job[path] + 1
+        code = share * phases + phase[path] + 1
+        order = stable_order(code)
+        slot = np.empty(len(code), dtype=np.int64)
+        slot[order] = _runs(code[order])
+        first = order[np.flatnonzero(np.diff(code[order], prepend=NONE))]
+        slots = arc[first], _runs(share[first])
+        self._uses = _Uses((path, arc, slot), unit, capacity[self.arcs], slots)
 
     def loads(self, counts: Floats) -> Floats:
         """Gbit/s on each of the arcs when all QPs send at full rate, shape (placements, arcs).
 
         ``counts`` are QPs on each path, shape (placements, paths).
         """
-        return self._total(self._in_slots(counts * self._unit))
+        return self._uses.total(self._uses.in_slots(counts * self._uses.unit))
 
     def rates(self, counts: Floats) -> Floats:
         """Fair rate of a QP on each path, Gbit/s, shape (placements, paths); 0 where none is.
 
         ``counts`` are QPs on each path, shape (placements, paths).
         """
-        rising = counts > 0
-        rate = np.zeros(counts.shape)
+        uses, rate = self._uses, np.zeros(counts.shape)
+        paths, rising = np.arange(counts.shape[1]), counts > 0
+        fixed = uses.in_slots(np.zeros(counts.shape))
         while rising.any():
-            fixed = self._in_slots(np.where(rising, 0.0, counts * rate))
-            level, leads = self._levels(fixed, self._in_slots(np.where(rising, counts, 0.0)))
-            on_use = level[:, self._arc]
-            lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
-            reached = np.minimum(lowest, self._unit)
-            binding = leads[:, self._slot] & rising[:, self._path] & np.isfinite(on_use)
-            elsewhere = binding & (reached[:, self._path] < on_use * (1 - _TOLERANCE))
-            final = np.ones(level.shape, dtype=np.bool_)
-            placement, use = np.nonzero(elsewhere)
-            final[placement, self._arc[use]] = False
-            held = binding & final[:, self._arc] & (on_use <= lowest[:, self._path] * (1 + 1e-9))
-            stops = rising & (
-                (self._unit <= lowest) | np.logical_or.reduceat(held, self._path_start, axis=1)
-            )
-            # Rounding must not keep a placement from coming to an end.
-            stuck = rising.any(axis=1) & ~stops.any(axis=1)
-            stops[stuck] = rising[stuck]
-            rate[stops] = reached[stops]
+            left = np.logical_or.reduce(rising, axis=0)
+            if np.count_nonzero(left) * _WORTH < len(left):
+                uses, slots = uses.narrowed(left)
+                paths, fixed = paths[left], fixed[:, slots]
+                counts, rising = counts[:, left], rising[:, left]
+            stops, reached = uses.stopping(fixed, counts, rising)
+            rate[:, paths] += np.where(stops, reached, 0.0)
+            fixed += uses.in_slots(np.where(stops, counts * reached, 0.0))
             rising &= ~stops
         return rate
 
-    def _in_slots(self, by_path: Floats) -> Floats:
-        total: Floats = np.add.reduceat(by_path.T[self._path_in_slots], self._slot_start, axis=0).T
-        return total
+
+class _Uses:
+    """Paths by the arcs that they cross: a use is one arc of one path.
+
+    A slot is what one phase of one job sends over one arc, a share what one job sends over
+    one arc. Slots stand in order of arc and job.
+    """
+
+    def __init__(
+        self,
+        of_use: tuple[Ints, Ints, Ints],
+        unit: Floats,
+        capacity: Floats,
+        slots: tuple[Ints, Ints],
+    ) -> None:
+        """``of_use``: path, ascending, arc and slot of each use; ``slots``: arc and share of each.
+
+        ``unit`` is by path, ``capacity`` by arc.
+        """
+        self.path, self.arc, self.slot = of_use
+        self.unit, self.capacity = unit, capacity
+        self.arc_of_slot, self.share_of_slot = slots
+        self._path_start = _starts(self.path)
+        self._share_start = _starts(self.share_of_slot)
+        self._arc_of_share = self.arc_of_slot[self._share_start]
+        several = np.diff(self._share_start, append=len(self.arc_of_slot)) > 1
+        self._several = np.flatnonzero(several)
+        """Shares of more than one slot; these slots, and where those of each begin."""
+        self._slots_of_several = np.flatnonzero(several[self.share_of_slot])
+        self._several_start = _starts(self.share_of_slot[self._slots_of_several])
+
+    def narrowed(self, kept: Bools) -> tuple[_Uses, Ints]:
+        """The same of some paths alone, with all slots of their arcs; and which slots these are."""
+        rows = np.flatnonzero(kept[self.path])
+        crossed = np.zeros(len(self.capacity), dtype=np.bool_)
+        crossed[self.arc[rows]] = True
+        slots = np.flatnonzero(crossed[self.arc_of_slot])
+        arc, place = np.cumsum(crossed) - 1, np.empty(len(self.arc_of_slot), dtype=np.int64)
+        place[slots] = np.arange(len(slots))
+        of_use = _runs(self.path[rows]), arc[self.arc[rows]], place[self.slot[rows]]
+        of_slot = arc[self.arc_of_slot[slots]], _runs(self.share_of_slot[slots])
+        return _Uses(of_use, self.unit[kept], self.capacity[crossed], of_slot), slots
+
+    def stopping(self, fixed: Floats, counts: Floats, rising: Bools) -> tuple[Bools, Floats]:
+        """Which of the paths that still rise stop next, and the rate that each then has.
+
+        ``fixed`` are Gbit/s of those that stopped, shape (placements, slots).
+        """
+        level, leads = self._levels(fixed, self.in_slots(np.where(rising, counts, 0.0)))
+        on_use = level[:, self.arc]
+        lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
+        reached = np.minimum(lowest, self.unit)
+        binding = leads[:, self.slot] & rising[:, self.path] & np.isfinite(on_use)
+        elsewhere = binding & (reached[:, self.path] < on_use * (1 - _TOLERANCE))
+        final = np.ones(level.shape, dtype=np.bool_)
+        placement, use = np.nonzero(elsewhere)
+        final[placement, self.arc[use]] = False
+        held = binding & final[:, self.arc] & (on_use <= lowest[:, self.path] * (1 + _TOLERANCE))
+        stops: Bools = self.unit <= lowest
+        placement, use = np.nonzero(held)
+        stops[placement, self.path[use]] = True
+        stops &= rising
+        # Rounding must not keep a placement from coming to an end.
+        stuck = rising.any(axis=1) & ~stops.any(axis=1)
+        stops[stuck] = rising[stuck]
+        return stops, reached
+
+    def in_slots(self, by_path: Floats) -> Floats:
+        """What paths add up to in each slot."""
+        return _summed(by_path[:, self.path], self.slot, len(self.arc_of_slot))
+
+    def total(self, by_slot: Floats) -> Floats:
+        """The greatest phase of each job, added up by arc."""
+        return _summed(self._greatest(by_slot), self._arc_of_share, len(self.capacity))
 
     def _greatest(self, by_slot: Floats) -> Floats:
         """The greatest value of each share."""
-        most: Floats = np.maximum.reduceat(by_slot, self._share_start, axis=1)
+        most = by_slot[:, self._share_start]
+        if len(self._several):
+            of_several = by_slot[:, self._slots_of_several]
+            most[:, self._several] = np.maximum.reduceat(of_several, self._several_start, axis=1)
         return most
-
-    def _total(self, by_slot: Floats) -> Floats:
-        """The greatest phase of each job, added up by arc."""
-        total: Floats = np.add.reduceat(self._greatest(by_slot), self._arc_start, axis=1)
-        return total
 
     def _levels(self, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
         """The rate at which each arc is full, infinite where it never is; and who leads then.
 
         A slot leads that is the greatest of its share.
         """
-        level = np.full((len(fixed), len(self.arcs)), float(self._unit.max()))
+        level = np.full((len(fixed), len(self.capacity)), float(self.unit.max()))
         never: Bools | None = None
         while True:
-            load = fixed + rising * level[:, self._arc_of_slot]
-            leads = load >= self._greatest(load)[:, self._share_of_slot] * (1 - _TOLERANCE)
-            total = self._total(load)
-            slope = self._total(np.where(leads, rising, 0.0))
-            over = (total > self._capacity * (1 + _TOLERANCE)) & (slope > 0)
+            load = fixed + rising * level[:, self.arc_of_slot]
+            leads = load >= self._greatest(load)[:, self.share_of_slot] * (1 - _TOLERANCE)
+            total = self.total(load)
+            slope = self.total(np.where(leads, rising, 0.0))
+            over = (total > self.capacity * (1 + _TOLERANCE)) & (slope > 0)
             if never is None:
                 never = ~over
             if not over.any():
                 return np.where(never, np.inf, level), leads
             # The load is convex in the level: from the right this never undershoots.
-            excess = (total - self._capacity) / np.where(over, slope, 1.0)
+            excess = (total - self.capacity) / np.where(over, slope, 1.0)
             level = np.where(over, np.maximum(level - excess, 0.0), level)
 
 
+def _summed(values: Floats, group: Ints, count: int) -> Floats:
+    """The sum of each group of columns, shape (rows, count)."""
+    rows = len(values)
+    of_row = (np.arange(rows)[:, None] * count + group).ravel()
+    total = np.bincount(of_row, values.ravel(), rows * count)
+    return total.astype(np.float64, copy=False).reshape(rows, count)
+
+
 def _starts(keys: Ints) -> Ints:
-    """Where runs of equal keys begin."""
-    new = np.ones(len(keys), dtype=np.bool_)
-    new[1:] = np.diff(keys) != 0
-    return np.flatnonzero(new)
+    """Where runs of equal keys, none of which is below 0, begin."""
+    return np.flatnonzero(np.diff(keys, prepend=NONE))
+
+
+def _runs(keys: Ints) -> Ints:
+    """Numbers runs of equal keys, from 0."""
+    new = np.diff(keys, prepend=keys[:1]) != 0
+    return np.cumsum(new, dtype=np.int64)

@@ -15,7 +15,7 @@ from pathlib import Path
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Summary, summed_up
 from heddle_emulator.campaign.run import Journal, run_campaign
-from heddle_emulator.executor.processes import ProcessExecutor
+from heddle_emulator.executor import ProcessExecutor
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from tests.bench.rows import Row, Scale

@@ -21,7 +21,7 @@ from heddle_emulator.play.iteration import Iteration, Placed, iterate, iteration
 from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.play.play import Setting
 from heddle_emulator.strategy import choose
-from heddle_emulator.strategy.least import least_utilization
+from heddle_emulator.strategy.compare import least_utilization
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from heddle_emulator.traffic.workload import Exchange, Workload, workload
 from tests.bench.rows import Row, Scale, quantile

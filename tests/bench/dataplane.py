@@ -18,7 +18,7 @@ from heddle_emulator.drill.report import drill_evidence
 from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import MeasureKey, Values, Verdict, judge
-from heddle_emulator.netns import LabError, needs
+from heddle_emulator.netns import LabError, tools
 from tests.bench import kernel_calls
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
@@ -64,7 +64,7 @@ COLLISIONS = (("collisions-udp", "UDP"), ("collisions-tcp", "TCP"))
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """Rows by failure, then by protocol."""
-    lacking = needs.missing()
+    lacking = tools.missing()
     if lacking:
         return [Row("packets in a lab", "Heddle", "not measured", note=lacking)]
     rows: list[Row] = []

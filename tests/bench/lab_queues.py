@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from heddle_emulator.netns import plumbing, tools
-from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns import tools
+from heddle_emulator.netns.lab import Lab, shaping_script
 from heddle_emulator.netns.layout import Port
 from heddle_emulator.netns.probe.spec import ProbeFlow
 
@@ -35,7 +35,7 @@ def queue_each(lab: Lab, flows: Sequence[ProbeFlow]) -> None:
     def one(space: str) -> None:
         ports = lab.layout.ports[space]
         lines = [f"qdisc del dev {port.name} root" for port in ports]
-        lines += plumbing.shaping_script(lab.layout, space, lab.mbit_per_gbps).splitlines()
+        lines += shaping_script(lab.layout, space, lab.mbit_per_gbps).splitlines()
         lines += [line for port in ports for line in _queues(port, rate[port], flows)]
         tools.run_inside(lab.spaces[space], ["tc", "-batch", "-"], "\n".join(lines) + "\n")
 

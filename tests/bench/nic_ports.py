@@ -17,8 +17,7 @@ from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.solve import plan_anew, solve
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing
-from heddle_emulator.walk import walk
-from heddle_emulator.walk.probing import probed
+from heddle_emulator.walk import probed, walk
 from tests.bench.pool import each
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle_agent.host.trace import ROCE_PORT
-from heddle_emulator.netns import needs
+from heddle_emulator.netns import tools
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
@@ -59,7 +59,7 @@ class PlayedQp:
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """One row, of as many cuts as repairs are asked for."""
-    lacking = needs.missing()
+    lacking = tools.missing()
     if lacking:
         return [Row(TITLE, "Heddle", "not measured", note=lacking)]
     cuts = 3 * scale.lab_runs

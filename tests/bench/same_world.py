@@ -30,7 +30,7 @@ from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
-from heddle_emulator.netns import LabError, mark, needs, witness
+from heddle_emulator.netns import LabError, mark, tools, witness
 from heddle_emulator.netns.converge import CONVERGE_POLL_SECONDS, lacks, wait_converged
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
@@ -259,7 +259,7 @@ def _arcs(cut: Fabric, node: int, way: Way) -> Ints:
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """A row for each case."""
-    lacking = needs.missing()
+    lacking = tools.missing()
     if lacking:
         return [Row(TITLE, "fluid world", "not measured", note=lacking)]
     runs = 1 if scale.name == "quick" else 3

@@ -22,7 +22,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
-from heddle_emulator.client.convert import job_to_pb
+from heddle_emulator.client.api import job_to_pb
 from tests.bench.soak_house import Alone
 from tests.support.replicating import NAME, SECONDS, House, Replica, job
 

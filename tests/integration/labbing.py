@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.netns import mark, needs, witness
+from heddle_emulator.netns import mark, tools, witness
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.programs import Programs
@@ -19,7 +19,7 @@ from tests.support.needs import missing
 
 def require_lab() -> None:
     """Skip, or fail in CI, where there is no root, no FRR, no nftables."""
-    lacking = needs.missing()
+    lacking = tools.missing()
     if lacking:
         missing(f"a lab: {lacking}")
 

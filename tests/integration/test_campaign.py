@@ -11,8 +11,7 @@ import pytest
 from heddle_emulator.campaign.run import Journal, run_campaign
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
-from heddle_emulator.executor import ExecutorError
-from heddle_emulator.executor.processes import ProcessExecutor
+from heddle_emulator.executor import ExecutorError, ProcessExecutor
 from tests.support.campaigns import FABRIC, small
 
 

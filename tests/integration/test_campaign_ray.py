@@ -15,9 +15,8 @@ import yaml
 
 from heddle_emulator.campaign.campaign import load_campaign
 from heddle_emulator.campaign.results import Result
-from heddle_emulator.campaign.run import NAME
-from heddle_emulator.campaign.worker import CampaignWorker
-from heddle_emulator.executor.processes import ProcessExecutor
+from heddle_emulator.campaign.run import NAME, CampaignWorker
+from heddle_emulator.executor import ProcessExecutor
 from tests.support.campaigns import TOLD
 from tests.support.waiting import PATIENCE, wait_until
 

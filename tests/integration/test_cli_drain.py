@@ -17,7 +17,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.fleet import Fleet
-from heddle_emulator.walk.measure import Measurement, crossing, measure
+from heddle_emulator.walk import Measurement, crossing, measure
 from tests.integration.test_cli_controller import FABRIC
 from tests.integration.test_cli_withdrawal import (
     SlowFleet,

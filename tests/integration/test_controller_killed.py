@@ -12,7 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import Client, routed
-from heddle_emulator.demo.checks import strays
+from heddle_emulator.demo.story import strays
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure

@@ -15,8 +15,7 @@ import pytest
 from heddle_agent.host.hashes import linux_hash
 from heddle_controller.model.files.port_paths_file import parse_port_paths
 from heddle_emulator.netns import tools
-from heddle_emulator.netns.lab import Lab
-from heddle_emulator.netns.plumbing import hash_seed
+from heddle_emulator.netns.lab import Lab, hash_seed
 from heddle_emulator.topology import clos, hashing, with_ipv6
 from tests.integration.labbing import small_lab
 from tests.integration.steering import AGENT

@@ -19,11 +19,10 @@ from heddle_emulator.netns import witness
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
-from heddle_emulator.netns.probe.handle import Probe, probe_flow
-from heddle_emulator.netns.probe.notes import Notes
+from heddle_emulator.netns.probe.handle import Notes, Probe, probe_flow
 from heddle_emulator.netns.probe.spec import ProbeFlow
 from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.scrape import wait_links_up
+from heddle_emulator.netns.up import wait_links_up
 from tests.integration.demanding import demands_of
 from tests.integration.labbing import small_lab
 from tests.support.waiting import PATIENCE, wait_until

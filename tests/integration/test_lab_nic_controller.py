@@ -36,8 +36,8 @@ from heddle_emulator.fleet import Controller
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
-from heddle_emulator.netns.ports import count_packets
 from heddle_emulator.netns.probe.handle import probe_flow
+from heddle_emulator.netns.steering import count_packets
 from heddle_emulator.topology import hashing, with_ipv6
 from tests.integration.demanding import demands_of
 from tests.integration.labbing import small_fabric, small_lab

@@ -11,8 +11,7 @@ from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.scrape import scrape, value
-from heddle_emulator.netns.up import introduce
+from heddle_emulator.netns.up import introduce, scrape, value
 from tests.integration.labbing import small_lab
 from tests.support.waiting import wait_until
 

@@ -26,8 +26,7 @@ from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing, three_tier
 from heddle_emulator.traffic import flows_between
-from heddle_emulator.walk import walk
-from heddle_emulator.walk.probing import probed
+from heddle_emulator.walk import probed, walk
 from tests.integration.certifying import Authority
 from tests.support.serving import LOOPBACK, reason, refusal, serving, violations
 from tests.support.waiting import PATIENCE

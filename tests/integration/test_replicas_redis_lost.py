@@ -13,7 +13,7 @@ from grpc import aio
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
-from heddle_emulator.client.convert import job_to_pb
+from heddle_emulator.client.api import job_to_pb
 from tests.support.replicating import NAME, SECONDS, Replica, job, replicated
 from tests.support.serving import detail, refusal
 

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.report.index import Entry, index
+from heddle_emulator.report.folder import Entry, index
+from heddle_emulator.report.heat import BANDS, DARK, LIGHT, Theme, band
 from heddle_emulator.report.page import page
-from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
 from heddle_emulator.topology.clos import clos
 from tests.support.chromium import Page, browsing
 from tests.support.looking import Evaluation, Pixels, look

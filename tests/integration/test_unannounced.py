@@ -21,7 +21,7 @@ from heddle_controller.plan.causes import CauseKind
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.reconcile.unannounced import PairRates, UnannouncedTerms
-from heddle_emulator.client.convert import fabric_to_pb
+from heddle_emulator.client.api import fabric_to_pb
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from tests.support.controlling import Controller, controlling

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import Floats
 from heddle_emulator.fluid.shares import Shares, fair_rates
-from heddle_emulator.fluid.simulation import FluidSimulation
+from heddle_emulator.fluid.simulation import FluidSimulation, Timeline
 from heddle_emulator.fluid.streams import Streams
-from heddle_emulator.fluid.timeline import Timeline
 from tests.property.fluid_cases import (
     ARCS,
     Story,

@@ -21,8 +21,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import plan_anew, repairer_of
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import hashing
-from heddle_emulator.walk import Fate, walk
-from heddle_emulator.walk.probing import probed
+from heddle_emulator.walk import Fate, probed, walk
 from tests.support.depth import fresh_seeds
 from tests.support.drawn import Case, drawn
 

@@ -34,8 +34,7 @@ from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.model.flows import Flows
 from heddle_controller.traffic.fields import Fields
-from heddle_emulator.campaign.rates import MEND_HOURS
-from heddle_emulator.campaign.trials import Draw, Drawing, Trial, trials
+from heddle_emulator.campaign.trials import MEND_HOURS, Draw, Drawing, Trial, trials
 from heddle_emulator.drill.load.traffic import read_demands, read_fabric
 
 

@@ -8,6 +8,8 @@ good the plan is.
 
 When is a trial's plan there? When the controller knows of just the links that are down, and the
 newest plan was made for these and is held by every switch.
+
+What a trial looks at: packets of all flows walked through the tables, and what they come to.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import asyncio
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from heddle.v1 import common_pb2, plan_pb2
+from heddle_controller.model.arrays import Bools
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
+from heddle_controller.model.load import arc_loads, utilization
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.evaluate import Evaluation, evaluate
 from heddle_emulator.campaign.results import NEEDLESS, Result, begun
 from heddle_emulator.campaign.trials import FaultKind, Trial
 from heddle_emulator.client import Client, ControllerView, Watcher
@@ -33,8 +39,63 @@ from heddle_emulator.drill.scenario import Step
 from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.agents import InstantNoticeFleet, agent_logs
+from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.hosts import told_hosts
-from heddle_emulator.walk import crossing, moved
+from heddle_emulator.walk import Forwarding, Walk, crossing, moved, walk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The flows at one moment."""
+
+    walk: Walk
+    joined: Bools
+    """Whether anything joins a flow's ends, shape (flows,)."""
+    worst: float
+    """Greatest utilisation of a link between switches."""
+    slowest: float
+    """Least max-min fair rate over demand of a flow whose ends are joined."""
+
+    @property
+    def stranded(self) -> int:
+        """QPs that get nowhere though their ends are joined."""
+        lost = self.walk.lost
+        return int(np.count_nonzero(self.joined[self.walk.flow[lost]]))
+
+    @property
+    def cut_off(self) -> int:
+        """Flows whose ends nothing joins."""
+        return int(np.count_nonzero(~self.joined))
+
+
+def evaluate(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Evaluation:
+    """Walk, and add up."""
+    walked = walk(fabric, flows, forwarding)
+    paths = walked.paths()
+    used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, paths))
+    ratios = flow_ratios(fabric.structure.capacity, flows, paths)
+    joined = _joined(fabric, flows) if len(walked.lost) else np.ones(len(flows), dtype=np.bool_)
+    return Evaluation(
+        walked,
+        joined,
+        float(used[_between_switches(fabric)].max(initial=0.0)),
+        float(ratios[joined].min(initial=1.0)),
+    )
+
+
+def _between_switches(fabric: Fabric) -> Bools:
+    structure = fabric.structure
+    nic = structure.nodes.kind == NodeKind.NIC
+    return np.asarray(~nic[structure.tail] & ~nic[structure.head])
+
+
+def _joined(fabric: Fabric, flows: Flows) -> Bools:
+    """Nodes joined by links that carry; a NIC hands nothing on."""
+    links = fabric.structure.links
+    alive = np.flatnonzero(fabric.carries[::2])
+    part = joined_parts(links.a[alive], links.b[alive], fabric.node_count)
+    return np.asarray(part[flows.source] == part[flows.destination])
+
 
 _FABRIC, _DEMANDS = "fabrics/campaign", "flows"
 _PATIENCE_SECONDS = 60.0

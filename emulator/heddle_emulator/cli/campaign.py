@@ -26,14 +26,18 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.campaign.campaign import DRAWS, Campaign, changed, load_campaign
-from heddle_emulator.campaign.page import campaign_evidence, outcome
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.results import TRIAL_MEASURES, Summary, summed_up
+from heddle_emulator.campaign.results import (
+    TRIAL_MEASURES,
+    Summary,
+    campaign_evidence,
+    outcome,
+    summed_up,
+)
 from heddle_emulator.campaign.run import CampaignProgress, Journal, run_campaign
 from heddle_emulator.campaign.trials import Draw
 from heddle_emulator.cli.output import CleanConsole, echo, interrupted
-from heddle_emulator.executor import Executor, ExecutorError
-from heddle_emulator.executor.processes import ProcessExecutor
+from heddle_emulator.executor import Executor, ExecutorError, ProcessExecutor
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
 

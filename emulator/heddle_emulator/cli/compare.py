@@ -17,8 +17,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_transfers
 from heddle_emulator.cli.fabric import wire, wire_of
-from heddle_emulator.cli.output import CleanConsole, echo
-from heddle_emulator.cli.sizes import bytes_of
+from heddle_emulator.cli.output import CleanConsole, bytes_of, echo
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.queues import CONTROLS, ControlName
 from heddle_emulator.fluid.wire import Wire

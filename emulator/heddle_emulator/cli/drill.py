@@ -18,7 +18,7 @@ from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Verdict
 from heddle_emulator.drill.worlds import FLUID, NETNS, fit
-from heddle_emulator.netns import needs
+from heddle_emulator.netns import tools
 from heddle_emulator.report.folder import write
 
 _FAILED = 1
@@ -53,7 +53,7 @@ def drill(
     for scenario, where in loaded:
         fit(scenario, where)
     if any(where == NETNS for _, where in loaded):
-        needs.check_needs()
+        tools.check_needs()
     signal.signal(signal.SIGTERM, interrupted)
     screen, runner = _screen(), DrillRunner({FLUID: FluidWorld(), NETNS: LabWorld()})
     try:

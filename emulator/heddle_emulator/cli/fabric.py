@@ -12,11 +12,10 @@ import click
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.sizes import bytes_of
+from heddle_emulator.cli.output import bytes_of
 from heddle_emulator.fluid.wire import ROCE, Wire
-from heddle_emulator.play.play import Setting
+from heddle_emulator.play.play import FOLLOWED, Setting
 from heddle_emulator.play.stage import NVLINK_GBPS
-from heddle_emulator.play.unrolled import FOLLOWED
 from heddle_emulator.topology import clos, published
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

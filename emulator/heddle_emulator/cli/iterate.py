@@ -22,7 +22,7 @@ from heddle_controller.traffic.turns import turns_of
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.fluid.timeline import Timeline
+from heddle_emulator.fluid.simulation import Timeline
 from heddle_emulator.play.iteration import (
     NO_TURNS,
     Iteration,
@@ -37,9 +37,8 @@ from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.choose import DEFAULT, choose, names_of, require_all
 from heddle_emulator.strategy.save import SaveFolder
 from heddle_emulator.traffic import save_flows
-from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.matrix import load_matrix
-from heddle_emulator.traffic.workload import WORKLOADS, Workload, by_matrix, workload
+from heddle_emulator.traffic.workload import WORKLOADS, Workload, by_matrix, workload, workload_of
 
 _FAILED = 1
 MOST_STEPS = 10_000

@@ -14,8 +14,8 @@ import click
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.cli.output import CleanConsole, echo, interrupted
-from heddle_emulator.netns import LabError, mark, needs
-from heddle_emulator.netns import status as looking
+from heddle_emulator.netns import LabError, mark, tools
+from heddle_emulator.netns import converge as looking
 from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import FASTEST_MBIT, Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
@@ -84,7 +84,7 @@ def up(
     seed: int,
 ) -> int:
     """Build a lab, and leave it running until `lab down`."""
-    needs.check_needs()
+    tools.check_needs()
     chosen = (
         load_fabric_file(fabric)
         if fabric
@@ -131,7 +131,7 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
 @_name
 def status(*, name: str) -> int:
     """Say what runs and what BGP lacks; exit code 1 if anything is amiss."""
-    needs.check_needs()
+    tools.check_needs()
     seen = looking.status(looking.reopen(name))
     echo(f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables")
     running = ", ".join(f"{count} {program}" for program, count in sorted(seen.programs.items()))
@@ -148,7 +148,7 @@ def status(*, name: str) -> int:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
     """Run a command inside a switch, a host, or mgmt; vtysh finds the switch's FRR by itself."""
-    needs.check_needs()
+    tools.check_needs()
     running = looking.reopen(name)
     if node not in running.spaces:
         nodes = ", ".join(list(running.spaces)[:8])
@@ -164,7 +164,7 @@ def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
 @click.option("--all", "every", is_flag=True, help="Every lab that nobody is using.")
 def down(*, name: str, every: bool) -> int:
     """Remove a lab with all that runs in it; also one that was only half built."""
-    needs.check_needs()
+    tools.check_needs()
     there = mark.labs()
     chosen, failed = there if every else [mark.check_name(name)], False
     for one in chosen:

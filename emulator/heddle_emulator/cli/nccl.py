@@ -16,8 +16,7 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import CleanConsole, echo, echo_lines
-from heddle_emulator.cli.sizes import sizes_of
+from heddle_emulator.cli.output import CleanConsole, echo, echo_lines, sizes_of
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.strategy.carried import Carried

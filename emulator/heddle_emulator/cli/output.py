@@ -1,7 +1,14 @@
-"""What commands print, cleaned of what terminals would obey; and SIGTERM as Ctrl-C."""
+"""What commands print, cleaned of what terminals would obey; and SIGTERM as Ctrl-C.
+
+Sizes as people write them: 1M, 8GiB, 64MB, 1M..8G.
+
+KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000. A letter
+alone is binary, as in nccl-tests.
+"""
 
 from __future__ import annotations
 
+import re
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -11,6 +18,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from heddle.text import clean, clean_lines
+from heddle_controller.model.errors import refuse
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -35,3 +43,52 @@ class CleanConsole(Console):
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
     """The handler."""
     raise KeyboardInterrupt
+
+
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_MOST = 64
+
+
+def sizes_of(text: str, factor: float = 2.0) -> list[int]:
+    """Bytes of "1M,8M" or of "1M..8G", each ``factor`` times the one before.
+
+    Raises:
+        InputError: no size, one that is not above 0, or more than 64.
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        low, _, high = word.strip().partition("..")
+        first = bytes_of(low)
+        last = bytes_of(high) if high else first
+        if last < first:
+            raise refuse("sizes", word.strip(), "ends below where it begins; swap the two")
+        if not factor > 1:
+            raise refuse("sizes", "factor", f"is {factor:g}; give more than 1")
+        size = float(first)
+        while size <= last * (1 + 1e-9):
+            found.append(round(size))
+            size *= factor
+            if len(found) > _MOST:
+                raise refuse(
+                    "sizes", word.strip(), f"makes more than {_MOST}; take a larger factor"
+                )
+    return found
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of "512", "8K", "1.5M", "8GiB", "64MB".
+
+    Raises:
+        InputError: it is no size, or not 1 byte or more.
+    """
+    match = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE
+    )
+    if match is None:
+        reason = "is not a size; write 512, 8K or 8KiB, 64M or 64MiB, or 64MB for 64 million"
+        raise refuse("sizes", repr(text.strip()), reason)
+    base = 1000.0 if (match[3] or "").upper() == "B" else 1024.0
+    size: int = round(float(match[1]) * base ** POWERS[match[2].upper()])
+    if size < 1:
+        raise refuse("sizes", repr(text.strip()), "is less than a byte")
+    return size

@@ -14,7 +14,7 @@ from heddle_controller.model.files.port_paths_file import save_port_paths
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, SOURCE_PORT_COUNT
 from heddle_emulator.cli.output import echo
 from heddle_emulator.switches import Switches
-from heddle_emulator.walk.probing import probed
+from heddle_emulator.walk import probed
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.output import echo
-from heddle_emulator.cli.sizes import bytes_of
+from heddle_emulator.cli.output import bytes_of, echo
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.table import flows_by

@@ -1,7 +1,6 @@
 """The public API as a scheduler and an operator use it."""
 
-from heddle_emulator.client.api import Client
-from heddle_emulator.client.routes import Routed, routed
+from heddle_emulator.client.api import Client, Routed, routed
 from heddle_emulator.client.watch import ControllerView, Watcher
 
 __all__ = ["Client", "ControllerView", "Routed", "Watcher", "routed"]

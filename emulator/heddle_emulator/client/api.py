@@ -1,20 +1,156 @@
-"""Calls of the public API with fabrics, flows and jobs of the model."""
+"""Calls of the public API with fabrics, flows and jobs of the model.
+
+Model values as messages of the public API, written from its comments alone.
+
+Routes as a controller lists them, as arrays that can be held against a walk.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from heddle.client import PROGRAMMED, AsyncClient, TimedOut
-from heddle.v1 import common_pb2, fabric_pb2, placement_pb2, plan_pb2
-from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import Job
-from heddle_emulator.client.convert import demands_to_pb, fabric_to_pb, job_to_pb
+from heddle.names import link_name
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NUMBERS, Fabric, NodeKind, State
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
+from heddle_controller.model.job import Algorithm, Group, Job, Operation
+from heddle_controller.model.plan import Paths
+
+_ALGORITHMS = {
+    Algorithm.AUTO: "UNSPECIFIED",
+    Algorithm.RING: "RING",
+    Algorithm.TREE: "TREE",
+    Algorithm.PAIRWISE: "PAIRWISE",
+}
+
+
+DEMANDS_A_MESSAGE = 5000
+
+
+def fabric_to_pb(name: str, fabric: Fabric) -> fabric_pb2.Fabric:
+    """A fabric to put under a name such as "fabrics/f1"."""
+    return fabric_pb2.Fabric(
+        name=name,
+        title=fabric.name,
+        nodes=[_node(fabric, row) for row in range(fabric.node_count)],
+        links=[_link(fabric, row) for row in range(fabric.link_count)],
+    )
+
+
+def _node(fabric: Fabric, row: int) -> fabric_pb2.Node:
+    structure, nodes = fabric.structure, fabric.structure.nodes
+    zone, host = int(nodes.zone[row]), int(nodes.host[row])
+    node = fabric_pb2.Node(
+        id=nodes.ids[row],
+        kind=fabric_pb2.NodeKind.Value(f"NODE_KIND_{NodeKind(int(nodes.kind[row])).name}"),
+        zone="" if zone == NONE else structure.zone_names[zone],
+        host="" if host == NONE else structure.host_names[host],
+        address=nodes.address[row],
+        admin_state=_state(fabric.node_state[row]),
+    )
+    for field in NUMBERS:
+        value = int(getattr(nodes, field)[row])
+        if value != NONE:
+            setattr(node, field, value)
+    if fabric.structure.hashes[row]:
+        node.forwarding = fabric_pb2.FORWARDING_ECMP
+    return node
+
+
+def _link(fabric: Fabric, row: int) -> fabric_pb2.Link:
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    source, target = links.address[row] if links.address else ("", "")
+    return fabric_pb2.Link(
+        source_address=source,
+        target_address=target,
+        source=ids[int(links.a[row])],
+        target=ids[int(links.b[row])],
+        key=str(links.key[row]),
+        gbps=float(links.gbps[row]),
+        admin_state=_state(fabric.link_state[row]),
+    )
+
+
+def _state(state: int) -> common_pb2.State.ValueType:
+    """Up goes without saying."""
+    if state == State.UP:
+        return common_pb2.STATE_UNSPECIFIED
+    return common_pb2.State.Value(f"STATE_{State(state).name}")
+
+
+def demands_to_pb(
+    name: str, request_id: str, fabric: Fabric, flows: Flows
+) -> Iterator[demand_pb2.PutDemandsRequest]:
+    """Messages that put flows as a set of demands under a name such as "fabrics/f1/demands/d1"."""
+    yield demand_pb2.PutDemandsRequest(name=name, request_id=request_id, flow_count=len(flows))
+    for begin in range(0, len(flows), DEMANDS_A_MESSAGE):
+        rows = range(begin, min(begin + DEMANDS_A_MESSAGE, len(flows)))
+        yield demand_pb2.PutDemandsRequest(demands=[_demand(fabric, flows, row) for row in rows])
+
+
+def _demand(fabric: Fabric, flows: Flows, row: int) -> demand_pb2.FlowDemand:
+    ids, phase = fabric.structure.nodes.ids, int(flows.phase[row])
+    kind = TrafficClass(int(flows.traffic_class[row])).name
+    return demand_pb2.FlowDemand(
+        flow=flows.ids[row],
+        source=ids[int(flows.source[row])],
+        destination=ids[int(flows.destination[row])],
+        gbps=float(flows.gbps[row]),
+        job=flows.job_names[int(flows.job[row])],
+        phase="" if phase == ANY_PHASE else flows.phase_names[phase],
+        qps=int(flows.qps[row]),
+        traffic_class=common_pb2.TrafficClass.Value(f"TRAFFIC_CLASS_{kind}"),
+    )
+
+
+def job_to_pb(job: Job) -> placement_pb2.JobSpec:
+    """What a scheduler would send for a job."""
+    degrees = job.parallelism
+    return placement_pb2.JobSpec(
+        hosts=job.hosts,
+        gpus_per_host=job.gpus_per_host,
+        parallelism=placement_pb2.Parallelism(
+            tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, cp=degrees.cp, ep=degrees.ep
+        ),
+        collectives=[
+            placement_pb2.Collective(
+                operation=_operation(collective.operation),
+                group=_group(collective.group),
+                bytes=collective.bytes,
+                algorithm=placement_pb2.CollectiveAlgorithm.Value(
+                    f"COLLECTIVE_ALGORITHM_{_ALGORITHMS[collective.algorithm]}"
+                ),
+                overlap=collective.overlap,
+            )
+            for collective in job.collectives
+        ],
+        priority=job.priority,
+        qps=job.qps,
+        gpus=[placement_pb2.HostGpus(gpus=part) for part in job.gpus],
+        suspended=job.suspended,
+        flops_per_iteration=job.flops_per_iteration,
+        compute_seconds=job.compute_seconds,
+        network_seconds=job.network_seconds,
+    )
+
+
+def _operation(operation: Operation) -> placement_pb2.CollectiveOperation.ValueType:
+    return placement_pb2.CollectiveOperation.Value(f"COLLECTIVE_OPERATION_{operation.name}")
+
+
+def _group(group: Group) -> placement_pb2.GroupKind.ValueType:
+    return placement_pb2.GroupKind.Value(f"GROUP_KIND_{group.name}")
+
 
 CALL_SECONDS = 30.0
 
@@ -116,3 +252,84 @@ class Client(AsyncClient):
     async def count_demands(self, name: str) -> int:
         """How many flows a set of demands has."""
         return len(await self.list_demands(name))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routed:
+    """The routes of some flows: paths, and why some have none."""
+
+    paths: Paths
+    """Of the flows they were read for, by flow row and QP."""
+    source_port: Ints
+    """UDP source port of QP 0 of each flow, as the controller has it, shape (flows,); 0: any."""
+    unrouted: dict[str, str]
+    """Reason by flow id."""
+
+
+def routed(fabric: Fabric, flows: Flows, routes: Sequence[plan_pb2.Route]) -> Routed:
+    """Read routes of just these flows.
+
+    Raises:
+        InputError: a flow that is not among them, or one of them that is missing.
+    """
+    row_of = {flow: row for row, flow in enumerate(flows.ids)}
+    strangers = [route.flow for route in routes if route.flow not in row_of]
+    missing = row_of.keys() - {route.flow for route in routes}
+    if strangers:
+        raise refuse("routes", f"flow {strangers[0]}", f"was not asked for ({len(strangers)} such)")
+    if missing:
+        raise refuse("routes", f"flow {min(missing)}", f"is not listed ({len(missing)} such)")
+    links = _arcs(fabric)
+    told = sorted(
+        (row_of[route.flow], path.first_qp, path.last_qp, _way(links, path))
+        for route in routes
+        for path in route.paths
+    )
+    ports = np.zeros(len(flows), dtype=np.int64)
+    ports[[row_of[route.flow] for route in routes]] = [route.source_port for route in routes]
+    unrouted = {route.flow: route.unrouted_reason for route in routes if not route.paths}
+    return Routed(_paths(told), ports, unrouted)
+
+
+def _paths(told: list[tuple[int, int, int, list[int]]]) -> Paths:
+    arcs = [arc for *_, way in told for arc in way]
+    lengths = [len(way) for *_, way in told]
+    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Paths(
+        flow=np.array([flow for flow, *_ in told], dtype=np.int64),
+        first_qp=np.array([qp for _, qp, *_ in told], dtype=np.int64),
+        last_qp=np.array([qp for *_, qp, _ in told], dtype=np.int64),
+        first=first,
+        arcs=np.array(arcs, dtype=np.int64),
+    )
+
+
+def _arcs(fabric: Fabric) -> dict[tuple[str, str, str], int]:
+    """Arc by the ids of the nodes it leaves and enters, and its link's key."""
+    structure, ids = fabric.structure, fabric.structure.nodes.ids
+    return {
+        (ids[tail], ids[head], str(structure.links.key[arc >> 1])): arc
+        for arc, (tail, head) in enumerate(
+            zip(structure.tail.tolist(), structure.head.tolist(), strict=True)
+        )
+    }
+
+
+def _way(arcs: dict[tuple[str, str, str], int], path: common_pb2.Path) -> list[int]:
+    hops = zip(path.nodes, path.nodes[1:], path.keys, strict=False)
+    try:
+        return [arcs[hop] for hop in hops]
+    except KeyError as error:
+        a, b, key = error.args[0]
+        raise refuse(
+            "routes", f"link {link_name(a, b, key)}", "is in a path, not in the fabric"
+        ) from error
+
+
+def qp_arcs(paths: Paths) -> dict[tuple[int, int], tuple[int, ...]]:
+    """The arcs of each QP by flow row and QP: what two sets of paths are compared by."""
+    return {
+        (int(paths.flow[row]), qp): tuple(paths.of(row).tolist())
+        for row in range(len(paths))
+        for qp in range(int(paths.first_qp[row]), int(paths.last_qp[row]) + 1)
+    }

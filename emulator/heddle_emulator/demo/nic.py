@@ -16,11 +16,10 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, qp_ports
 from heddle_emulator.demo.screen import Screen
-from heddle_emulator.netns import mark, needs, witness
+from heddle_emulator.netns import mark, tools, witness
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
-from heddle_emulator.netns.ports import count_packets, learn
-from heddle_emulator.netns.steering import plan_by_ports
+from heddle_emulator.netns.steering import count_packets, learn, plan_by_ports
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.topology import clos, hashing, with_ipv6
 from heddle_emulator.traffic import flows_between
@@ -48,7 +47,7 @@ def play_nic(
     Raises:
         LabError: this machine can have no lab, or it fails.
     """
-    needs.check_needs()
+    tools.check_needs()
     size = size or Size()
     fabric = hashing(
         clos(

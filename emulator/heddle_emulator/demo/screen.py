@@ -2,6 +2,8 @@
 
 Plain lines hold the same words and numbers, one fact a line, so that a log of the
 demo can be read and searched.
+
+The demo's tables, from what was measured.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +20,16 @@ from rich.table import Table
 from rich.text import Text
 
 from heddle.text import clean, clean_lines
+from heddle.v1 import common_pb2
+from heddle_controller.model.arrays import Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Paths
+from heddle_emulator.client.api import qp_arcs
+from heddle_emulator.demo.scene import PARTS
+from heddle_emulator.hosts import of_several
+from heddle_emulator.walk import Measurement
 
 Advance: TypeAlias = Callable[[int, int], None]
 """Told how many are done, and of how many."""
@@ -110,3 +123,91 @@ def _table(head: Row, rows: Sequence[Row], left: int, *, ours: bool) -> Table:
     for row in rows:
         table.add_row(*(Text(clean(cell)) for cell in row))
     return table
+
+
+JOB_HEAD = ("job", "runs", "hosts", "GPUs", "flows", "Gbit/s")
+TIER_HEAD = ("tier", "worst link", "proven least", "gap")
+_FEW = 3
+MOVED_HEAD = ("flow", "QPs moved", "was by", "is by")
+
+
+def fabric_words(fabric: Fabric) -> str:
+    """A fabric in one line."""
+    counts = np.bincount(fabric.structure.nodes.kind, minlength=len(NodeKind)).tolist()
+    nics, leaves, spines, cores, _ = counts
+    links = "two links of 200 Gbit/s each" if of_several(fabric) else "400 Gbit/s"
+    above = f", {cores} cores; {len(fabric.structure.zone_names)} zones, 1:1 inside, 7:1 between"
+    return (
+        f"{nics} NICs at {links} in {len(fabric.structure.host_names)} hosts, {leaves} leaves,"
+        f" {spines} spines{above if cores else '; 1:1'}; {fabric.link_count:,} links"
+    )
+
+
+def job_rows(jobs: list[Job], flows: Flows) -> list[Row]:
+    """Each job, what it runs, and the flows it makes."""
+    what = {part.name: part.what for part in PARTS}
+    rows: list[Row] = []
+    for number, job in enumerate(jobs):
+        own = flows.gbps[flows.job == number]
+        gpus = job.rank_count
+        words = (what[job.name], str(len(job.hosts)), str(gpus), f"{len(own):,}")
+        rows.append((job.name, *words, f"{own.sum():,.0f}"))
+    return rows
+
+
+def compare_rows(columns: dict[str, Measurement]) -> tuple[Row, list[Row]]:
+    """Head and rows: worst link of each tier, slowest flow and collisions, side by side."""
+    found = list(columns.values())
+    rows: list[Row] = [
+        (f"worst {tier} link", *(f"{one.worst[tier]:.3f}" for one in found))
+        for tier in found[0].worst
+    ]
+    rows.append(("slowest flow (1 is the roofline)", *(f"{one.slowest:.3f}" for one in found)))
+    rows.append(("QPs on overloaded links", *(_share(one) for one in found)))
+    return ("measured by walking packets", *columns), rows
+
+
+def _share(found: Measurement) -> str:
+    total = len(found.walk.flow)
+    return f"{found.collisions:,} ({found.collisions / max(total, 1):.0%})"
+
+
+def tier_rows(certificate: common_pb2.Certificate) -> list[Row]:
+    """The certificate, tier by tier."""
+    return [
+        (
+            tier.tier,
+            f"{tier.max_utilization:.3f}",
+            f"{tier.lower_bound:.3f}",
+            f"{tier.max_utilization / tier.lower_bound - 1:.1%}" if tier.lower_bound > 0 else "-",
+        )
+        for tier in certificate.tiers
+    ]
+
+
+def moved_rows(fabric: Fabric, flows: Flows, before: Paths, after: Paths, which: Ints) -> list[Row]:
+    """For each of some flows: how many QPs moved, and the switches its ways lead over."""
+    was, now = qp_arcs(before), qp_arcs(after)
+    rows: list[Row] = []
+    for flow in which.tolist():
+        qps = range(int(flows.qps[flow]))
+        moved = [qp for qp in qps if was.get((flow, qp)) != now.get((flow, qp))]
+        old = {_over(fabric, was.get((flow, qp), ())) for qp in moved}
+        new = {_over(fabric, now.get((flow, qp), ())) for qp in moved}
+        count = f"{len(moved)} of {len(qps)}"
+        rows.append((flows.ids[flow], count, _listed(old), _listed(new)))
+    return rows
+
+
+def _listed(ways: set[str]) -> str:
+    """Ways in order; of more than a few the first, the last, and how many."""
+    names = sorted(ways)
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def _over(fabric: Fabric, arcs: tuple[int, ...]) -> str:
+    """The switches between the two leaves of a path."""
+    heads = [int(fabric.structure.head[arc]) for arc in arcs[1:-2]]
+    return " ".join(fabric.structure.nodes.ids[head] for head in heads) or "-"

@@ -4,6 +4,11 @@ Nothing here is staged: the controller is the installed program with its own sto
 the agents speak to it over gRPC, and every number comes from packets walked through
 the agents' tables. What the controller says is held against that, and what does not
 hold makes the demo fail.
+
+What the demo holds itself to, as plain functions over what was measured and what was said.
+
+Comparisons go QP by QP: two sets of paths are the same only if every packet that was
+walked went exactly where the controller says it goes.
 """
 
 from __future__ import annotations
@@ -20,17 +25,28 @@ from pathlib import Path
 import numpy as np
 
 from heddle.client import TimedOut
-from heddle.v1 import plan_pb2
+from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
+from heddle_controller.model.load import arc_loads, worst_by_tier
+from heddle_controller.model.plan import Paths
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import Client, Routed, routed
-from heddle_emulator.demo import tables
-from heddle_emulator.demo.checks import CLOSE, disagreements, gap, needless, strays
+from heddle_emulator.client.api import qp_arcs
 from heddle_emulator.demo.scene import scene_jobs
-from heddle_emulator.demo.screen import Screen
+from heddle_emulator.demo.screen import (
+    JOB_HEAD,
+    MOVED_HEAD,
+    TIER_HEAD,
+    Screen,
+    compare_rows,
+    fabric_words,
+    job_rows,
+    moved_rows,
+    tier_rows,
+)
 from heddle_emulator.drill.live import LiveFabric, cable_name
 from heddle_emulator.drill.scenario import Step, StepKind
 from heddle_emulator.drill.steps import StepRunner
@@ -38,6 +54,66 @@ from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import Hosts
 from heddle_emulator.walk import Measurement, crossing, measure, moved
+
+CLOSE = 1e-6
+"""Relative; utilisations and bounds nearer than that are equal."""
+
+
+def strays(walked: Paths, told: Routed) -> Ints:
+    """Rows of flows that go, by any QP, elsewhere than the controller lists."""
+    went, said = qp_arcs(walked), qp_arcs(told.paths)
+    flows = {flow for flow, _ in went.keys() | said.keys()}
+    stray = {qp[0] for qp in went.keys() | said.keys() if went.get(qp) != said.get(qp)}
+    return np.array(sorted(stray & flows), dtype=np.int64)
+
+
+def needless(fabric: Fabric, flows: Flows, before: Paths, after: Paths, among: Ints) -> Ints:
+    """Flows that moved although no link of theirs was lost, and that had no need to.
+
+    A flow had need if, put back on its way of before, it would make the worst link of
+    some tier worse than it is.
+    """
+    worst = worst_by_tier(fabric, arc_loads(2 * fabric.link_count, flows, after))
+    found = []
+    for flow in among.tolist():
+        back = _with(after, before, flow)
+        would = worst_by_tier(fabric, arc_loads(2 * fabric.link_count, flows, back))
+        if all(would[tier] <= worst[tier] * (1 + CLOSE) for tier in worst):
+            found.append(flow)
+    return np.array(found, dtype=np.int64)
+
+
+def _with(paths: Paths, other: Paths, flow: int) -> Paths:
+    """Paths, but one flow's from another set. Their order does not matter for loads."""
+    kept = paths.take(np.flatnonzero(paths.flow != flow))
+    own = other.take(np.flatnonzero(other.flow == flow))
+    return replace(
+        kept,
+        flow=np.concatenate([kept.flow, own.flow]),
+        first_qp=np.concatenate([kept.first_qp, own.first_qp]),
+        last_qp=np.concatenate([kept.last_qp, own.last_qp]),
+        first=np.concatenate([kept.first, kept.first[-1] + own.first[1:]]),
+        arcs=np.concatenate([kept.arcs, own.arcs]),
+    )
+
+
+def gap(certificate: common_pb2.Certificate, tier: str) -> float:
+    """How far a tier's worst link is above what was proven possible; 0 is optimal."""
+    for row in certificate.tiers:
+        if row.tier == tier and row.lower_bound > 0:
+            return row.max_utilization / row.lower_bound - 1
+    return 0.0
+
+
+def disagreements(certificate: common_pb2.Certificate, worst: dict[str, float]) -> list[str]:
+    """Tiers whose worst link was measured to be other than the certificate says."""
+    said = {row.tier: row.max_utilization for row in certificate.tiers}
+    return [
+        f"{tier}: measured {worst[tier]:.4f}, certified {said.get(tier, 0.0):.4f}"
+        for tier in worst
+        if abs(worst[tier] - said.get(tier, 0.0)) > CLOSE * max(worst[tier], 1.0)
+    ]
+
 
 _FABRIC = "fabrics/demo"
 _PATIENCE = 45.0
@@ -139,8 +215,8 @@ async def play_demo(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) ->
     jobs = [replace(job, qps=QPS) for job in scene_jobs(fabric, seed)]
     flows = flows_of_jobs(jobs, fabric)
     screen.title("Fabric and jobs")
-    screen.line(tables.fabric_words(fabric))
-    screen.table(tables.JOB_HEAD, tables.job_rows(jobs, flows), left=2)
+    screen.line(fabric_words(fabric))
+    screen.table(JOB_HEAD, job_rows(jobs, flows), left=2)
     screen.line(f"{len(flows):,} flows of {QPS} QPs; hosts and hashes drawn from seed {seed}")
     with tempfile.TemporaryDirectory(prefix="heddle-demo-") as name, agent_logs(Path(name)):
         async with _parts(screen, fabric, Path(name), seed) as (controller, client, fleet):
@@ -207,7 +283,7 @@ async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
         f" solved in {plan.solve_seconds:.3f} s"
     )
     found = await stage.settle(await _optimal(stage, plan, start))
-    head, rows = tables.compare_rows({**hashed, "Heddle": found})
+    head, rows = compare_rows({**hashed, "Heddle": found})
     screen.table(head, rows, ours=True)
     _certificate(stage)
     over = gap(stage.plan.certificate, _CONTENDED)
@@ -250,7 +326,7 @@ def _certificate(stage: DemoStage) -> None:
         f" {certificate.max_utilization:.3f}, proven least {certificate.lower_bound:.3f}"
         f" (by {certificate.proof})"
     )
-    stage.screen.table(tables.TIER_HEAD, tables.tier_rows(certificate))
+    stage.screen.table(TIER_HEAD, tier_rows(certificate))
 
 
 async def _break(stage: DemoStage) -> None:
@@ -306,8 +382,8 @@ def _moves(stage: DemoStage, before: Measurement, after: Measurement, on_it: Int
     """Which flows moved, and that none did that had no need."""
     screen, flows = stage.screen, stage.flows
     which = moved(before.walk, after.walk)
-    rows = tables.moved_rows(stage.fabric, flows, before.paths, after.paths, which[:_SHOWN])
-    screen.table(tables.MOVED_HEAD, rows, left=4)
+    rows = moved_rows(stage.fabric, flows, before.paths, after.paths, which[:_SHOWN])
+    screen.table(MOVED_HEAD, rows, left=4)
     if len(which) > _SHOWN:
         screen.line(f"and {len(which) - _SHOWN} more")
     displaced = np.setdiff1d(which, on_it)

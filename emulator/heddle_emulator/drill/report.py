@@ -10,9 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_emulator.drill.measures import measure_of
 from heddle_emulator.drill.scenario import Statistic
-from heddle_emulator.drill.verdict import Finding, MeasureKey, Values, Verdict, statistic
+from heddle_emulator.drill.verdict import (
+    Finding,
+    MeasureKey,
+    Values,
+    Verdict,
+    measure_of,
+    statistic,
+)
 from heddle_emulator.drill.worlds import NETNS
 from heddle_emulator.report.evidence import (
     Convergence,

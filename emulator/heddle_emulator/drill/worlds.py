@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Forwarding, NodeKind
-from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import (
     ALL,
     CABLES,
@@ -16,6 +15,7 @@ from heddle_emulator.drill.scenario import (
     Step,
     StepKind,
 )
+from heddle_emulator.drill.verdict import MEASURES
 
 FLUID, NETNS = "fluid", "netns"
 _IN_LAB = frozenset(

@@ -3,12 +3,29 @@
 A worker is made once and keeps what is slow to set up, such as a fabric with its controller; it
 plays one trial at a time. An executor gives each worker the next trial when it is free, yields
 results as they come, and ends its workers in order when the caller closes the iterator.
+
+Trials on processes of this machine.
+
+Each process starts afresh, has one worker, and gets a trial whenever it has none. Processes leave
+Ctrl-C to the parent, and end in order when told to or when the parent is gone: nothing that a
+worker started is left behind.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
 
 T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -49,3 +66,103 @@ class Executor(Protocol):
         Raises:
             ExecutorError: a worker died, or could not be set up.
         """
+
+
+WATCH_SECONDS = 0.5
+_END_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExecutor:
+    """Runs trials in so many processes of this machine."""
+
+    workers: int
+
+    def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
+        """See ``Executor``."""
+        waiting = deque(trials)
+        workers = [_WorkerProcess(make) for _ in range(min(self.workers, len(trials)))]
+        try:
+            for worker in workers:
+                worker.begin(waiting.popleft())
+            busy = {worker.pipe: worker for worker in workers}
+            while busy:
+                for pipe in wait(list(busy)):
+                    worker = busy.pop(pipe)  # type: ignore[call-overload]  # connections, all
+                    yield worker.result()
+                    if waiting:
+                        worker.begin(waiting.popleft())
+                        busy[worker.pipe] = worker
+        finally:
+            for worker in workers:
+                worker.process.terminate()
+            for worker in workers:
+                worker.end()
+
+
+class _WorkerProcess(Generic[T, R]):
+    """A process with one worker, seen from the parent."""
+
+    def __init__(self, make: MakeWorker[T, R]) -> None:
+        context = get_context("spawn")
+        self.pipe, far = context.Pipe()
+        self.process: SpawnProcess = context.Process(
+            target=_serve, args=(make, far, os.getpid()), name="worker"
+        )
+        self.process.start()
+        far.close()
+
+    def begin(self, trial: T) -> None:
+        """Send a trial; a process that is gone is noticed when its result is read."""
+        with suppress(OSError):
+            self.pipe.send(trial)
+
+    def result(self) -> R:
+        """What came of the trial, once the pipe has something."""
+        try:
+            found: R | ExecutorError = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            self.process.join(_END_SECONDS)
+            reason = f"a worker ended with exit code {self.process.exitcode}"
+            raise ExecutorError(reason) from error
+        if isinstance(found, ExecutorError):
+            raise found
+        return found
+
+    def end(self) -> None:
+        """Wait for the process to end; kill it if it does not."""
+        self.process.join(_END_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+def _serve(make: MakeWorker[Any, Any], pipe: Connection, parent: int) -> None:
+    """Be a worker process, from its start to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+    with closing(make()) as worker:
+        threading.Thread(target=_follow, args=(parent, worker), daemon=True).start()
+        with suppress(EOFError, OSError):  # the parent has closed its end
+            while True:
+                pipe.send(_answer(worker, pipe.recv()))
+
+
+def _answer(worker: Worker[T, R], trial: T) -> R | ExecutorError:
+    try:
+        return worker.run(trial)
+    except ExecutorError as error:
+        return error
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler
+    raise SystemExit(0)
+
+
+def _follow(parent: int, worker: Worker[Any, Any]) -> None:
+    """End with the parent, however it ended."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    worker.close()
+    os._exit(1)

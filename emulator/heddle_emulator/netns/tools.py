@@ -1,11 +1,15 @@
-"""Programs of the system, run with what they need and with their complaint if they fail."""
+"""Programs of the system, run with what they need and with their complaint if they fail.
+
+What a machine must have for a lab, told before anything is begun.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -100,3 +104,36 @@ def _write(settings: Mapping[str, str]) -> None:
                     f"this kernel has no setting {name}: the lab needs Linux 5.12, with"
                     " fib_multipath_hash_fields, or newer"
                 ) from None
+
+
+FRR = Path("/usr/lib/frr")
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}
+DAEMONS = ("zebra", "bgpd", "bfdd")
+
+
+def missing() -> str:
+    """What keeps this machine from running a lab, and the cure; empty where nothing does."""
+    return "; ".join(_faults())
+
+
+def check_needs() -> None:
+    """Go on only where a lab can be run.
+
+    Raises:
+        LabError: naming all that is missing.
+    """
+    faults = missing()
+    if faults:
+        raise LabError(f"no lab on this machine: {faults}")
+
+
+def _faults() -> Iterator[str]:
+    if os.geteuid() != 0:
+        yield "it needs root, for network namespaces: use sudo"
+    packages = {package for tool, package in TOOLS.items() if shutil.which(tool) is None}
+    if any(not (FRR / daemon).exists() for daemon in DAEMONS):
+        packages.add("frr")
+    if packages:
+        yield f"programs are missing: apt-get install {' '.join(sorted(packages))}"
+    if not Path("/proc/self/ns/net").exists():
+        yield "this kernel has no network namespaces"

@@ -28,13 +28,12 @@ from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.checks import shared_hosts
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_controller.traffic.turns import STEPS, Cycle
-from heddle_emulator.fluid.timeline import Timeline
+from heddle_emulator.fluid.simulation import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.collective import KINDS, STAGES, all_to_all_v
 from heddle_emulator.traffic.moves import Moves, Ranks
-from heddle_emulator.traffic.party import party_of, ranks_of
-from heddle_emulator.traffic.script import Script, Writer
+from heddle_emulator.traffic.script import Script, Writer, party_of, ranks_of
 from heddle_emulator.traffic.workload import Exchange, Workload
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)

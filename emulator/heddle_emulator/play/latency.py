@@ -29,8 +29,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.plan import Paths
-from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
-from heddle_emulator.fluid.streams import places
+from heddle_emulator.fluid.streams import ahead, crossed, places, repeated, where_held_up
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script

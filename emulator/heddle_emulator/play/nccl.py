@@ -23,8 +23,7 @@ from heddle_emulator.strategy.carried import Carried, whole
 from heddle_emulator.strategy.choose import Choice, choose, require_all
 from heddle_emulator.traffic.collective import KINDS, Algorithm, all_to_all_v
 from heddle_emulator.traffic.matrix import most_moved, most_sent
-from heddle_emulator.traffic.party import nics_of_ranks, ranks_of
-from heddle_emulator.traffic.script import GIGA, Party, Script, Writer
+from heddle_emulator.traffic.script import GIGA, Party, Script, Writer, nics_of_ranks, ranks_of
 
 BOUND = "bound"
 """The name under which the limit of all plans of whole QPs is told beside strategies."""

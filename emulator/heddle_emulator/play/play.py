@@ -1,20 +1,168 @@
-"""Play a script over a fabric, its flows carried in some way, and see what came of it."""
+"""Play a script over a fabric, its flows carried in some way, and see what came of it.
+
+Rings, trees and chains message by message, where they have few enough.
+
+An activity that goes in step is one stream at the pace of its slowest place. That is what it
+comes to in the long run, and it is all that can be reckoned of a hundred thousand hops. It leaves
+out that a ring's hops send by turns where others leave gaps, that rings which share a link may
+keep meeting there or keep out of each other's way, and how a tree fills with pieces. So where
+there are few messages, each is an activity of its own: it is ready when what it passes on has
+come and it has been started, it is sent when its QPs have sent the one before, and it has arrived
+when its last packet has.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.fluid.simulation import FluidSimulation, ScheduleResult
-from heddle_emulator.fluid.timeline import Timeline
+from heddle_emulator.fluid.simulation import FluidSimulation, ScheduleResult, Timeline
+from heddle_emulator.fluid.streams import Schedule
 from heddle_emulator.fluid.wire import NO_COST, Wire
+from heddle_emulator.play.latency import pipelines, rings
 from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
-from heddle_emulator.play.unrolled import FOLLOWED, unrolled
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
+
+FOLLOWED = 3_000
+"""Messages, each QP's counted, up to which they are told apart: that takes seconds at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unrolled:
+    """A script with more activities, after those it had, which still end when they did."""
+
+    script: Script
+    ready: Ints
+    """Activities that wait until a message may be sent."""
+    sent: Ints
+    """Parallel to ``ready``: those that send the message."""
+    arrived: Ints
+    """Parallel to ``sent``: those that wait for the message to come."""
+
+    def timed(self, schedule: Schedule) -> Schedule:
+        """Messages are sent when ready, and may be followed before they have arrived."""
+        delay, lag = schedule.delay.copy(), schedule.lag.copy()
+        delay[self.ready], delay[self.sent] = delay[self.sent], 0.0
+        lag[self.arrived], lag[self.sent] = lag[self.sent], 0.0
+        return replace(schedule, delay=delay, lag=lag)
+
+
+def unrolled(script: Script, wire: Wire, most: int = FOLLOWED) -> Unrolled:
+    """The same message by message, or as it is where that makes too many."""
+    ring = rings(script)
+    told_apart = (ring | (pipelines(script) & (wire.piece_bytes > 0))) & (script.times == 1)
+    number = np.where(ring, script.steps, _pieces(script, wire))
+    wired = np.flatnonzero((script.flow != NONE) & told_apart[script.activity])
+    messages = number[script.activity[wired]]
+    none = np.empty(0, dtype=np.int64)
+    if not len(wired) or (messages * script.flows.qps[script.flow[wired]]).sum() > most:
+        return Unrolled(script, none, none, none)
+    return _apart(script, ring, wired, messages)
+
+
+def _pieces(script: Script, wire: Wire) -> Ints:
+    """Pieces of the largest move of each activity; one where they are as small as can be."""
+    pieces = wire.pieces(script.gbit)
+    most = np.ones(len(script), dtype=np.int64)
+    np.maximum.at(most, script.activity, np.where(np.isfinite(pieces), pieces, 1).astype(np.int64))
+    return most
+
+
+def _apart(script: Script, ring: Bools, wired: Ints, messages: Ints) -> Unrolled:
+    """So many messages of each of the wired moves; what moves within hosts goes on meanwhile."""
+    sheet, old = _Sheet(script), np.unique(script.activity[wired])
+    begin, within = sheet.add(old, 0), sheet.add(old, 0)
+    sheet.begin(old, begin)
+    own = np.repeat(wired, messages)
+    of, first = script.activity[own], starts(messages)
+    ready, sent, arrived = sheet.add(of, 1), sheet.add(of, 1), sheet.add(of, 0)
+    for before, after in ((begin, within), (within, old), (ready, sent), (sent, arrived)):
+        sheet.wait(before, after)
+    later = np.setdiff1d(np.arange(len(own)), first[:-1])
+    sheet.wait(sent[later - 1], sent[later])
+    sheet.wait(arrived[first[1:] - 1], old[np.searchsorted(old, script.activity[wired])])
+    giver, taker = _handed_on(script, ring, wired, first)
+    sheet.wait(arrived[giver], ready[taker])
+    fresh = np.setdiff1d(np.arange(len(own)), taker)
+    sheet.wait(begin[np.searchsorted(old, of[fresh])], ready[fresh])
+    inside = np.setdiff1d(np.arange(len(script.flow)), wired)
+    where = script.activity.copy()
+    held = np.isin(where, old)
+    where[held] = within[np.searchsorted(old, where[held])]
+    each = script.gbit[own] / np.repeat(messages, messages)
+    told = sheet.script(
+        np.concatenate([own, inside]),
+        np.concatenate([sent, where[inside]]),
+        np.concatenate([each, script.gbit[inside]]),
+    )
+    return Unrolled(told, ready, sent, arrived)
+
+
+def _handed_on(script: Script, ring: Bools, wired: Ints, first: Ints) -> tuple[Ints, Ints]:
+    """Pairs of messages where the second passes on the first."""
+    kept = np.isin(script.brings, wired)
+    giver, taker = (np.searchsorted(wired, side[kept]) for side in (script.brings, script.goes))
+    count = np.diff(first)[taker]
+    turn = ring[script.activity[wired[taker]]].astype(np.int64)  # on a ring in the next step
+    pair = np.repeat(np.arange(len(taker)), count - turn)
+    within = np.arange(len(pair)) - starts(count - turn)[pair]
+    return first[giver[pair]] + within, first[taker[pair]] + within + turn[pair]
+
+
+class _Sheet:
+    """Activities of a script, and more of them."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._count = len(script)
+        self._seconds = [script.seconds.copy()]
+        self._steps, self._label = [script.steps.copy()], [script.label]
+        self._before, self._after = [script.before], [script.after.copy()]
+
+    def add(self, like: Ints, steps: int) -> Ints:
+        """An activity for each of those, called as it is."""
+        rows = np.arange(self._count, self._count + len(like), dtype=np.int64)
+        self._count += len(like)
+        self._seconds.append(np.zeros(len(like)))
+        self._steps.append(np.full(len(like), steps, dtype=np.int64))
+        self._label.append(self._script.label[like])
+        return rows
+
+    def wait(self, before: Ints, after: Ints) -> None:
+        """Each of ``after`` waits for its own of ``before``."""
+        self._before.append(before)
+        self._after.append(after)
+
+    def begin(self, old: Ints, begin: Ints) -> None:
+        """What some activities waited for is for others to wait for; they are only ends."""
+        held = np.isin(self._after[0], old)
+        self._after[0][held] = begin[np.searchsorted(old, self._after[0][held])]
+        self._steps[0][old] = 0
+
+    def script(self, move: Ints, activity: Ints, gbit: Floats) -> Script:
+        """The whole, its moves being some of the old ones, each of so much."""
+        old, none = self._script, np.empty(0, dtype=np.int64)
+        return replace(
+            old,
+            seconds=np.concatenate(self._seconds),
+            steps=np.concatenate(self._steps),
+            times=np.ones(self._count),
+            label=np.concatenate(self._label),
+            before=np.concatenate(self._before),
+            after=np.concatenate(self._after),
+            activity=activity,
+            flow=old.flow[move],
+            sender=old.sender[move],
+            receiver=old.receiver[move],
+            gbit=gbit,
+            brings=none,
+            goes=none,
+        )
+
 
 _FEW = 20_000
 """Streams up to which each end is an event of its own."""

@@ -2,24 +2,178 @@
 
 The JSON is the truth and pages are made of it, so that a page can be made again, by a newer
 version or of a file that somebody sent. Files appear whole or not at all.
+
+The page over many drills: which held, which did not, and where each is told.
+
+JUnit XML for CI: one suite a drill, one case an expectation.
+
+Whether evidence fits together: what types cannot say and drawings rely on.
+
+Evidence that a world made always does; a file may have been written by hand, or by somebody who
+means ill, and is refused with the place of what is wrong.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from heddle_controller.model.errors import refuse
-from heddle_emulator.report.evidence import Evidence
-from heddle_emulator.report.index import Entry, index
-from heddle_emulator.report.junit import junit
-from heddle_emulator.report.page import page
+from heddle_emulator.report import words
+from heddle_emulator.report.evidence import Chart, Convergence, Evidence, HeatMap, Moment, Story
+from heddle_emulator.report.page import VerdictBox, environment, page, verdict
 from heddle_emulator.report.plain import PlainError, from_plain, to_plain
-from heddle_emulator.report.sound import flaws
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One drill and its page."""
+
+    page: str
+    """Relative to the index, as a URL."""
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """An entry as it is shown."""
+
+    page: str
+    evidence: Evidence
+    verdict: VerdictBox
+    held: int
+    """Expectations that did."""
+
+
+def index(entries: Sequence[Entry]) -> str:
+    """HTML of a folder's index, drills that failed first."""
+    rows = [_row(entry) for entry in entries]
+    rows.sort(key=lambda row: (row.evidence.held, row.evidence.drill))
+    held = sum(row.evidence.held for row in rows)
+    return (
+        environment()
+        .get_template("index.html")
+        .render(
+            rows=rows,
+            held=held,
+            sentence=_sentence(held, len(rows)),
+            seconds=sum(row.evidence.seconds for row in rows),
+            worlds=sorted({row.evidence.world for row in rows}),
+        )
+    )
+
+
+def _sentence(held: int, total: int) -> str:
+    if held == total:
+        return "The one drill held" if total == 1 else f"All {words.count(total, 'drill')} held"
+    return f"{total - held} of {words.count(total, 'drill')} failed"
+
+
+def _row(entry: Entry) -> IndexRow:
+    held = sum(one.held for one in entry.evidence.expectations)
+    return IndexRow(entry.page, entry.evidence, verdict(entry.evidence), held)
+
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot say."""
+
+
+def junit(evidences: Iterable[Evidence]) -> str:
+    """The document, as text."""
+    root = Element("testsuites")
+    for evidence in evidences:
+        _suite(root, evidence)
+    indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: Element, evidence: Evidence) -> None:
+    name, found = _said(evidence.drill), evidence.expectations
+    errors = 1 if evidence.fault else 0
+    failures = sum(not one.held for one in found)
+    numbers = {"tests": len(found) + errors, "failures": failures, "errors": errors}
+    told = {"name": name, **{key: str(value) for key, value in numbers.items()}}
+    suite = SubElement(root, "testsuite", told | {"time": f"{evidence.seconds:.3f}"})
+    if evidence.fault:
+        case = SubElement(suite, "testcase", classname=name, name="runs")
+        SubElement(case, "error", message=_said(evidence.fault))
+    for one in found:
+        what = _said(f"{one.what}: {one.wanted}")
+        case = SubElement(suite, "testcase", classname=name, name=what)
+        if not one.held:
+            SubElement(case, "failure", message=_said(one.text))
+
+
+def _said(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+Flaw = tuple[str, str]
+"""Place, and what is wrong there."""
+
+
+def flaws(evidence: Evidence) -> Iterator[Flaw]:
+    """Everything that does not fit; nothing if all does."""
+    if not math.isfinite(evidence.seconds):
+        yield "seconds", "is not a time"
+    for number, story in enumerate(evidence.stories):
+        yield from ((f"stories[{number}].{at}", reason) for at, reason in _story(story))
+    if evidence.convergence is not None:
+        yield from _convergence(evidence.convergence)
+
+
+def _story(story: Story) -> Iterator[Flaw]:
+    for number, event in enumerate(story.events):
+        if not math.isfinite(event.at):
+            yield f"events[{number}].at", "is not a time"
+    for number, chart in enumerate(story.charts):
+        yield from ((f"charts[{number}].{at}", reason) for at, reason in _chart(chart))
+    for number, one in enumerate(story.maps):
+        yield from ((f"maps[{number}].{at}", reason) for at, reason in _map(one))
+
+
+def _chart(chart: Chart) -> Iterator[Flaw]:
+    for number, line in enumerate(chart.lines):
+        at = f"lines[{number}]"
+        if len(line.times) != len(line.values):
+            yield at, f"has {len(line.times)} times and {len(line.values)} values"
+        if not all(map(math.isfinite, line.times)) or any(a > b for a, b in pairwise(line.times)):
+            yield f"{at}.times", "are not in order"
+
+
+def _map(one: HeatMap) -> Iterator[Flaw]:
+    shape = len(one.rows), len(one.columns)
+    for number, moment in enumerate(one.moments):
+        yield from ((f"moments[{number}].{at}", why) for at, why in _moment(moment, shape))
+
+
+def _moment(moment: Moment, shape: tuple[int, int]) -> Iterator[Flaw]:
+    rows, columns = shape
+    if len(moment.values) != rows or any(len(line) != columns for line in moment.values):
+        yield "values", f"are not {rows} rows of {columns}"
+        return
+    if any(value is not None and value < 0 for line in moment.values for value in line):
+        yield "values", "are below 0"
+    for number, cell in enumerate(moment.dead):
+        if not (0 <= cell.row < rows and 0 <= cell.column < columns):
+            yield f"dead[{number}]", "is not a cell of the map"
+
+
+def _convergence(convergence: Convergence) -> Iterator[Flaw]:
+    for number, run in enumerate(convergence.runs):
+        at = f"convergence.runs[{number}]"
+        if len(run.seconds) != len(convergence.stages):
+            yield at, f"has {len(run.seconds)} stages of {len(convergence.stages)}"
+        if not all(math.isfinite(length) and length >= 0 for length in run.seconds):
+            yield at, "has a stage that is not a time"
+
 
 INDEX, JUNIT = "index.html", "junit.xml"
 _LONGEST = 120

@@ -15,7 +15,7 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from heddle_emulator.report import bars, heat, lines, palette, timeline, words
+from heddle_emulator.report import heat, lines, timeline, words
 from heddle_emulator.report.evidence import Certified, Evidence, Found, Measured, Story
 
 FEW_EVENTS = 14
@@ -60,9 +60,9 @@ def page(evidence: Evidence) -> str:
             evidence=evidence,
             verdict=verdict(evidence),
             stories=[_told(story, evidence.stories) for story in evidence.stories],
-            bars=bars.bars(evidence.convergence),
+            bars=lines.bars(evidence.convergence),
             abouts={one.measure.partition(" ")[0]: one.about for one in evidence.measured},
-            measured=[(one, bars.strip(one)) for one in evidence.measured],
+            measured=[(one, lines.strip(one)) for one in evidence.measured],
         )
     )
 
@@ -145,14 +145,14 @@ def environment() -> Environment:
         "expected": expected,
     }
     found.globals |= {
-        "bands": palette.BANDS,
-        "light": palette.LIGHT,
-        "dark": palette.DARK,
+        "bands": heat.BANDS,
+        "light": heat.LIGHT,
+        "dark": heat.DARK,
         "count": words.count,
         "event_words": timeline.WORDS,
         "few_events": FEW_EVENTS,
         "few_maps": FEW_MAPS,
-        "strip_width": bars.STRIP,
+        "strip_width": lines.STRIP,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }
     return found

@@ -4,10 +4,8 @@ from heddle_emulator.strategy.carried import Carried, Outcome, whole
 from heddle_emulator.strategy.choose import Choice, Strategy, choose, names_of, strategy
 from heddle_emulator.strategy.compare import Comparison, compare
 from heddle_emulator.strategy.greedy import greedy_paths
-from heddle_emulator.strategy.hashing import e_ecmp, ecmp
-from heddle_emulator.strategy.limits import ideal, spray
-from heddle_emulator.strategy.pinned import Pinned
-from heddle_emulator.strategy.pinning import DModK, Static
+from heddle_emulator.strategy.limits import e_ecmp, ecmp, ideal, spray
+from heddle_emulator.strategy.pinned import DModK, Pinned, Static
 from heddle_emulator.strategy.te import te
 
 __all__ = [

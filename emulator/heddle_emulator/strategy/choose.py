@@ -23,8 +23,7 @@ from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried, whole
 from heddle_emulator.strategy.greedy import greedy_paths
 from heddle_emulator.strategy.limits import ideal, spray
-from heddle_emulator.strategy.pinned import Pinned
-from heddle_emulator.strategy.pinning import DModK, Static
+from heddle_emulator.strategy.pinned import DModK, Pinned, Static
 from heddle_emulator.strategy.te import te
 from heddle_emulator.switches import Switches
 from heddle_emulator.walk import Forwarding, Measurement, measure, walk

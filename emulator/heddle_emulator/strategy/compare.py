@@ -1,4 +1,11 @@
-"""Strategies side by side on one fabric and one set of flows."""
+"""Strategies side by side on one fabric and one set of flows.
+
+The least worst utilisation there can be, from counts alone, whoever plans.
+
+What has to leave a NIC, or a switch with the NICs on it, has to fit through its
+links: their worst is at least all of that over all they carry. It is no match for a
+planner's own bound on damaged fabrics, but it needs none.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,55 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heddle_controller.model.fabric import Fabric
+import numpy as np
+
+from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import phased_loads
 from heddle_emulator.strategy.carried import Outcome
 from heddle_emulator.strategy.choose import choose
-from heddle_emulator.strategy.least import least_utilization
 from heddle_emulator.strategy.makespan import Sending
+
+
+def least_utilization(fabric: Fabric, flows: Flows) -> float:
+    """A bound that no way of carrying all the flows is below."""
+    nodes = np.arange(fabric.node_count, dtype=np.int64)
+    nic = fabric.structure.nodes.kind == NodeKind.NIC
+    alone = np.where(nic, nodes, NONE)
+    return max(
+        _around(fabric, flows, group, ends)
+        for group in (alone, _by_switch(fabric))
+        for ends in ((flows.source, flows.destination), (flows.destination, flows.source))
+    )
+
+
+def _by_switch(fabric: Fabric) -> Ints:
+    """The switch that each node is or, having but one, hangs on; ``NONE`` for other NICs."""
+    structure = fabric.structure
+    nic = structure.nodes.kind == NodeKind.NIC
+    up = np.flatnonzero(fabric.carries & nic[structure.tail])
+    group = np.arange(fabric.node_count, dtype=np.int64)
+    group[nic] = NONE
+    single = up[
+        np.bincount(structure.tail[up], minlength=fabric.node_count)[structure.tail[up]] == 1
+    ]
+    group[structure.tail[single]] = structure.head[single]
+    return group
+
+
+def _around(fabric: Fabric, flows: Flows, group: Ints, ends: tuple[Ints, Ints]) -> float:
+    """The worst of all groups: demand from the first ends outwards, over the links outwards."""
+    inner, outer = group[ends[0]], group[ends[1]]
+    rows = np.flatnonzero((inner != NONE) & (inner != outer))
+    count = fabric.node_count
+    demand = phased_loads(count, inner[rows], flows.gbps[rows], flows.job[rows], flows.phase[rows])
+    structure = fabric.structure
+    tail, head = group[structure.tail], group[structure.head]
+    arcs = np.flatnonzero(fabric.carries & (tail != NONE) & (tail != head))
+    capacity = np.bincount(tail[arcs], weights=structure.capacity[arcs], minlength=count)
+    open_ = capacity > 0
+    return float((demand[open_] / capacity[open_]).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,11 @@ and it is blind: where links are lost or unlike, an even split is not the best o
 flow is as fast as the slowest of its ways lets it be, since packets are lost there.
 
 ``ideal`` is a crossbar: only the links of NICs can be too slow.
+
+Hashing alone: the same walk over the same kind of tables, left empty.
+
+``ecmp`` hashes each flow as it is. ``e_ecmp`` first makes it so many equal QPs, each
+hashed on its own: the strongest baseline that needs no controller.
 """
 
 from __future__ import annotations
@@ -18,7 +23,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.ways import EqualCostHops
+from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
+from heddle_emulator.walk import Measurement, measure
 
 
 def spray(fabric: Fabric, flows: Flows) -> Carried:
@@ -97,3 +104,13 @@ def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
         arcs=arc[order],
     )
     return Carried(flows, paths, part[order])
+
+
+def ecmp(fabric: Fabric, flows: Flows, seed: int) -> Measurement:
+    """Every QP that a flow has by itself, hashed. ``seed`` makes the hashes of all switches."""
+    return measure(fabric, flows, Switches(fabric, seed))
+
+
+def e_ecmp(fabric: Fabric, flows: Flows, seed: int, qps: int) -> Measurement:
+    """Every flow as ``qps`` equal QPs, hashed."""
+    return ecmp(fabric, flows.with_qps(qps), seed)

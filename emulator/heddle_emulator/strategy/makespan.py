@@ -20,10 +20,9 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.queues import ControlName, Messages, QueueSimulation
 from heddle_emulator.fluid.simulation import FluidSimulation
-from heddle_emulator.fluid.streams import Schedule, Streams
+from heddle_emulator.fluid.streams import Schedule, Streams, ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.wire import NO_COST, Wire
 from heddle_emulator.traffic.script import BITS, GIGA
 

@@ -4,8 +4,7 @@ from heddle_emulator.topology.assembly import hashing, with_ipv6
 from heddle_emulator.topology.clos import clos, three_tier
 from heddle_emulator.topology.dual_tor import dual_tor
 from heddle_emulator.topology.flat import dragonfly, random_regular
-from heddle_emulator.topology.published import PUBLISHED, published
-from heddle_emulator.topology.rails import rail_optimised
+from heddle_emulator.topology.published import PUBLISHED, published, rail_optimised
 
 __all__ = [
     "PUBLISHED",

@@ -8,6 +8,8 @@ Flows of one phase between the same NICs are one. What a flow asks for is such a
 that, all of a phase sending at once, nobody's NIC is asked for more than its line and
 whoever has most to send or to get is done no sooner than the others: with equal parts,
 the NIC's line divided by the flows on it.
+
+Jobs as scripts see them: where each rank is.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
-from heddle_emulator.traffic.moves import Moves
+from heddle_controller.model.job import Gpus, Job
+from heddle_emulator.traffic.moves import Moves, Ranks
 from heddle_emulator.traffic.table import line_rates
 
 BITS, GIGA = 8.0, 1e9
@@ -237,3 +241,52 @@ def _rates(line: Floats, number: Ints, ends: tuple[Ints, Ints], sent: Floats) ->
         _, place = np.unique(key, return_inverse=True)
         seconds = np.maximum(seconds, np.bincount(place, weights=sent)[place] / line[end])
     return np.divide(sent, seconds, out=np.zeros(len(sent)), where=seconds > 0)
+
+
+def nics_of_ranks(fabric: Fabric, hosts: Sequence[str], gpus: Sequence[Gpus]) -> Ints:
+    """NIC row of each rank: GPU ``i`` of a host has its NIC ``i``, modulo its NICs.
+
+    Args:
+        fabric: Where the hosts are.
+        hosts: In rank order.
+        gpus: Those of each host that ranks are on.
+
+    Raises:
+        InputError: a host that is not in the fabric, or is named twice.
+    """
+    known = fabric.structure.nics_of_host
+    for place, host in enumerate(hosts):
+        if host not in known:
+            raise refuse("hosts", host, "is not a host with NICs in the fabric")
+        if host in hosts[:place]:
+            raise refuse("hosts", host, "is named twice")
+    nics = [
+        known[host][gpu % len(known[host])]
+        for host, part in zip(hosts, gpus, strict=True)
+        for gpu in part
+    ]
+    return np.array(nics, dtype=np.int64)
+
+
+def gpus_of(job: Job) -> list[Gpus]:
+    """The GPUs of each host that ranks of a job are on."""
+    return list(job.gpus) or [tuple(range(job.gpus_per_host))] * len(job.hosts)
+
+
+def party_of(job: Job, fabric: Fabric) -> Party:
+    """A job on its hosts.
+
+    Raises:
+        InputError: a host that is not in the fabric, or is named twice.
+    """
+    gpus = gpus_of(job)
+    hosts = np.repeat(np.arange(len(gpus), dtype=np.int64), [len(part) for part in gpus])
+    nics = nics_of_ranks(fabric, job.hosts, gpus)
+    return Party(job.name, nics, hosts, job.qps, job.priority or 1.0, job.traffic_class)
+
+
+def ranks_of(party: Party, fabric: Fabric, *, pxn: bool | None = None) -> Ranks:
+    """Where the ranks of a party sit; ``pxn`` None is "where the fabric's NICs carry rails"."""
+    rail = fabric.structure.nodes.rail[party.nics]
+    railed = bool((rail != NONE).any())
+    return Ranks(party.hosts, rail if railed and pxn is not False else None)

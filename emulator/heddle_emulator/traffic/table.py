@@ -11,7 +11,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
-from heddle_emulator.traffic.patterns import PATTERNS, incasts
+from heddle_emulator.traffic.matrix import PATTERNS, incasts
 
 
 def flows_between(

@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.strategy import Outcome, ecmp, ideal, spray, whole
-from heddle_emulator.strategy.least import least_utilization
+from heddle_emulator.strategy.compare import least_utilization
 from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.unit.bench.bench_flows import flows_of, without

@@ -7,14 +7,18 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_emulator.campaign.rates import (
+from heddle_emulator.campaign.trials import (
     CABLE,
     HOURS_A_MONTH,
     INTERRUPTIONS,
     SWITCH,
+    Draw,
+    Drawing,
+    FaultKind,
+    between_switches,
     expected_failures,
+    trials,
 )
-from heddle_emulator.campaign.trials import Draw, Drawing, FaultKind, between_switches, trials
 from heddle_emulator.topology import clos
 from tests.support.campaigns import FABRIC
 

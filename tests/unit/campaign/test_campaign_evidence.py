@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from heddle_emulator.campaign.page import campaign_evidence
-from heddle_emulator.campaign.results import Result, summed_up
-from heddle_emulator.campaign.worker import CampaignWorker
+from heddle_emulator.campaign.results import Result, campaign_evidence, summed_up
+from heddle_emulator.campaign.run import CampaignWorker
 from heddle_emulator.report.campaign import campaign_page
 from tests.support.campaigns import Player, small
 from tests.support.report_reading import Reader

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_emulator.campaign.page import campaign_evidence
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.results import summed_up
-from heddle_emulator.campaign.run import NAME, Journal, run_campaign
+from heddle_emulator.campaign.results import campaign_evidence, summed_up
+from heddle_emulator.campaign.run import NAME, CampaignWorker, Journal, run_campaign
 from heddle_emulator.campaign.trials import Drawing
-from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page

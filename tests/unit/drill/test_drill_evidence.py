@@ -10,14 +10,14 @@ import pytest
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_emulator.client import ControllerView
+from heddle_emulator.drill.lab.control import Sighting
 from heddle_emulator.drill.lab.fabric import DoneStep
-from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.story import LabRecord, lab_story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import drill_evidence
 from heddle_emulator.drill.scenario import Step, StepKind
 from heddle_emulator.drill.verdict import Values, Verdict, judge
-from heddle_emulator.netns.probe.notes import Notes
+from heddle_emulator.netns.probe.handle import Notes
 from heddle_emulator.netns.probe.spec import ProbeFlow
 from heddle_emulator.report.evidence import Evidence, Mark
 from heddle_emulator.report.page import page

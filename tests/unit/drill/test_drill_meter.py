@@ -7,7 +7,7 @@ import pytest
 
 from heddle_controller.model.arrays import Bools, Floats
 from heddle_controller.model.fabric import State
-from heddle_emulator.drill.lab.measure import Reading, snapshots
+from heddle_emulator.drill.lab.story import Reading, snapshots
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.mark import Claim

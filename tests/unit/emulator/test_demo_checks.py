@@ -18,9 +18,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import routed
-from heddle_emulator.demo.checks import disagreements, gap, needless, strays
 from heddle_emulator.demo.scene import FABRICS, scene_jobs
 from heddle_emulator.demo.screen import Screen
+from heddle_emulator.demo.story import disagreements, gap, needless, strays
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import Fate, Walk, crossing, moved

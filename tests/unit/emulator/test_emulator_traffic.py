@@ -15,7 +15,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.flows_file import load_demands, load_transfers
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
-from heddle_emulator.traffic.patterns import incasts
+from heddle_emulator.traffic.matrix import incasts
 
 FABRIC = clos(leaves=4, spines=2, nics_per_leaf=4)
 

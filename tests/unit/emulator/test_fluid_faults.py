@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.fluid.simulation import FluidSimulation
+from heddle_emulator.fluid.simulation import FluidSimulation, Timeline
 from heddle_emulator.fluid.streams import Schedule, Streams
-from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import drawn
 
 NONE = np.empty(0, dtype=np.int64)

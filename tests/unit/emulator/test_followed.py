@@ -9,8 +9,7 @@ import pytest
 
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.nccl import NcclRun, nccl_script
-from heddle_emulator.play.play import Played, Setting, play
-from heddle_emulator.play.unrolled import unrolled
+from heddle_emulator.play.play import Played, Setting, play, unrolled
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos
 

@@ -22,8 +22,7 @@ from heddle_emulator.play.iteration import Iteration, Placed, iterate, iteration
 from heddle_emulator.play.play import PLAIN, Setting
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos
-from heddle_emulator.traffic.asked import workload_of
-from heddle_emulator.traffic.workload import WORKLOADS, Exchange, Workload, workload
+from heddle_emulator.traffic.workload import WORKLOADS, Exchange, Workload, workload, workload_of
 
 GB = 1e9
 

@@ -13,7 +13,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.cli.sizes import bytes_of, sizes_of
+from heddle_emulator.cli.output import bytes_of, sizes_of
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.nccl import NcclRun, size_table
 from heddle_emulator.play.play import Setting

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.netns import frr, plumbing
+from heddle_emulator.netns import frr, lab
 from heddle_emulator.netns.layout import IPV4, LONGEST, MANAGEMENT, MGMT, Layout, lay_out
 from heddle_emulator.topology import clos, random_regular, three_tier
 
@@ -155,7 +155,7 @@ def test_bgp_speaks_to_every_neighbour_of_the_switch_and_to_no_host() -> None:
 def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
     """A cable of half the speed has half the rate; CS6 has a class of its own."""
     layout = lay_out(clos(leaves=1, spines=1, nics_per_leaf=1, nic_gbps=400, uplink_gbps=200))
-    script = plumbing.shaping_script(layout, "l0", 0.05)
+    script = lab.shaping_script(layout, "l0", 0.05)
     assert "rate 20000000bit" in script
     assert "rate 10000000bit" in script
     assert script.count("match ip dsfield 0xc0 0xff flowid 1:10") == 2
@@ -164,14 +164,14 @@ def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
 def test_agents_are_told_what_their_cables_are_meant_for() -> None:
     """In Gbit/s of the lab, where speed is limited; where it is not, nobody minds it."""
     layout = lay_out(clos(leaves=1, spines=1, nics_per_leaf=1, nic_gbps=400, uplink_gbps=200))
-    assert "alias s0,0,0.01 up" in plumbing.switch_script(layout, "l0", 0.05)
-    assert "alias s0,0 up" in plumbing.switch_script(layout, "l0")
+    assert "alias s0,0,0.01 up" in lab.switch_script(layout, "l0", 0.05)
+    assert "alias s0,0 up" in lab.switch_script(layout, "l0")
 
 
 def test_no_two_interfaces_have_an_index_in_common() -> None:
     """Ends of one index tell of a lost carrier late; so do ends in the management network."""
     layout = lay_out(clos(leaves=2, spines=2, nics_per_leaf=2, parallel=2))
-    script = plumbing.cables_script(layout, {node: node for node in layout.namespaces})
+    script = lab.cables_script(layout, {node: node for node in layout.namespaces})
     words = script.split()
     indexes = [number for word, number in pairwise(words) if word == "index"]
     assert len(indexes) == len(set(indexes)) == 2 * (len(layout.cables) + len(layout.switches))
@@ -179,6 +179,6 @@ def test_no_two_interfaces_have_an_index_in_common() -> None:
 
 def test_hash_seeds_differ_by_switch_and_by_seed() -> None:
     """Switches of one seed would all hash alike, and polarise."""
-    seeds = {plumbing.hash_seed(f"s{row}", seed) for row in range(50) for seed in range(4)}
+    seeds = {lab.hash_seed(f"s{row}", seed) for row in range(50) for seed in range(4)}
     assert len(seeds) == 200
     assert 0 not in seeds

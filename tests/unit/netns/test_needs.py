@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.netns import LabError, needs
+from heddle_emulator.netns import LabError, tools
 
 
 def test_no_root_is_said(
@@ -29,10 +29,10 @@ def test_missing_programs_are_named_by_package(
 ) -> None:
     """All that is missing, in the form that installs it."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(needs, "FRR", tmp_path)
+    monkeypatch.setattr(tools, "FRR", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/bin/{tool}")
     with pytest.raises(LabError, match="apt-get install frr nftables"):
-        needs.check_needs()
+        tools.check_needs()
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "a/b", "x" * 41])
@@ -40,6 +40,6 @@ def test_names_that_no_lab_can_have_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """Before anything is looked for, with what is allowed."""
-    monkeypatch.setattr(needs, "check_needs", lambda: None)
+    monkeypatch.setattr(tools, "check_needs", lambda: None)
     assert run_command_line(["lab", "status", "--name", name]) == 2
     assert "up to 40 letters" in capsys.readouterr().err

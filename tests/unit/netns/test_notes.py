@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heddle_emulator.netns.probe.notes import Notes, read_notes
+from heddle_emulator.netns.probe.handle import Notes, read_notes
 from heddle_emulator.netns.probe.spec import FULL_PAYLOAD, HEADERS, ProbeFlow, dump, load
 
 MS = 1_000_000

@@ -20,9 +20,9 @@ from heddle_emulator.report.evidence import (
     Story,
     TimeSeries,
 )
+from heddle_emulator.report.folder import flaws
 from heddle_emulator.report.page import page
 from heddle_emulator.report.plain import from_plain, to_plain
-from heddle_emulator.report.sound import flaws
 from tests.support.report_reading import Reader
 
 WORDS = st.text(max_size=12)

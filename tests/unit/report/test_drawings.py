@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_emulator.report import bars, heat, lines, timeline, words
-from heddle_emulator.report.axis import Axis, LogAxis, round_step
+from heddle_emulator.report import heat, lines, timeline, words
 from heddle_emulator.report.evidence import (
     Chart,
     Convergence,
@@ -25,7 +24,8 @@ from heddle_emulator.report.evidence import (
     Story,
     TimeSeries,
 )
-from heddle_emulator.report.palette import BANDS, band
+from heddle_emulator.report.heat import BANDS, band
+from heddle_emulator.report.timeline import Axis, LogAxis, round_step
 from tests.support.report_evidences import EVENTS, held
 
 TIMES = st.floats(0, 100, allow_nan=False)
@@ -187,22 +187,22 @@ def test_the_fullest_cable_is_named_by_its_ends_in_its_direction() -> None:
 def test_stages_are_as_long_as_they_took() -> None:
     """Runs from the slowest, each stage beginning where the one before ended."""
     quick, slow = Stages("run 1", (0.01, 0.02)), Stages("run 2", (0.05, 0.15))
-    drawn = bars.bars(Convergence(("detect", "program"), (quick, slow)))
+    drawn = lines.bars(Convergence(("detect", "program"), (quick, slow)))
     assert drawn is not None
     first, second = drawn.bars
     assert (first.label, first.total) == ("run 2", "200 ms")
     assert abs(first.pieces[1].width - 3 * first.pieces[0].width) < 0.3
     assert abs(second.end - drawn.left - 0.15 * (first.end - drawn.left)) < 0.3
     assert [row.stage for row in drawn.rows] == ["detect", "program", "in all"]
-    assert bars.bars(Convergence(("detect",), ())) is None
+    assert lines.bars(Convergence(("detect",), ())) is None
 
 
 def test_a_strip_has_a_mark_for_each_value() -> None:
     """And none for runs in which it never came; equal runs share one."""
     three = Measured("lost", "", "packets", "", "", (1.0, 2.0, None, 3.0))
-    assert bars.strip(three) == (4.0, 75.0, 146.0)
-    assert len(bars.strip(replace(three, runs=(5.0, 5.0)))) == 1
-    assert bars.strip(replace(three, runs=(None,))) == ()
+    assert lines.strip(three) == (4.0, 75.0, 146.0)
+    assert len(lines.strip(replace(three, runs=(5.0, 5.0)))) == 1
+    assert lines.strip(replace(three, runs=(None,))) == ()
 
 
 @given(st.floats(1e-9, 1e12))

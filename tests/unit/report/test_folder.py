@@ -11,8 +11,7 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.report.folder import file_names, read_evidence, render, write
-from heddle_emulator.report.junit import junit
+from heddle_emulator.report.folder import file_names, junit, read_evidence, render, write
 from tests.support.report_evidences import held, lost, unplayed
 from tests.support.report_reading import Reader
 

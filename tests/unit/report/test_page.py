@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from heddle_emulator.report.evidence import Event, Evidence, Found, HeatMap, Mark, Story
-from heddle_emulator.report.index import Entry, index
+from heddle_emulator.report.folder import Entry, index
 from heddle_emulator.report.page import page, verdict
 from heddle_emulator.topology.published import published
 from tests.support.report_evidences import held, lost, story, unplayed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.arrays import Floats
-from heddle_emulator.report.palette import BANDS, DARK, LIGHT, OVERLOAD, Theme, band
+from heddle_emulator.report.heat import BANDS, DARK, LIGHT, OVERLOAD, Theme, band
 
 TEXT, SHAPE = 4.5, 3.0
 """Least contrast of text, and of what is drawn, by WCAG 2 level AA."""

@@ -19,8 +19,8 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
 from heddle_emulator.drill.scenario import ALL, EachFlow, JobSpec, Scenario, StepKind
 from heddle_emulator.play.iteration import Placed, write_iterations
-from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.script import Script, Writer
+from heddle_emulator.traffic.workload import workload_of
 
 DEMANDS = "demands"
 SMALL_GBIT = 64 * 8 / 1e9

@@ -1,20 +1,149 @@
-"""Drills in virtual time: every run with agents of its own, from a fabric that is whole."""
+"""Drills in virtual time: every run with agents of its own, from a fabric that is whole.
+
+One run of the fluid world told in full, for the report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Self
 
+import numpy as np
+
+from heddle.v1 import plan_pb2
+from heddle_controller.model.arrays import Floats, Ints
 from heddle_emulator.drill.fluid.harness import OPTIONS, ControllerHarness
-from heddle_emulator.drill.fluid.measure import FinishedRun, fluid_measured
+from heddle_emulator.drill.fluid.measure import FinishedRun, fluid_measured, rates, streams_of_group
 from heddle_emulator.drill.fluid.run import FluidRun
-from heddle_emulator.drill.fluid.story import fluid_assumptions, fluid_story
-from heddle_emulator.drill.fluid.traffic import Traffic, traffic_of
+from heddle_emulator.drill.fluid.simulation import TrafficState
+from heddle_emulator.drill.fluid.traffic import DEMANDS, Traffic, traffic_of
 from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
-from heddle_emulator.drill.scenario import ALL, Scenario, Variant
+from heddle_emulator.drill.scenario import ALL, ControlDelays, Scenario, Variant
 from heddle_emulator.fleet import ControllerPool
+from heddle_emulator.report.evidence import Certified, Chart, Event, Mark, Story, TimeSeries
+from heddle_emulator.report.maps import Snapshot, heat_maps
+
+_MOST_LINES = 8
+POINTS = 100
+"""Of a line of rates."""
+MOMENT = 1e-9
+"""Seconds before the end in which nothing is seen: what stops there stops with the run."""
+
+
+def fluid_story(outcome: FinishedRun, title: str) -> Story:
+    """A run for the report."""
+    return Story(
+        title=title,
+        clock="virtual",
+        seconds=outcome.horizon,
+        events=tuple(sorted([*outcome.log.events, *_recoveries(outcome)], key=lambda e: e.at)),
+        charts=tuple(_charts(outcome)),
+        maps=heat_maps(outcome.scenario.fabric, list(_snapshots(outcome))),
+        certificates=tuple(_certificates(outcome)),
+    )
+
+
+def _recoveries(outcome: FinishedRun) -> Iterator[Event]:
+    """When nothing was lost any more."""
+    states = outcome.simulation.states
+    for before, state in pairwise(states):
+        if before.losing.any() and not state.losing.any():
+            yield Event(state.at, Mark.RECOVERED, "no packet is lost any more")
+
+
+def _charts(outcome: FinishedRun) -> Iterator[Chart]:
+    simulation, horizon = outcome.simulation, outcome.horizon
+    names = [one.spec.job.name for one in simulation.traffic.placed]
+    names = [*dict.fromkeys(names), DEMANDS][:_MOST_LINES]
+    groups = {name: simulation.traffic.groups[name] for name in names}
+    lines = []
+    for name, rows in groups.items():
+        if len(rows):
+            times, gbps = rates(
+                simulation, streams_of_group(simulation, name, rows), horizon / POINTS
+            )
+            lines.append(_line(name, times, gbps, horizon))
+    if lines:
+        yield Chart("What arrives, all flows together", "Gbit/s", tuple(lines))
+    states = simulation.states
+    times = np.array([state.at for state in states])
+    slowest = [_line(n, times, _slowest(states, r), horizon) for n, r in groups.items() if len(r)]
+    note = "Max-min fair rate over demand, as tables and links are at the time."
+    yield Chart("Slowest flow", "share", tuple(slowest), 1.0, note)
+    fullest = np.array([state.worth.utilization.max(initial=0.0) for state in states])
+    line = _line("fullest link", times, fullest, horizon)
+    yield Chart("Load over capacity of the fullest link", "share", (line,), 1.0)
+
+
+def _slowest(states: list[TrafficState], rows: Ints) -> Floats:
+    return np.array([state.worth.ratios[rows].min() for state in states])
+
+
+def _line(name: str, times: Floats, values: Floats, end: float) -> TimeSeries:
+    before = np.flatnonzero(times < end - MOMENT)
+    shown = [round(float(value), 4) for value in values[before]]
+    return TimeSeries(name, (*times[before].round(6).tolist(), end), (*shown, shown[-1]))
+
+
+def _snapshots(outcome: FinishedRun) -> Iterator[Snapshot]:
+    """Before the first step, at the worst after it, and at the end."""
+    states, begin = outcome.simulation.states, outcome.begin
+    before = [state for state in states if state.at < begin] or states[:1]
+    during = [state for state in states if state.at >= begin]
+    yield _snapshot("before", before[-1])
+    if during:
+        worst = max(during, key=lambda state: float(state.worth.utilization.max(initial=0.0)))
+        yield _snapshot("during", worst)
+        yield _snapshot("after", states[-1])
+
+
+def _snapshot(title: str, state: TrafficState) -> Snapshot:
+    return Snapshot(title, state.at, state.worth.utilization, state.capacity > 0)
+
+
+def _certificates(outcome: FinishedRun) -> Iterator[Certified]:
+    plans = outcome.log.plans
+    for title, place in (("before", 0), ("after", len(plans) - 1)):
+        if plans and (place or title == "before"):
+            yield _certified(title, plans[place][1])
+
+
+def _certified(title: str, plan: plan_pb2.Plan) -> Certified:
+    told = plan.certificate
+    tiers = {tier.tier: tier.max_utilization for tier in told.tiers}
+    return Certified(title, told.max_utilization, told.lower_bound, told.gap, told.proof, tiers)
+
+
+def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
+    """What the fluid world takes for granted, with the times that it was told."""
+    ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in ControlDelays.__slots__}
+    plans = (
+        "Planning and pushes take as long as they took on this machine."
+        if control.measured
+        else f"A plan is committed {ms['plan']} after the report, each stage of it takes"
+        f" {ms['push']}, whatever this machine needed for them."
+    )
+    seen = (
+        f"Agents see a lost carrier after {ms['detect']}, a silent cable after {ms['silent']};"
+        f" a notice takes {ms['notice']} from one agent to the next, a report {ms['report']}."
+    )
+    lost = (
+        "What flows sent before their path died is lost for as long as it is dead; nothing lost"
+        " is sent again at a higher rate."
+    )
+    return (
+        "Flows are fluid: rates are max-min fair at every moment, without queues or slow start.",
+        seen,
+        plans,
+        f"BGP has told every switch {ms['bgp']} after a loss is seen; agents believe returns then.",
+        lost,
+        "A lossy cable delivers its part of the packets, and senders repeat just what is lost.",
+        "Without a running agent the kernel still leaves next hops that lost their carrier.",
+    )
+
 
 _PATIENCE = 60.0
 """Virtual seconds that jobs with an end may take longer than the timeline."""

@@ -14,10 +14,9 @@ from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from typing import Self
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
-from heddle_emulator.drill.lab.context import LAB_PATIENCE, LabContext, Steady
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.fabric import LabFabric
-from heddle_emulator.drill.lab.run import LabRun
+from heddle_emulator.drill.lab.run import LAB_PATIENCE, LabContext, LabRun, Steady
 from heddle_emulator.drill.lab.story import lab_assumptions
 from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, StepKind, Variant
@@ -29,9 +28,8 @@ from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.scrape import wait_introduced, wait_links_up
 from heddle_emulator.netns.steering import SteeringHosts
-from heddle_emulator.netns.up import bring_up
+from heddle_emulator.netns.up import bring_up, wait_introduced, wait_links_up
 
 ORDERED = frozenset({StepKind.FAIL, StepKind.RESTORE, StepKind.SKEW})
 """Steps for which a controller has to look out for orders."""

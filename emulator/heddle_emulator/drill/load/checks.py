@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.job import Job, in_use
-from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import (
     ALL,
     CABLES,
@@ -32,6 +31,7 @@ from heddle_emulator.drill.scenario import (
     When,
 )
 from heddle_emulator.drill.steps import cables, switches
+from heddle_emulator.drill.verdict import MEASURES
 
 _DEMANDS = "demands"
 

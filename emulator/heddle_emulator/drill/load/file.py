@@ -56,7 +56,6 @@ from heddle_emulator.drill.load.traffic import (
     read_drill_jobs,
     read_fabric,
 )
-from heddle_emulator.drill.measures import MEASURES, Measure
 from heddle_emulator.drill.scenario import (
     Bound,
     EachFlow,
@@ -68,6 +67,7 @@ from heddle_emulator.drill.scenario import (
     Variant,
     When,
 )
+from heddle_emulator.drill.verdict import MEASURES, Measure
 
 WORLDS = ("fluid", "netns")
 MOST_CONTROLLERS = 5

@@ -38,7 +38,7 @@ from heddle_controller.traffic.jobs_file import read_job
 from heddle_emulator import topology
 from heddle_emulator.drill.load.steps import CURE, parse_seconds
 from heddle_emulator.drill.scenario import ControlDelays, JobSpec
-from heddle_emulator.traffic.patterns import PATTERNS
+from heddle_emulator.traffic.matrix import PATTERNS
 from heddle_emulator.traffic.table import flows_between
 
 _BUILDERS = {

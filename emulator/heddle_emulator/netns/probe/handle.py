@@ -1,18 +1,109 @@
-"""Starting a probe's two halves, and reading what they noted once they have ended."""
+"""Starting a probe's two halves, and reading what they noted once they have ended.
+
+What a probe has seen, as arrays, and what follows from it. Pure but for reading files.
+
+Times are nanoseconds by the machine's clock. A packet that was sent is lost if it never
+came; so nothing may be asked of the last packets before the probe's end, which could
+still be on their way when it ended: ``within`` leaves them to the caller.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_emulator.netns import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
-from heddle_emulator.netns.probe.notes import Notes, read_notes
-from heddle_emulator.netns.probe.spec import SMALL, UDP, ProbeFlow, dump
+from heddle_emulator.netns.probe.spec import HEADERS, SMALL, TCP, UDP, ProbeFlow, dump
+
+_NANO = 1e9
+_BEFORE = 50_000_000
+"""A packet sent so many nanoseconds before a fault may still be lost to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Notes:
+    """One flow: what was sent, and what came."""
+
+    flow: ProbeFlow
+    sent: Ints
+    """When each packet left, by number."""
+    came: Ints
+    """When each packet came, by number; 0 where it did not. Its first copy counts."""
+    ttl: Ints
+    """Time to live of each packet on arrival; 0 where it did not come."""
+    stream: Ints
+    """TCP: nanosecond and bytes of each read, shape (reads, 2)."""
+
+    @property
+    def lost(self) -> Bools:
+        """Whether each packet sent was lost."""
+        return np.asarray(self.came == 0)
+
+    def within(self, begin: int, end: int) -> Notes:
+        """Only what was sent, or read, from ``begin`` to before ``end``."""
+        low, high = np.searchsorted(self.sent, [begin, end])
+        rows = slice(int(low), int(high))
+        times = self.stream[:, 0]
+        stream = self.stream[(times >= begin) & (times < end)]
+        return Notes(self.flow, self.sent[rows], self.came[rows], self.ttl[rows], stream)
+
+    def lost_count(self) -> int:
+        """Packets lost."""
+        return int(self.lost.sum())
+
+    def recovered(self, fault: int) -> float:
+        """Seconds from a fault until the first packet was sent after which none was lost.
+
+        Where none was lost that is the first after the fault; infinite where the last was lost.
+        """
+        after = np.flatnonzero(self.lost & (self.sent >= fault - _BEFORE))
+        first = int(after[-1]) + 1 if len(after) else int(np.searchsorted(self.sent, fault))
+        if first >= len(self.sent):
+            return float("inf")
+        return max(0.0, float(self.sent[first] - fault) / _NANO)
+
+    def mbit(self, begin: int, end: int) -> float:
+        """Mbit/s that came from ``begin`` to ``end``; UDP with its headers, TCP its bytes."""
+        if self.flow.protocol == TCP:
+            times = self.stream[:, 0]
+            total = float(self.stream[(times >= begin) & (times < end), 1].sum())
+        else:
+            count = int(((self.came >= begin) & (self.came < end)).sum())
+            total = count * (self.flow.size + HEADERS[self.flow.family])
+        return total * 8 / ((end - begin) / _NANO) / 1e6
+
+
+def read_notes(folder: Path, flows: list[ProbeFlow]) -> list[Notes]:
+    """The notes of both halves of a probe that has ended, in order of the flows."""
+    return [_read(folder, row, flow) for row, flow in enumerate(flows)]
+
+
+def _read(folder: Path, row: int, flow: ProbeFlow) -> Notes:
+    sent = np.fromfile(folder / f"{row}.sent", dtype=np.int64)
+    got = np.fromfile(folder / f"{row}.got", dtype=np.int64).reshape(-1, 3)
+    came, ttl = np.zeros_like(sent), np.zeros_like(sent)
+    if flow.protocol == TCP:
+        return Notes(flow, sent, came, ttl, got[:, 1:])
+    first = got[::-1]  # the first copy is written last
+    came[first[:, 0]], ttl[first[:, 0]] = first[:, 1], first[:, 2]
+    return Notes(flow, sent, came, ttl, np.empty((0, 2), dtype=np.int64))
+
+
+def summary(values: list[float]) -> tuple[float, float]:
+    """Median and 99th percentile (the nearest value from above)."""
+    ordered: Floats = np.sort(np.asarray(values, dtype=np.float64))
+    place = min(len(ordered) - 1, int(np.ceil(0.99 * len(ordered))) - 1)
+    return float(np.median(ordered)), float(ordered[max(place, 0)])
+
 
 _END_SECONDS = 30.0
 

@@ -1,23 +1,37 @@
-"""Walking packets through a fabric, hop by hop, as its tables send them.
+"""Link load as packets find it: every hop is asked of the agents' tables, never of the plan.
+
+Walking packets through a fabric, hop by hop, as its tables send them.
 
 One packet for each QP of each flow. All packets that are on their way take a step
 together; what a switch does with those it has is asked of its table. The world, not
 any plan, says whether a link carries. A table decides by the packet alone, so a
 packet that comes to a switch for the second time is in a loop.
+
+What a walk comes to: load of links, collisions, and how slow the slowest flow is.
+
+A collision is a QP that crosses a link between two switches on which more is sent
+than it carries. On a tier that is over-subscribed on purpose some are unavoidable,
+so they are also told by tier.
+
+Probing as hosts do it: which path each UDP source port of two NICs takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, qp_ports
+from heddle_controller.model.load import arc_loads, utilization, worst_by_tier
 from heddle_controller.model.plan import Paths
+from heddle_controller.model.port_paths import Learned, PortPaths, gathered
+from heddle_emulator.fluid.rates import flow_ratios
 
 
 class Forwarding(Protocol):
@@ -183,3 +197,99 @@ class _Packets:
 
     def _close(self, which: Bools, fate: Fate) -> None:
         self.fate[self.open[which]] = fate
+
+
+FULL = 1 + 1e-9
+"""Utilisation above which a link counts as overloaded; what rounding adds is no overload."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """One walk, measured. Lost packets carry nothing: their flows are slower for it."""
+
+    walk: Walk
+    paths: Paths
+    loads: Floats
+    """Gbit/s of each arc, by the rule of the project: jobs added up in their worst phases."""
+    worst: dict[str, float]
+    """Greatest utilisation of each tier, from the hosts up."""
+    collisions: int
+    """QPs that cross an overloaded link between switches."""
+    collisions_by_tier: dict[str, int]
+    ratios: Floats
+    """Max-min fair rate over demand of each flow, 0 to 1."""
+
+    @property
+    def slowest(self) -> float:
+        """The smallest ratio of any flow; 1.0 is the roofline, and what no flows have."""
+        return float(self.ratios.min(initial=1.0))
+
+
+def measure(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Measurement:
+    """Walk the packets of all flows and add up."""
+    walked = walk(fabric, flows, forwarding)
+    paths = walked.paths()
+    loads = arc_loads(2 * fabric.link_count, flows, paths)
+    overloaded = utilization(fabric, loads) > FULL
+    overloaded &= ~_at_nic(fabric)
+    tiers = {
+        name: _qps_over(paths, overloaded & (fabric.structure.tier_of_arc == row))
+        for row, name in enumerate(fabric.structure.tiers)
+    }
+    return Measurement(
+        walk=walked,
+        paths=paths,
+        loads=loads,
+        worst=worst_by_tier(fabric, loads),
+        collisions=_qps_over(paths, overloaded),
+        collisions_by_tier=tiers,
+        ratios=flow_ratios(fabric.structure.capacity, flows, paths),
+    )
+
+
+def crossing(seen: Walk, links: Sequence[int]) -> Ints:
+    """Rows of flows that had a QP on any of some links."""
+    over = np.isin(seen.arcs >> 1, list(links)) & (seen.arcs != NONE)
+    return np.unique(seen.flow[over.any(axis=1)])
+
+
+def moved(before: Walk, after: Walk) -> Ints:
+    """Rows of flows with a QP that goes another way in one walk than in the other."""
+    hops = max(before.arcs.shape[1], after.arcs.shape[1])
+    one, other = (_wide(seen.arcs, hops) for seen in (before, after))
+    return np.unique(before.flow[(one != other).any(axis=1)])
+
+
+def _wide(arcs: Ints, hops: int) -> Ints:
+    return np.pad(arcs, ((0, 0), (0, hops - arcs.shape[1])), constant_values=NONE)
+
+
+def _qps_over(paths: Paths, arcs: Bools) -> int:
+    return int(paths.qp_count[paths.crosses(arcs)].sum())
+
+
+def _at_nic(fabric: Fabric) -> Bools:
+    kind = fabric.structure.nodes.kind
+    ends = kind[fabric.structure.tail], kind[fabric.structure.head]
+    return np.asarray((ends[0] == NodeKind.NIC) | (ends[1] == NodeKind.NIC))
+
+
+def probed(fabric: Fabric, flows: Flows, forwarding: Forwarding, ports: Ints) -> PortPaths:
+    """The ways of some ports between the NICs of each flow; lost packets teach nothing.
+
+    Args:
+        fabric: In the state it is probed in.
+        flows: Their ends alone count.
+        forwarding: What sends packets on.
+        ports: UDP source ports, shape (flows, ports of each).
+    """
+    probes = flows.with_qps(ports.shape[1])
+    seen = walk(fabric, probes, forwarding, ports.ravel())
+    took = np.where((seen.fate == Fate.DELIVERED)[:, None], seen.arcs, -1)
+    used = took >= 0
+    return gathered(
+        np.stack([flows.source[seen.flow], flows.destination[seen.flow]]),
+        ports.ravel(),
+        np.full(len(seen.flow), int(Learned.PROBED), dtype=np.int64),
+        (starts(used.sum(axis=1)), took[used]),
+    )

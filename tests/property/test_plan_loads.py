@@ -71,6 +71,23 @@ def test_loads_follow_where_flows_come_behind(phased: Plan, seed: int) -> None:
     assert np.array_equal(loads_after(plan, before), expected)
 
 
+@given(SEEDS)
+def test_loads_of_new_jobs_come_on_top(phased: Plan, seed: int) -> None:
+    """Bit for bit, where whole jobs come behind the flows of the plan before, few or many."""
+    random = np.random.default_rng(seed)
+    flows = phased.flows
+    if random.random() < 0.5:  # no flow may run at any time
+        flows = replace(flows, phase=np.where(flows.phase == ANY_PHASE, 0, flows.phase))
+    whole = replace(phased, flows=flows)
+    count = int(np.searchsorted(flows.job, random.integers(1, 3)))
+    kept = phased.paths.take(np.flatnonzero(phased.paths.flow < count))
+    before = replace(whole, flows=flows.take(np.arange(count)), paths=kept)
+    loads_after(before, None)
+    plan = changed(whole, random, float(random.choice([0, 0.001, 0.02])))
+    expected = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+    assert np.array_equal(loads_after(plan, before), expected)
+
+
 def test_a_flow_with_other_qps_is_another_load(phased: Plan) -> None:
     """Where rows stand for other QPs than before, all is added up."""
     loads_after(phased, None)

@@ -3,7 +3,8 @@
 What an arc carries follows from the paths over it and from nothing else. So where two plans are of
 the same flows in the same rows, and perhaps of more behind them, only arcs are added up anew that a
 changed row has left or joined; they are added up whole, in the order of rows, so that the figures
-are those of ``arc_loads``, bit for bit. A plan keeps its own.
+are those of ``arc_loads``, bit for bit. What new jobs add comes on top, as they come last. A plan
+keeps its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.columns import distinct
@@ -37,14 +39,28 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
         return None
     paths, now, was = _of_known_flows(plan, known), plan.paths.arcs, known.paths.arcs
     places = None if paths is None else changed_places(known.paths, paths)
-    if places is None or (len(places) + len(now) - len(was)) * _WORTH > len(now):
+    if places is None:
         return None
-    arcs = distinct(np.concatenate([now[places], was[places], now[len(was) :]]))
-    touched = np.zeros(len(known.loads), dtype=np.bool_)
+    behind, loads = np.arange(len(was), len(now)), known.loads
+    if len(behind) and _of_new_jobs(plan, known):
+        loads, behind = loads + _loads_of(plan, np.arange(len(loads)), behind), behind[:0]
+    if (len(places) + len(behind)) * _WORTH > len(now):
+        return None
+    arcs = distinct(np.concatenate([now[places], was[places], now[behind]]))
+    touched = np.zeros(len(loads), dtype=np.bool_)
     touched[arcs] = True
-    loads = known.loads.copy()
+    loads = loads.copy()
     loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(touched[now]))
     return loads
+
+
+def _of_new_jobs(plan: Plan, known: Plan) -> bool:
+    """Whether flows that are behind those of an earlier plan are of jobs that come last in sums."""
+    flows, count = plan.flows, len(known.flows)
+    return bool(
+        (flows.phase != ANY_PHASE).all()
+        and flows.job[count:].min() > flows.job[:count].max(initial=-1)
+    )
 
 
 def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:

@@ -54,8 +54,10 @@ class Assignment:
         self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
         self._shared: set[int] = set()
         """Jobs whose table another assignment has as well: it is copied before it changes."""
-        self._base: tuple[Ints, Ints] = np.zeros(network.arc_count + 2, dtype=np.int64), _NONE
-        """Where the chunks of each arc begin, and the chunks of all, as they were loaded."""
+        none = np.zeros(network.arc_count + 2, dtype=np.int64), _NONE
+        self._base: tuple[tuple[Ints, Ints], tuple[Ints, Ints]] = none, none
+        """Where the chunks of each arc begin, and the chunks of all: as they were loaded, and as
+        they were last put in."""
         self._members: dict[int, list[int]] = {}
         """Chunks on each arc that changed since then, ascending."""
         self._own: set[int] = set()
@@ -85,9 +87,7 @@ class Assignment:
         self.last_qp = inner.last_qp.tolist()
         self.path = [arcs[low:high] for low, high in pairwise(inner.first.tolist())]
         self._take_load(inner, owner)
-        order = np.argsort(arcs, kind="stable")
-        counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
-        self._base = starts(counts), owner[order]
+        self._base = self._by_arc(arcs, owner), self._base[1]
 
     def _take_load(self, inner: Paths, owner: Ints) -> None:
         """Adds the load of many paths at once."""
@@ -123,14 +123,26 @@ class Assignment:
         for chunk, (low, high) in zip(chunks, pairwise(inner.first.tolist()), strict=True):
             self.path[chunk] = arcs[low:high]
         self.touched.update(chunks)
-        order = stable_order(arcs)
-        used, first = np.unique(arcs[order], return_index=True)
-        joining = np.array(chunks, dtype=np.int64)[inner.owner()[order]].tolist()
-        bounds = pairwise([*first.tolist(), len(joining)])
-        for arc, (low, high) in zip(used.tolist(), bounds, strict=True):
+        joining = np.array(chunks, dtype=np.int64)[inner.owner()]
+        if len(self._base[1][1]):
+            self._base = self._joined(), self._base[1]
+        self._base = self._base[0], self._by_arc(arcs, joining)
+        for arc in self._members.keys() & set(arcs.tolist()) if self._members else ():
             members = self._own_members(arc)
-            members += joining[low:high]
+            first, put_in = self._base[1]
+            members += put_in[first[arc] : first[arc + 1]].tolist()
             members.sort()
+
+    def _by_arc(self, arcs: Ints, chunks: Ints) -> tuple[Ints, Ints]:
+        """Chunks, each on the arc beside it, as ``_base`` has them."""
+        counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
+        return starts(counts), chunks[stable_order(arcs)]
+
+    def _joined(self) -> tuple[Ints, Ints]:
+        """Both parts of ``_base`` in one."""
+        arcs = [np.repeat(np.arange(len(first) - 1), np.diff(first)) for first, _ in self._base]
+        chunks = [chunks for _, chunks in self._base]
+        return self._by_arc(np.concatenate(arcs), np.concatenate(chunks))
 
     def members(self, arc: int) -> list[int]:
         """Chunks on an arc, ascending; the caller's own list."""
@@ -138,8 +150,10 @@ class Assignment:
         return self._loaded(arc) if known is None else known.copy()
 
     def _loaded(self, arc: int) -> list[int]:
-        first, chunks = self._base
-        members: list[int] = chunks[first[arc] : first[arc + 1]].tolist()
+        members: list[int] = []
+        for first, chunks in self._base:
+            members += chunks[first[arc] : first[arc + 1]].tolist()
+        members.sort()  # what is sorted takes no time
         return members
 
     def _own_members(self, arc: int) -> list[int]:

@@ -115,5 +115,6 @@ def phased_jobs(flows: Flows) -> Ints:
 
 def _job_phases(flows: Flows) -> Ints:
     """The pairs of job and phase that there are, shape (2, pairs)."""
-    phased = flows.phase != ANY_PHASE
-    return np.unique(np.stack([flows.job[phased], flows.phase[phased]]), axis=1)
+    phased, phases = flows.phase != ANY_PHASE, int(flows.phase.max(initial=0)) + 1
+    codes = np.unique(flows.job[phased] * phases + flows.phase[phased])
+    return np.stack([codes // phases, codes % phases])

@@ -54,6 +54,20 @@ class Desk:
             chunk = self.assignment.place(row, 0, int(self.flows.qps[row]) - 1)
             self.assignment.move(chunk, self.path(row))
 
+    def put_in_again(self) -> None:
+        """Takes some chunks off their paths, and gives one to each that has none."""
+        assignment, nowhere = self.assignment, np.empty(0, dtype=np.int64)
+        for chunk in range(len(assignment.flow)):
+            if self.rng.random() < 0.3:
+                assignment.move(chunk, nowhere)
+        bare = [chunk for chunk, path in enumerate(assignment.path) if not len(path)]
+        ways = [self.path(assignment.flow[chunk]) for chunk in bare]
+        columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
+        flow, first, last = (
+            np.array([column[chunk] for chunk in bare], dtype=np.int64) for column in columns
+        )
+        assignment.put(bare, inner_paths(flow, first, last, ways))
+
     def shuffle(self, steps: int) -> None:
         """Moves and splits chunks at random."""
         assignment = self.assignment
@@ -126,6 +140,26 @@ def test_members_of_an_arc_are_those_that_use_it(seed: int) -> None:
         for arc in range(desk.network.arc_count):
             held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
             assert desk.assignment.members(arc) == held
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_members_follow_chunks_that_are_put_in_at_once(seed: int) -> None:
+    """Again and again, between moves; a copy that goes its own way changes nothing."""
+    desk = Desk("two-tiers", seed)
+    desk.load_some()
+    desk.assignment.place_whole(list(range(len(desk.flows) // 2, len(desk.flows))))
+    first, kept = desk.assignment, [[0]]
+    for turn in range(8):
+        desk.put_in_again()
+        desk.shuffle(turn % 3)
+        desk.check()
+        for arc in range(desk.network.arc_count):
+            held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
+            assert desk.assignment.members(arc) == held
+        if turn == 3:  # the last that happens to the first of them
+            kept = [first.members(arc) for arc in range(desk.network.arc_count)]
+            desk.assignment = first.copy()
+    assert [first.members(arc) for arc in range(desk.network.arc_count)] == kept
 
 
 @pytest.mark.parametrize("kind", ["two-tiers", "regular"])

@@ -354,15 +354,17 @@ class IncrementalPlan:
         assignment, flows = self.assignment, self.assignment.flows
         if len(came) < _MANY or self.planes is None:
             return came
-        own = {
-            assignment.flow[chunk]: chunk
-            for chunk in self._chunks.of(came)
-            if assignment.qps(chunk) == flows.qps[assignment.flow[chunk]]
-        }
-        coloured = coloured_paths(self.planes, flows, np.array(sorted(own), dtype=np.int64))
-        placed = coloured.flow.tolist()
-        assignment.put([own[flow] for flow in placed], coloured)
-        placed = set(placed)
+        chunks = np.array(self._chunks.of(came), dtype=np.int64)
+        flow, first, last = (
+            np.array(list(map(column.__getitem__, chunks.tolist())), dtype=np.int64)
+            for column in (assignment.flow, assignment.first_qp, assignment.last_qp)
+        )
+        whole = last - first + 1 == flows.qps[flow]
+        own = np.full(len(flows), NONE, dtype=np.int64)
+        own[flow[whole]] = chunks[whole]
+        coloured = coloured_paths(self.planes, flows, np.flatnonzero(own != NONE))
+        assignment.put(own[coloured.flow].tolist(), coloured)
+        placed = set(coloured.flow.tolist())
         return [flow for flow in came if flow not in placed]
 
     def _unrouted(self, gone: list[int]) -> dict[int, str]:
@@ -394,13 +396,12 @@ class Chunks:
     def __init__(self, paths: Paths, flows: int) -> None:
         """Chunk ``i`` is row ``i`` of the paths."""
         self._first: list[int] = np.searchsorted(paths.flow, np.arange(flows + 1)).tolist()
-        self._later: dict[int, list[int]] = {}
+        self._later: dict[int, tuple[int, ...]] = {}
         self._known = len(paths)
 
     def copy(self) -> Chunks:
         """Another that knows the same, changed apart from this one."""
-        later = {flow: chunks.copy() for flow, chunks in self._later.items()}
-        return copied(self, _later=later)
+        return copied(self, "_later")
 
     def of(self, flows: Iterable[int]) -> list[int]:
         """The chunks of some flows, whether they have a path or not."""
@@ -423,11 +424,12 @@ class Chunks:
         ]
         self.take_on(assignment)
         assignment.place_whole(bare)
-        later.update({flow: [chunk] for chunk, flow in enumerate(bare, self._known)})
+        later.update({flow: (chunk,) for chunk, flow in enumerate(bare, self._known)})
         self._known = len(assignment.flow)
 
     def take_on(self, assignment: Assignment) -> None:
         """Notes the chunks that were made since."""
         for chunk in range(self._known, len(assignment.flow)):
-            self._later.setdefault(assignment.flow[chunk], []).append(chunk)
+            flow = assignment.flow[chunk]
+            self._later[flow] = (*self._later.get(flow, ()), chunk)
         self._known = len(assignment.flow)

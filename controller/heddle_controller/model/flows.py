@@ -73,7 +73,7 @@ class Flows:
         """The flows of some rows, names shared."""
         return replace(
             self,
-            ids=tuple(map(self.ids.__getitem__, rows.tolist())),
+            ids=self._ids_of(rows),
             source=self.source[rows],
             destination=self.destination[rows],
             gbps=self.gbps[rows],
@@ -84,6 +84,11 @@ class Flows:
             weight=self.weight[rows],
             bytes=self.bytes[rows],
         )
+
+    def _ids_of(self, rows: Ints) -> tuple[str, ...]:
+        if len(rows) and (np.diff(rows) == 1).all():
+            return self.ids[int(rows[0]) : int(rows[-1]) + 1]
+        return tuple(map(self.ids.__getitem__, rows.tolist()))
 
     def with_qps(self, qps: int) -> Flows:
         """The same flows, each with that many QPs."""

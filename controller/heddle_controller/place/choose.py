@@ -15,7 +15,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
@@ -59,8 +59,8 @@ def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: Flows
     around = Surroundings(fabric, loads)
     count = len(ask.job.hosts)
     held = ask.on(ask.hosts).held
-    up, nics = _attached(fabric), nics_of(held, fabric)
-    usable = [host for host in ask.hosts if up[list(nics[host])].all()]
+    nics = nics_of(held, fabric)
+    usable = _whole(ask.hosts, nics, _attached(fabric))
     where = places({host: held[host] for host in usable}, fabric)
     usable = _thinned(usable, where, ask.hosts_per_leaf)
     if len(usable) < count:
@@ -219,14 +219,31 @@ def _blocks(
     cut = around.leaves
     line, used = around.fabric.structure.nic_line, cut.used().max(axis=0)
     capacity = np.maximum(cut.capacity.min(axis=0), 1e-9)
-    found = []
-    for place, hosts in of_place.items():
-        nics = list(nics_of_host[hosts[0]])
-        parts = cut.part[nics]
-        sent = np.bincount(parts, line[nics], minlength=len(used))[parts]
-        each = float((sent / capacity[parts]).max())
-        found.append(_Block(place, tuple(hosts), float(used[parts].max()), each))
-    return found
+    nics = [nics_of_host[hosts[0]] for hosts in of_place.values()]
+    owner, row = _laid_out(nics)
+    part = cut.part[row]
+    pairs, pair = np.unique(owner * len(used) + part, return_inverse=True)
+    sent = np.bincount(pair, line[row]) / capacity[pairs % len(used)]
+    ends = np.searchsorted(pairs // len(used), np.arange(len(nics)))
+    each = np.maximum.reduceat(sent, ends).tolist()
+    fullest = np.maximum.reduceat(used[pairs % len(used)], ends).tolist()
+    return [
+        _Block(place, tuple(hosts), fullest[number], each[number])
+        for number, (place, hosts) in enumerate(of_place.items())
+    ]
+
+
+def _laid_out(nics: Sequence[tuple[int, ...]]) -> tuple[Ints, Ints]:
+    """The rows of all, one after another: of whom each is, and the row."""
+    owner = np.repeat(np.arange(len(nics)), [len(own) for own in nics])
+    return owner, np.array([nic for own in nics for nic in own], dtype=np.int64)
+
+
+def _whole(hosts: Hosts, nics: Mapping[str, tuple[int, ...]], up: Bools) -> list[str]:
+    """The hosts all of whose NICs are up; ``up`` is by node."""
+    owner, row = _laid_out([nics[host] for host in hosts])
+    down = np.bincount(owner, ~up[row], len(hosts)) > 0
+    return [host for host, lost in zip(hosts, down.tolist(), strict=True) if not lost]
 
 
 def _use_of_zone(around: Surroundings, zone: tuple[int, ...]) -> float:

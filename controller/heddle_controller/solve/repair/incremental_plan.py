@@ -37,7 +37,7 @@ from heddle_controller.solve.repair.spare_paths import (
     backups_for,
     poor_backups,
 )
-from heddle_controller.solve.repair.splice import with_flows_replaced
+from heddle_controller.solve.repair.splice import ranges, with_flows_replaced
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports
@@ -395,36 +395,39 @@ class Chunks:
 
     def __init__(self, paths: Paths, flows: int) -> None:
         """Chunk ``i`` is row ``i`` of the paths."""
-        self._first: list[int] = np.searchsorted(paths.flow, np.arange(flows + 1)).tolist()
+        self._first = np.searchsorted(paths.flow, np.arange(flows + 1))
+        self._made: Ints = np.full(flows, NONE, dtype=np.int64)
+        """The chunk of all QPs that was made for each flow, shape (flows,)."""
         self._later: dict[int, tuple[int, ...]] = {}
+        """Those that were split off."""
         self._known = len(paths)
 
     def copy(self) -> Chunks:
         """Another that knows the same, changed apart from this one."""
-        return copied(self, "_later")
+        return copied(self, "_made", "_later")
 
     def of(self, flows: Iterable[int]) -> list[int]:
-        """The chunks of some flows, whether they have a path or not."""
-        found: list[int] = []
-        first, later, loaded = self._first, self._later, len(self._first) - 1
-        for flow in flows:
-            if flow < loaded:
-                found += range(first[flow], first[flow + 1])
-            if flow in later:
-                found += later[flow]
+        """The chunks of some flows, each named once, whether they have a path or not."""
+        rows: Ints = np.fromiter(flows, dtype=np.int64)
+        loaded, made = rows[rows < len(self._first) - 1], self._made[rows[rows < len(self._made)]]
+        found: list[int] = ranges(self._first[loaded], self._first[loaded + 1]).tolist()
+        found += made[made != NONE].tolist()
+        for flow in self._later.keys() & set(rows.tolist()) if self._later else ():
+            found += self._later[flow]
         return found
 
     def make(self, assignment: Assignment, flows: list[int]) -> None:
         """A chunk of all QPs for each of the flows that has none at all."""
-        first, later, loaded = self._first, self._later, len(self._first) - 1
-        bare = [
-            flow
-            for flow in flows
-            if flow not in later and (flow >= loaded or first[flow] == first[flow + 1])
-        ]
         self.take_on(assignment)
-        assignment.place_whole(bare)
-        later.update({flow: (chunk,) for chunk, flow in enumerate(bare, self._known)})
+        more = max(flows, default=NONE) + 1 - len(self._made)
+        if more > 0:
+            self._made = np.append(self._made, np.full(more, NONE, dtype=np.int64))
+        rows = np.array(flows, dtype=np.int64)
+        loaded = np.minimum(rows, len(self._first) - 2)
+        empty = (rows > loaded) | (self._first[loaded] == self._first[loaded + 1])
+        bare = rows[empty & (self._made[rows] == NONE)]
+        assignment.place_whole(bare.tolist())
+        self._made[bare] = np.arange(self._known, self._known + len(bare))
         self._known = len(assignment.flow)
 
     def take_on(self, assignment: Assignment) -> None:

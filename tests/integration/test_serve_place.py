@@ -13,6 +13,7 @@ from heddle.client import AsyncClient, InvalidRequest, NotFound, PreconditionFai
 from heddle.v1.placement_pb2 import JobScore, JobSpec, Parallelism
 from heddle_emulator.topology import three_tier
 from tests.support.operating import operating
+from tests.support.waiting import PATIENCE
 
 FABRIC = three_tier(
     zones=2, leaves=2, spines=2, nics_per_leaf=16, nics_per_host=4, cores=2, taper=4.0
@@ -44,6 +45,12 @@ def leaves(hosts: Iterable[str]) -> list[str]:
 def expected(score: JobScore) -> float:
     """By which choices are ranked."""
     return score.least_network_seconds
+
+
+async def all_over(client: AsyncClient) -> None:
+    """Wait until no reservation is left."""
+    while await client.list_reservations():
+        pass
 
 
 RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]
@@ -144,6 +151,59 @@ async def test_two_schedulers_do_not_take_the_same_hosts(tmp_path: Path) -> None
                 await client.reserve_placement("two", list(second), 100_000)
             with pytest.raises(InvalidRequest, match="'nowhere'"):
                 await client.reserve_placement("two", ["nowhere"], 60)
+
+
+async def test_bad_input_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    """Unknown hosts, a job larger than the fabric, constraints at odds, a reservation that is over.
+
+    Each error names what is wrong; jobs, reservations and what is recommended are as before.
+    """
+    async with operating(tmp_path) as operator:
+        await operator.s.put_fabric(FABRIC)
+        async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
+            await client.submit_job("run", spec(*RUNNING))
+            await client.reserve_placement("brief", ["z1-l0-h0", "z1-l0-h1"], 1)
+            await asyncio.wait_for(all_over(client), PATIENCE)
+            jobs = await client.list_jobs()
+            before = (await client.recommend_placement(spec(), 8)).placements
+            everything = list(FABRIC.structure.host_names)
+            ghosts = spec("z1-l0-h0", "ghost")
+            for unknown in (
+                client.recommend_placement(ghosts, 1),
+                client.recommend_placement(spec(), 1, exclude=["ghost"]),
+                client.order_ranks(ghosts),
+                client.reserve_placement("new", ["z1-l0-h0", "ghost"], 60),
+                client.submit_job("new", ghosts),
+            ):
+                with pytest.raises(InvalidRequest, match="'ghost'"):
+                    await unknown
+            with pytest.raises(PreconditionFailed, match="the fabric has 16 hosts"):
+                await client.recommend_placement(spec(), 17)
+            at_odds: dict[str, dict[str, Any]] = {
+                "in one zone and with at most 1 below a leaf there are 2": {
+                    "host_count": 3,
+                    "same_zone": True,
+                    "max_hosts_per_leaf": 1,
+                },
+                "in one zone and on links that no other job uses there are 8": {
+                    "host_count": 9,
+                    "same_zone": True,
+                    "isolated": True,
+                },
+                "16 candidates 16 are excluded": {"host_count": 1, "exclude": everything},
+            }
+            for why, asked in at_odds.items():
+                with pytest.raises(PreconditionFailed, match=why):
+                    await client.recommend_placement(spec(), **asked)
+            with pytest.raises(PreconditionFailed, match="reservation 'brief': is over"):
+                await client.recommend_placement(spec(), 2, reservation="brief")
+            with pytest.raises(PreconditionFailed, match="reservation 'brief': is over"):
+                await client.submit_job("new", spec("z1-l0-h0"), reservation="brief")
+            with pytest.raises(NotFound):
+                await client.release_placement("brief")
+            assert await client.list_jobs() == jobs
+            assert await client.list_reservations() == []
+            assert (await client.recommend_placement(spec(), 8)).placements == before
 
 
 async def test_commands(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ that may run at any time alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
@@ -25,7 +27,9 @@ from heddle_controller.solve.losses.moves import APART
 
 _TOLERANCE = 1e-9
 _FIRST_BATCH = 4
-"""Losses that are looked at together at first; then twice as many each time."""
+"""Losses that are looked at together at first."""
+_GROWTH = 16
+"""How many times as many each time after that."""
 _MOST_ROUNDS = 64
 """Paths of one switch that are counted one by one."""
 
@@ -41,17 +45,17 @@ def least_worst(survey: Survey, worst: Floats) -> float:
     floor = float(left_of(survey).max(initial=0.0))
     loss, switch, rate, into = _broken_ends(survey)
     order = np.argsort(-worst, kind="stable")
+    options = {way: _Options.of(survey.plan, into=way) for way in (False, True)}
     batch, at = _FIRST_BATCH, 0
     while at < len(order) and worst[order[at]] > floor * (1 + _TOLERANCE):
         chosen = np.zeros(len(losses), dtype=np.bool_)
         chosen[order[at : at + batch]] = True
         rows = np.flatnonzero(chosen[loss])
-        for way in (False, True):
+        for way, ends in options.items():
             some = rows[into[rows] == way]
             broken = loss[some], switch[some], rate[some]
-            found = _at_switches(survey, broken, into=way)
-            floor = max(floor, float(found.max(initial=0.0)))
-        at, batch = at + batch, batch * 2
+            floor = _at_switches(survey, broken, ends, floor)
+        at, batch = at + batch, batch * _GROWTH
     return floor
 
 
@@ -85,59 +89,92 @@ def _broken_ends(survey: Survey) -> tuple[Ints, Ints, Floats, Bools]:
     return found[0], found[1], paths.gbps(plan.flows)[found[2]], found[3]
 
 
-def _at_switches(survey: Survey, broken: tuple[Ints, Ints, Floats], *, into: bool) -> Floats:
-    """A floor of the worst link for each loss and switch where paths lose their step.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Options:
+    """Live arcs of each switch to other switches, or from them."""
 
-    ``broken`` are the loss, the switch and the rate of each such path.
+    end: Ints
+    """The switch at this end of each arc of the fabric."""
+    first: Ints
+    """Where the arcs of each node begin, shape (nodes + 1,)."""
+    arcs: Ints
+    place: Ints
+    """Of each arc among those of its switch; ``NONE`` for all others."""
+
+    @classmethod
+    def of(cls, plan: Plan, *, into: bool) -> _Options:
+        """Those into switches, or out of them."""
+        structure, fabric = plan.fabric.structure, plan.fabric
+        is_nic = structure.nodes.kind == NodeKind.NIC
+        end = structure.head if into else structure.tail
+        arcs = np.flatnonzero(fabric.carries & ~is_nic[structure.tail] & ~is_nic[structure.head])
+        arcs = arcs[np.argsort(end[arcs], kind="stable")]
+        first = starts(np.bincount(end[arcs], minlength=len(is_nic)))
+        place = np.full(len(end), NONE)
+        place[arcs] = np.arange(len(arcs)) - first[end[arcs]]
+        return cls(end, first, arcs, place)
+
+    def of_switches(self, switch: Ints) -> tuple[Ints, Bools]:
+        """A row of arcs for each of some switches, and which elements of it are arcs."""
+        width = self.first[switch + 1] - self.first[switch]
+        place = np.arange(max(int(width.max(initial=0)), 1))
+        there = place < width[:, None]
+        row = np.minimum(self.first[switch][:, None] + place, max(len(self.arcs) - 1, 0))
+        return self.arcs[row], there
+
+
+def _at_switches(
+    survey: Survey, broken: tuple[Ints, Ints, Floats], options: _Options, floor: float
+) -> float:
+    """A floor of the worst link after any loss by the switches where paths lose their step.
+
+    Or ``floor``, if that is more. ``broken`` are the loss, the switch and the rate of each such
+    path; ``options`` what they may take at the switch.
     """
     plan, losses, cells = survey.plan, survey.losses, survey.cells
     structure = plan.fabric.structure
-    nodes, arcs = len(structure.nodes.kind), len(structure.tail)
+    nodes = len(structure.nodes.kind)
     loss, switch, rate = broken
     keys, group = ranked(loss * nodes + switch)
     if not len(keys):
-        return np.empty(0)
+        return floor
     loss, switch = keys // nodes, keys % nodes
     count = np.bincount(group)
     least = np.full(len(keys), np.inf)
     np.minimum.at(least, group, rate)
-    options = _inner_arcs(plan, switch, into=into)
-    there = options < arcs
-    option = np.where(there, options, 0)
-    there &= ~losses.takes(np.repeat(loss, option.shape[1]).reshape(option.shape), option)
-    known = cells.loss * arcs + cells.arc
-    code = loss[:, None] * arcs + option
-    place = np.minimum(np.searchsorted(known, code), len(known) - 1)
-    freed = np.where(known[place] == code, cells.freed[place], 0.0)
-    stays = np.maximum(plan.loads[option] - freed, 0.0)
-    capacity = np.where(there, structure.capacity[option], np.inf)
-    stays = np.where(there, stays, np.inf)
-    together = np.where(there, capacity, 0.0).sum(axis=1)
-    total = np.where(there, stays, 0.0).sum(axis=1) + np.bincount(group, weights=rate)
-    fluid = np.divide(total, together, out=np.zeros(len(keys)), where=together > 0)
-    worst = np.where(there.any(axis=1), fluid, 0.0)
-    open_ = np.flatnonzero(there.any(axis=1))
-    for round_ in range(min(_MOST_ROUNDS, int(count.max()))):
-        open_ = open_[count[open_] > round_]
-        if not len(open_):
-            break
-        filled = (stays[open_] + least[open_, None]) / np.where(there[open_], capacity[open_], 1.0)
+    option, there = options.of_switches(switch)
+    there &= ~losses.takes(loss[:, None], option)
+    looked = np.zeros(len(losses), dtype=np.bool_)
+    looked[loss] = True
+    freed = np.zeros(option.shape)
+    cell = np.flatnonzero(looked[cells.loss] & (options.place[cells.arc] >= 0))
+    code = cells.loss[cell] * nodes + options.end[cells.arc[cell]]
+    row = np.minimum(np.searchsorted(keys, code), len(keys) - 1)
+    met = keys[row] == code
+    freed[row[met], options.place[cells.arc[cell[met]]]] = cells.freed[cell[met]]
+    stays = np.where(there, np.maximum(plan.loads[option] - freed, 0.0), np.inf)
+    capacity = np.where(there, structure.capacity[option], 1.0)
+    together = structure.capacity[option].sum(axis=1, where=there)
+    total = stays.sum(axis=1, where=there)
+    fluid = np.divide(
+        total + np.bincount(group, weights=rate),
+        together,
+        out=np.zeros(len(keys)),
+        where=together > 0,
+    )
+    floor = max(floor, float(fluid.max()))
+    # The next path fills the emptiest link to no more than their mean and its own rate.
+    most = total + least * (count - 1 + there.sum(axis=1))
+    open_ = np.flatnonzero(most > floor * together)
+    stays, capacity, least, count = stays[open_], capacity[open_], least[open_], count[open_]
+    for _ in range(min(_MOST_ROUNDS, int(count.max(initial=0)))):
+        filled = (stays + least[:, None]) / capacity
         best = filled.argmin(axis=1)
-        worst[open_] = np.maximum(worst[open_], filled[np.arange(len(open_)), best])
-        stays[open_, best] += least[open_]
-    return worst
-
-
-def _inner_arcs(plan: Plan, switch: Ints, *, into: bool) -> Ints:
-    """Live arcs of each switch to, or from, other switches; padded with the number of arcs."""
-    structure, fabric = plan.fabric.structure, plan.fabric
-    is_nic = structure.nodes.kind == NodeKind.NIC
-    arcs = np.flatnonzero(fabric.carries & ~is_nic[structure.tail] & ~is_nic[structure.head])
-    ends = (structure.head if into else structure.tail)[arcs]
-    arcs = arcs[np.argsort(ends, kind="stable")]
-    count = np.bincount(ends, minlength=len(is_nic))
-    first, width = (np.cumsum(count) - count)[switch], count[switch]
-    place = np.arange(max(int(width.max(initial=0)), 1))
-    padded = np.append(arcs, np.full(len(place), len(structure.tail)))
-    table = padded[first[:, None] + place]
-    return np.where(place < width[:, None], table, len(structure.tail))
+        rows = np.arange(len(best))
+        floor = max(floor, float(filled[rows, best].max()))
+        stays[rows, best] += least
+        count -= 1
+        left = count > 0
+        if not left.all():
+            stays, capacity, least, count = stays[left], capacity[left], least[left], count[left]
+    return floor

@@ -7,7 +7,7 @@ job's phases the greatest counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,12 @@ class Uses:
         """Those of all paths."""
         order = np.argsort(paths.arcs, kind="stable")
         return cls(starts(np.bincount(paths.arcs, minlength=arcs)), paths.owner()[order])
+
+    def sums(self, each: Floats) -> Floats:
+        """What the users of each arc have together, given what each path has; shape (arcs,)."""
+        arc = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        found = np.bincount(arc, weights=each[self.path], minlength=len(self.first) - 1)
+        return found.astype(np.float64)
 
     def on(self, arcs: Ints) -> tuple[Ints, Ints]:
         """Place in ``arcs`` and path of every use of these arcs."""
@@ -87,6 +93,33 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """A plan while nothing is lost: what losses of both kinds are compared with."""
+
+    plan: Plan
+    uses: Uses
+    rates: Amounts
+    """Gbit/s of each path."""
+    qps: Amounts
+    left: Paths
+    """What each path leaves when it turns to its backup: the arcs that this has not."""
+    taken: Paths
+    """What it takes then."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Standing:
+        """Of a plan."""
+        return cls(
+            plan,
+            Uses.of(plan.paths, 2 * plan.fabric.link_count),
+            Amounts.of(plan, plan.paths.gbps(plan.flows)),
+            Amounts.of(plan, plan.paths.qp_count.astype(np.float64)),
+            _apart_from(plan.paths, plan.backups),
+            _apart_from(plan.backups, plan.paths),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """Arcs that a loss changes, ordered by loss and arc; arrays of shape (cells,)."""
 
@@ -94,64 +127,79 @@ class Cells:
     arc: Ints
     load: Floats
     """Gbit/s; 0 on what was lost."""
+    qps: Floats
+    """QPs that are there, by the rule of loads; those on what was lost count too."""
     freed: Floats
     """Gbit/s of what went from here, added up."""
 
     @classmethod
-    def of(cls, plan: Plan, losses: SingleLosses, moves: Moves, uses: Uses) -> Cells:
+    def of(cls, standing: Standing, losses: SingleLosses, moves: Moves) -> Cells:
         """All cells of all losses."""
-        amounts = Amounts.of(plan, plan.paths.gbps(plan.flows))
+        plan, rates = standing.plan, standing.rates
         arcs = 2 * plan.fabric.link_count
-        gone_row, gone_arc = _steps(plan.paths, moves.path)
-        moved = moves.rows(MOVED)
-        came_row, came_arc = _steps(plan.backups, moves.path[moved])
-        came_row = moved[came_row]
-        # A step that path and backup share, such as that of the NIC, changes nothing.
-        gone = gone_row * arcs + gone_arc
-        came = came_row * arcs + came_arc
-        stays = among(gone, np.sort(came))
-        same = among(came, np.sort(gone[stays]))
-        gone_row, gone_arc = gone_row[~stays], gone_arc[~stays]
-        came_row, came_arc = came_row[~same], came_arc[~same]
-        row = np.concatenate([gone_row, came_row])
-        sign = np.concatenate([np.full(len(gone_row), -1.0), np.ones(len(came_row))])
-        code = moves.loss[row] * arcs + np.concatenate([gone_arc, came_arc])
+        is_moved = moves.fate == MOVED
+        moved, halted = np.flatnonzero(is_moved), np.flatnonzero(~is_moved)
+        left_row, left_arc = _steps(standing.left, moves.path[moved])
+        halted_row, halted_arc = _steps(plan.paths, moves.path[halted])
+        came_row, came_arc = _steps(standing.taken, moves.path[moved])
+        row = np.concatenate([moved[left_row], halted[halted_row], moved[came_row]])
+        sign = np.full(len(row), -1.0)
+        sign[len(row) - len(came_row) :] = 1.0
+        code = moves.loss[row] * arcs + np.concatenate([left_arc, halted_arc, came_arc])
         codes, place = ranked(code)
         loss, arc = codes // arcs, codes % arcs
-        load = _loads(plan, amounts, uses, (arc, place, moves.path[row], sign))
+        changes = arc, place, moves.path[row], sign
+        load = _sums(rates, standing.uses, changes)
         load[losses.takes(loss, arc)] = 0.0
-        left = np.where(sign < 0, amounts.each[moves.path[row]], 0.0)
-        freed = np.bincount(place, weights=left, minlength=len(codes))
-        return cls(loss, arc, load, freed.astype(np.float64))
+        qps = _sums(standing.qps, standing.uses, changes)
+        freed = np.bincount(place, np.where(sign < 0, rates.each[moves.path[row]], 0.0), len(codes))
+        return cls(loss, arc, load, qps, freed.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
     """Every single loss of one kind, and what it changes of a plan."""
 
-    plan: Plan
-    uses: Uses
+    standing: Standing
     losses: SingleLosses
     moves: Moves
     cells: Cells
 
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.standing.plan
+
     @classmethod
-    def of(cls, plan: Plan, uses: Uses, losses: SingleLosses) -> Survey:
+    def of(cls, standing: Standing, losses: SingleLosses) -> Survey:
         """Of some losses."""
-        moves = Moves.of(plan, losses)
-        return cls(plan, uses, losses, moves, Cells.of(plan, losses, moves, uses))
+        moves = Moves.of(standing.plan, losses)
+        return cls(standing, losses, moves, Cells.of(standing, losses, moves))
 
 
-def _loads(
-    plan: Plan, amounts: Amounts, uses: Uses, changes: tuple[Ints, Ints, Ints, Floats]
-) -> Floats:
-    """Loads of cells: ``changes`` are the arc of each, then place, path and sign of each change."""
+def _sums(amounts: Amounts, uses: Uses, changes: tuple[Ints, Ints, Ints, Floats]) -> Floats:
+    """What there is in cells.
+
+    ``changes`` are the arc of each cell, then the cell, the path and the sign of each change.
+    """
     arc, place, path, sign = changes
     if not (amounts.phase != ANY_PHASE).any():
-        return np.asarray(plan.loads[arc] + amounts.total(place, path, sign, len(arc)))
+        base = uses.sums(amounts.each)[arc]
+        return np.asarray(base + amounts.total(place, path, sign, len(arc)))
     stood, by = uses.on(arc)
     every = np.concatenate([stood, place]), np.concatenate([by, path])
     return amounts.total(*every, np.concatenate([np.ones(len(by)), sign]), len(arc))
+
+
+def _apart_from(paths: Paths, others: Paths) -> Paths:
+    """The paths without those arcs that the other path of the same row has too."""
+    arcs = int(max(paths.arcs.max(initial=0), others.arcs.max(initial=0))) + 1
+    owner = paths.owner()
+    alone = ~among(
+        owner * arcs + paths.arcs, np.sort(others.owner() * arcs + others.arcs, kind="stable")
+    )
+    first = starts(np.bincount(owner[alone], minlength=len(paths)))
+    return replace(paths, first=first, arcs=paths.arcs[alone])
 
 
 def _steps(paths: Paths, rows: Ints) -> tuple[Ints, Ints]:
@@ -200,13 +248,15 @@ def members(survey: Survey, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
 
     ``loss`` and ``arc`` are parallel, ordered by loss and arc, none twice.
     """
-    plan, moves, uses = survey.plan, survey.moves, survey.uses
+    plan, moves, uses = survey.plan, survey.moves, survey.standing.uses
     width, arcs = max(len(plan.paths), 1), 2 * plan.fabric.link_count
     broken = moves.loss * width + moves.path
     place, path = uses.on(arc)
     stays = ~among(loss[place] * width + path, broken)
     moved = moves.rows(MOVED)
-    moved = moved[np.isin(moves.loss[moved], loss)]
+    looked = np.zeros(len(survey.losses), dtype=np.bool_)
+    looked[loss] = True
+    moved = moved[looked[moves.loss[moved]]]
     row, step = _steps(plan.backups, moves.path[moved])
     row = moved[row]
     codes, code = loss * arcs + arc, moves.loss[row] * arcs + step

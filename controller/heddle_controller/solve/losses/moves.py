@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Ints, among
+from heddle_controller.model.arrays import NONE, Bools, Ints, among
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.plan import Paths, Plan
 
@@ -66,9 +66,10 @@ class SingleLosses:
         else:
             kept = structure.nodes.kind[structure.head[arcs]] != NodeKind.NIC
             row, owner = structure.head[arcs][kept], owner[kept]
-        place = np.minimum(np.searchsorted(self.rows, row), max(len(self.rows) - 1, 0))
-        known = self.rows[place] == row if len(self.rows) else np.zeros(len(row), dtype=np.bool_)
-        return place[known], owner[known]
+        place = np.full(max(self.fabric.link_count, len(structure.nodes.kind)), NONE)
+        place[self.rows] = np.arange(len(self.rows))
+        known = place[row] >= 0
+        return place[row[known]], owner[known]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +85,13 @@ class Moves:
         """What becomes of every path after every loss."""
         loss, path = losses.met(plan.paths)
         width = max(len(plan.paths), 1)
-        code = np.sort(loss * width + path)  # a path has no loss twice: it has no loops
+        # A path has no loss twice: it has no loops.
+        code = np.sort(loss * width + path, kind="stable")
         loss, path = code // width, code % width
         spare = np.diff(plan.backups.first) > 0
         fate = np.where(spare[path], MOVED, STRANDED)
         struck, owner = losses.met(plan.backups)
-        fate[among(code, np.sort(struck * width + owner))] = STRANDED
+        fate[among(code, np.sort(struck * width + owner, kind="stable"))] = STRANDED
         fate[_apart(plan, losses, loss, path, fate)] = APART
         return cls(loss, path, fate)
 

@@ -15,9 +15,9 @@ import numpy as np
 from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
 from heddle_controller.solve.losses.floor import least_worst
-from heddle_controller.solve.losses.loads import Survey, Uses, worst_of
+from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
 from heddle_controller.solve.losses.moves import APART, STRANDED, Kind, SingleLosses
-from heddle_controller.solve.losses.slowest import slowest_of
+from heddle_controller.solve.losses.slowest import FairShares, slowest_of
 from heddle_controller.solve.options import Options
 
 
@@ -26,8 +26,9 @@ def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
 
     Kinds that the fabric has none of are left out.
     """
-    uses = Uses.of(plan.paths, 2 * plan.fabric.link_count)
-    told = [_after(plan, kind, uses) for kind in get_args(Kind)]
+    standing = Standing.of(plan)
+    shares = FairShares(standing)
+    told = [_after(standing, shares, kind) for kind in get_args(Kind)]
     return tuple(one for one in told if one is not None)
 
 
@@ -36,13 +37,14 @@ def prove(plan: Plan, options: Options | None = None) -> Certificate:
     return replace(proven_bound(plan, options), after_loss=after_losses(plan))
 
 
-def _after(plan: Plan, kind: Kind, uses: Uses) -> AfterLoss | None:
+def _after(standing: Standing, shares: FairShares, kind: Kind) -> AfterLoss | None:
+    plan = standing.plan
     losses = SingleLosses.of(plan.fabric, kind)
     if not len(losses):
         return None
-    survey = Survey.of(plan, uses, losses)
+    survey = Survey.of(standing, losses)
     moves, worst = survey.moves, worst_of(survey)
-    slowest = slowest_of(survey, worst)
+    slowest = slowest_of(survey, shares, worst)
     floor = least_worst(survey, worst)
     here = moves.loss == slowest.loss
     flow = plan.paths.flow[moves.path]

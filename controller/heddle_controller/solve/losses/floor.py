@@ -165,7 +165,7 @@ def _at_switches(
     floor = max(floor, float(fluid.max()))
     # The next path fills the emptiest link to no more than their mean and its own rate.
     most = total + least * (count - 1 + there.sum(axis=1))
-    open_ = np.flatnonzero(most > floor * together)
+    open_ = np.flatnonzero((together > 0) & (most > floor * together))
     stays, capacity, least, count = stays[open_], capacity[open_], least[open_], count[open_]
     for _ in range(min(_MOST_ROUNDS, int(count.max(initial=0)))):
         filled = (stays + least[:, None]) / capacity

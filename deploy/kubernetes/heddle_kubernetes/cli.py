@@ -34,7 +34,7 @@ class Fault(click.ClickException):
 def main() -> None:
     """Heddle for Kubernetes: labels, topologies, and an admission check for Kueue.
 
-    The cluster is that of the pod that this runs in, or that of KUBECONFIG.
+    The cluster is that of the pod in which this program runs, or that of KUBECONFIG.
     """
 
 
@@ -43,38 +43,58 @@ def main() -> None:
     "--server",
     envvar="HEDDLE_SERVER",
     default="127.0.0.1:7400",
-    help="Address of the controller; of several with commas.",
+    help="Address of the controller, or of each replica, with commas.",
 )
-@click.option("--fabric", envvar="HEDDLE_FABRIC", default="", help="Where there are several.")
-@click.option("--tls-ca", envvar="HEDDLE_CLIENT_TLS_CA", type=PEM, help="Authority of controllers.")
-@click.option("--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=PEM, help="Our certificate.")
-@click.option("--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=PEM, help="Its private key.")
-@click.option("--token-file", envvar="HEDDLE_TOKEN_FILE", type=PEM, help="Bearer token, in place.")
+@click.option(
+    "--fabric",
+    envvar="HEDDLE_FABRIC",
+    default="",
+    help="Name of the fabric, if the controller has several.",
+)
+@click.option(
+    "--tls-ca",
+    envvar="HEDDLE_CLIENT_TLS_CA",
+    type=PEM,
+    help="Certificate authority of the controller.",
+)
+@click.option(
+    "--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=PEM, help="Certificate of this program."
+)
+@click.option(
+    "--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=PEM, help="Private key of this program."
+)
+@click.option(
+    "--token-file",
+    envvar="HEDDLE_TOKEN_FILE",
+    type=PEM,
+    help="File with a bearer token, instead of a certificate.",
+)
 @click.option(
     "--wait",
     envvar="HEDDLE_KUBERNETES_WAIT",
     type=SECONDS,
     default=10.0,
-    help="Seconds from the reservation of a workload's quota until its check is Ready, at most.",
+    help="Longest time from the quota reservation of a workload until its check is "
+    "Ready, in seconds.",
 )
 @click.option(
     "--sweep",
     envvar="HEDDLE_KUBERNETES_SWEEP",
     type=click.FloatRange(0.1, 3600.0),
     default=30.0,
-    help="Seconds between two looks at whether jobs are over or missing.",
+    help="Interval at which jobs are compared with workloads, in seconds.",
 )
 @click.option(
     "--topology",
     envvar="HEDDLE_KUBERNETES_TOPOLOGY",
     default="heddle",
-    help="Name of the Topology of Kueue that is written.",
+    help="Name of the Kueue Topology object to write.",
 )
 @click.option(
     "--admission/--no-admission",
     envvar="HEDDLE_KUBERNETES_ADMISSION",
     default=True,
-    help="Answer the admission checks of Kueue.",
+    help="Answer Kueue's admission checks.",
 )
 @click.option(
     "--tiers/--no-tiers",
@@ -86,7 +106,7 @@ def main() -> None:
     "--health",
     envvar="HEDDLE_KUBERNETES_HEALTH",
     metavar="HOST:PORT",
-    help="Answer probes there: /live and /ready.",
+    help="Address for health probes: /live and /ready.",
 )
 def serve_command(  # noqa: PLR0917 - click gives them by name
     server: str,
@@ -103,7 +123,7 @@ def serve_command(  # noqa: PLR0917 - click gives them by name
     admission: bool,
     tiers: bool,
 ) -> None:
-    """Keep a cluster and Heddle in step until told to stop. Any number of replicas may run."""
+    """Keep a cluster and Heddle in step, until stopped. Several replicas may run."""
     try:
         split_addresses(server)
         settings = Settings(
@@ -123,7 +143,7 @@ def serve_command(  # noqa: PLR0917 - click gives them by name
 
 @main.command("clear")
 def clear_command() -> None:
-    """Remove every label and object that is ours from the cluster, before it is uninstalled."""
+    """Remove all labels and objects of Heddle from the cluster, before it is uninstalled."""
     _run(clear())
 
 

@@ -55,7 +55,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heddle-emulator")
 def cli() -> None:
-    """Fabrics, agents and traffic on one machine, and a verdict of its own."""
+    """Emulate fabrics, agents and traffic on one machine, and judge the results."""
 
 
 plain_numbers(cli, click.ClickException)

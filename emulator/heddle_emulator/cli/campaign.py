@@ -51,29 +51,41 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", required=False, type=_existing)
-@click.option("--fabric", type=_existing, help="Fabric file, instead of a campaign file's.")
-@click.option("--flows", type=_existing, help="Flow file, instead of a campaign file's.")
-@click.option("--failures", type=click.IntRange(1), help="Trials.  [default: 1000]")
-@click.option("--draw", type=click.Choice(list(DRAWS)), help="What fails.  [default: random]")
-@click.option("--at-once", type=click.IntRange(1), help="Links that fail at once, if random.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of all that is drawn.")
+@click.option("--fabric", type=_existing, help="Fabric file; replaces that of the campaign file.")
+@click.option("--flows", type=_existing, help="Flow file; replaces that of the campaign file.")
+@click.option("--failures", type=click.IntRange(1), help="Number of trials.  [default: 1000]")
+@click.option(
+    "--draw",
+    type=click.Choice(list(DRAWS)),
+    help="How failures are drawn; see above.  [default: random]",
+)
+@click.option(
+    "--at-once", type=click.IntRange(1), help="For random: links that fail at the same time."
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of all drawings.")
 @click.option(
     "--datagrams",
     is_flag=True,
     default=None,
-    help="Peer notices as on switches: slower.",
+    help="Send peer notices as datagrams, as switches do. Slower.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a processor]")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Number of processes. [default: one for each processor]",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("campaign"),
     show_default=True,
-    help="Folder for results, summary and replays.",
+    help="Folder for results, the summary and the replays.",
 )
-@click.option("--resume", is_flag=True, help="Play what the folder has no result of.")
-@click.option("--ray", metavar="ADDRESS", help="Play on this Ray cluster; 'local' starts one here.")
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+@click.option("--resume", is_flag=True, help="Play only trials that have no result in the folder.")
+@click.option(
+    "--ray", metavar="ADDRESS", help="Play on this Ray cluster; 'local' starts one on this machine."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def campaign(
     *,
     file: Path | None,
@@ -87,16 +99,15 @@ def campaign(
     draw: str | None,
     **given: object,
 ) -> int:
-    """Play failures one after another on a fabric with a controller and all its agents.
+    """Play many failures on a fabric with a controller and all its agents.
 
     \b
-    each       every link between switches, one after another
-    random     so many links at once
-    published  links, flaps and switches by published rates
+    each       each link between switches, one after another
+    random     links drawn at random, --at-once of them together
+    published  links, flaps and switches, at published rates
 
-    Every result is a line of a file in the folder; --resume continues a campaign that was
-    interrupted. The worst trials become drills in that folder, which can be played alone.
-    The exit code is 0 only if no trial was bad.
+    Each result is one line of a file in the folder. --resume continues an interrupted campaign. The
+    worst trials are written to the folder as drills. Exit 0 only if no trial was bad.
     """  # noqa: D301 - click's mark for lines that stay as they are
     told = changed(_asked(file, fabric, flows), draw=Draw(draw) if draw else None, **given)
     told.trials()  # refused now rather than when all is running

@@ -40,33 +40,32 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--strategies",
     default=",".join(DEFAULT),
     show_default=True,
-    help="Some of them, by name; see above.",
+    help="Strategies to compare; see above.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the hashes."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the hashes."
 )
 @click.option(
     "--size",
-    help="That each flow sends whose bytes the file does not tell, such as 64MiB or 64MB. "
-    "[default: a second's worth of its demand]",
+    help="Bytes of flows that have none in the file, such as 64MiB or 64MB. [default: "
+    "what its gbps sends in a second]",
 )
-@click.option(
-    "--paced", is_flag=True, help="Flows of so many bytes send no faster than their gbps."
-)
+@click.option("--paced", is_flag=True, help="Limit flows with bytes to their gbps.")
 @click.option(
     "--queues",
     type=click.Choice(CONTROLS),
-    help="Play queues that fill, with PFC and nothing else, or also with a window (DCTCP) or a rate"
-    " (DCQCN) of each QP; takes bytes. spray and ideal keep fair rates.  [default: fair rates]",
+    help="Model queues: with PFC alone, or also with a window (DCTCP) or a rate (DCQCN) "
+    "for each QP. Needs bytes. spray and ideal keep fair rates. [default: fair "
+    "rates, no queues]",
 )
 @wire
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also each flow's rate and end, and its paths as a plan.json, by strategy.",
+    help="For each strategy, write rates and ends of flows, and the paths as a plan.json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def compare(
     *,
     fabric: Path,
@@ -80,20 +79,19 @@ def compare(
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
-    """Carry the same flows over the same fabric by several strategies.
+    """Compare routing strategies on the same flows and fabric.
 
-    A worst link of 1 is full. The slowest flow is the least part of its demand that
-    a flow gets when all send; the makespan the time until all are done, phase after phase,
-    when each has a second's worth of its demand to send. With bytes, from the file or --size,
-    headers and latency count, and a flow is as fast as its NICs and links let it be, whatever
-    its gbps, unless it is --paced.
+    Worst link: 1 is full. Slowest flow: the smallest share of its demand that a flow gets when all
+    send. Makespan: the time until all flows are done, phase after phase, if each sends what its
+    gbps sends in a second. With bytes, from the file or --size, headers and latency count too, and
+    only NICs and links limit a flow, unless --paced limits it to its gbps.
 
     \b
-    ecmp         packets hashed by the underlay     static    a NIC, an uplink
-    e-ecmp:Q     so, in Q QPs a flow                dmodk     routing of fat trees
-    greedy       the least loaded path, in turns    te        Heddle: a controller, agents
-    plan:FILE    paths of a plan.json, anybody's    spray     every packet its own way
-    ideal        a crossbar: NICs alone can be slow
+    ecmp         the underlay hashes each flow      static    a fixed uplink for each NIC
+    e-ecmp:Q     the same, with Q QPs for a flow    dmodk     static routes of fat trees
+    greedy       flow after flow, least loaded      te        Heddle: controller and agents
+    plan:FILE    the paths of any plan.json         spray     each packet takes any path
+    ideal        one crossbar: only NICs limit
     """  # noqa: D301 - click's mark for lines that stay as they are
     names, cost = names_of(strategies), wire_of(words)
     loaded = load_fabric_file(fabric)

@@ -22,26 +22,27 @@ TERMINATED = 128 + signal.SIGTERM
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave everything running at the end, until Ctrl-C.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws hosts and hashes."
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of hosts and hashes."
 )
 @click.option(
     "--fabric",
     type=click.Choice([*FABRICS]),
     default=next(iter(FABRICS)),
     show_default=True,
-    help="dual-tor: every NIC has a link to each of two leaves.",
+    help="dual-tor: every NIC has links to two leaves.",
 )
 @click.option(
     "--nic",
     is_flag=True,
-    help="Another story, as root on real kernels: switches only hash, and NICs choose ports.",
+    help="A different demo, as root on real kernels: switches only hash, and NICs choose "
+    "source ports.",
 )
-@click.option("--ipv6", is_flag=True, help="With --nic: NICs and switches have IPv6 addresses.")
+@click.option("--ipv6", is_flag=True, help="With --nic: use IPv6 addresses.")
 def demo(*, keep: bool, seed: int, fabric: str, nic: bool, ipv6: bool) -> int:
     """Place jobs on 512 NICs, measure hashing and Heddle, break a link, measure again.
 
-    Starts a controller and an agent for every switch, all on loopback, and ends
-    them. Exit code 0 says that everything it claims held, 1 that something did not.
+    Starts a controller and an agent for every switch, all on loopback, and stops them at the end.
+    Exit status 0: all claims held. 1: some did not.
     """
     screen = Screen()
     if nic:

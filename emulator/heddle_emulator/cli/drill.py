@@ -36,18 +36,24 @@ _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COL
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
 @click.option("--world", type=click.Choice(WORLDS), help="[default: each file's own first]")
-@click.option("--runs", type=click.IntRange(1), help="Runs of each, instead of the file's.")
 @click.option(
-    "--report", type=click.Path(path_type=Path, file_okay=False), help="Folder for pages and JSON."
+    "--runs",
+    type=click.IntRange(1),
+    help="Number of runs of each drill. [default: as the file says]",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the pages and JSON files.",
 )
 def drill(
     *, scenarios: tuple[Path, ...], world: str | None, runs: int | None, report: Path | None
 ) -> int:
-    """Play drills one after the other; the exit code is 0 only if every expectation held.
+    """Play drills one after the other; exit 0 only if every expectation held.
 
-    The world "fluid" is virtual time; "netns" is a lab of real kernels and needs root. All files
-    are read before anything runs, and a file with a fault is refused. Ctrl-C ends the drill under
-    way, removes what it built and writes the report of what was played so far.
+    World fluid: virtual time. World netns: a lab of real kernels; needs root. All files are checked
+    before anything runs. Ctrl-C ends the current drill, removes what it built, and writes the
+    report of the drills so far.
     """
     loaded = [(one, world or one.world) for one in map(load_scenario, scenarios)]
     for scenario, where in loaded:

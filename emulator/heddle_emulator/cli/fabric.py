@@ -58,31 +58,31 @@ def wire(command: _Command) -> _Command:
             "payload_bytes",
             default=ROCE.payload_bytes,
             show_default=True,
-            help="Bytes a packet carries.",
+            help="Payload of a packet, in bytes.",
         ),
         click.option(
             "--header",
             "header_bytes",
             default=ROCE.header_bytes,
             show_default=True,
-            help="Bytes of a packet besides its payload, preamble and gap counted.",
+            help="Headers, preamble and gap of a packet, in bytes.",
         ),
         click.option(
             "--startup-us",
             default=ROCE.startup_seconds * 1e6,
             show_default=True,
-            help="For each message.",
+            help="Start-up time of a message, in microseconds.",
         ),
         click.option(
             "--hop-us",
             default=ROCE.hop_seconds * 1e6,
             show_default=True,
-            help="For each link, a packet's own length left out.",
+            help="Delay of each link, in microseconds, without the time to send the packet.",
         ),
         click.option(
             "--cut-through",
             is_flag=True,
-            help="Switches send a packet on before all of it is there.",
+            help="Switches forward a packet before all of it has arrived.",
         ),
     )
 
@@ -95,10 +95,13 @@ def setting(command: _Command) -> _Command:
             "--piece",
             default="128K",
             show_default=True,
-            help="Most that trees and chains pass on at a time; 0 for as little as can be.",
+            help="Size of the pieces that trees and chains pass on; 0 is the smallest possible.",
         ),
         click.option(
-            "--nvlink-gbps", default=NVLINK_GBPS, show_default=True, help="Of a GPU, each way."
+            "--nvlink-gbps",
+            default=NVLINK_GBPS,
+            show_default=True,
+            help="Speed of a GPU's NVLink in each direction.",
         ),
     )
     return wire(more)
@@ -112,8 +115,8 @@ def _followed(command: _Command) -> _Command:
         type=click.IntRange(0),
         default=FOLLOWED,
         show_default=True,
-        help="Up to so many messages of rings and trees are followed each, more in step: a larger "
-        "number is closer to packets, and slower.",
+        help="Number of messages of rings and trees that are followed one by one; more move "
+        "in step. A larger number is more exact and slower.",
     )(command)
 
 

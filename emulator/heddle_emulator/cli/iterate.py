@@ -58,31 +58,33 @@ _KNOWN = "\b\n" + "\n".join(
     "jobs",
     multiple=True,
     metavar="WORKLOAD[:HOSTS]",
-    help="May be repeated; see below. [default: llama3-8k:16]",
+    help="Workload and number of hosts; may be repeated; see below. [default: llama3-8k:16]",
 )
 @click.option(
     "--matrix",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help='What --job matrix sends in an all-to-all: CSV, or JSON {"bytes": [[…], …]}.',
+    help='Bytes of --job matrix: CSV, or JSON {"bytes": [[…], …]}.',
 )
 @click.option(
     "--jobs",
     "file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A jobs.yaml instead: its hosts, its collectives once an iteration.",
+    help="jobs.yaml instead of --job; each job runs its collectives once in an iteration.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0),
     default=0.0,
-    help="Jobs of --matrix, and those of --jobs that do not say how long, compute an iteration.",
+    help="Computing time of an iteration, in seconds, for --job matrix and for jobs "
+    "without compute_seconds.",
 )
 @click.option(
-    "--overlap", is_flag=True, help="Their collectives all go on at once, while GPUs compute."
+    "--overlap", is_flag=True, help="All collectives of a job run at once, while GPUs compute."
 )
 @click.option(
     "--fabric",
-    help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
+    help="Fabric file, or the name of a published cluster. [default: 16 racks of 2 "
+    "hosts, 16 spines]",
 )
 @click.option(
     "--gpus", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of a host."
@@ -90,22 +92,24 @@ _KNOWN = "\b\n" + "\n".join(
 @click.option("--qps", type=click.IntRange(1, 1024), default=8, show_default=True)
 @click.option("--iterations", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
-@click.option("--packed", is_flag=True, help="Hosts in order, not drawn from the seed.")
+@click.option("--packed", is_flag=True, help="Use hosts in order instead of drawing them.")
 @click.option("--strategies", default=",".join(DEFAULT), show_default=True)
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hosts and hashes."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of hosts and hashes."
 )
 @click.option(
-    "--step", type=click.FloatRange(0, min_open=True), help="Also links over time, in such seconds."
+    "--step",
+    type=click.FloatRange(0, min_open=True),
+    help="Also print the load of links over time, in steps of this many seconds.",
 )
 @click.option(
-    "--turns", is_flag=True, help="Also with jobs that begin in turns, where that saves time."
+    "--turns", is_flag=True, help="Also play the jobs with turns in time, if turns save time."
 )
 @click.option(
     "--drift",
     type=click.FloatRange(0, 1),
     default=0.0,
-    help="The last job computes longer than turns are made for, by such a part: 0.02 for 2 %.",
+    help="Part by which the last job computes longer than the turns assume: 0.02 is 2 %.",
 )
 @down
 @setting
@@ -113,9 +117,10 @@ _KNOWN = "\b\n" + "\n".join(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also flows.csv, and by strategy a line a job and its paths as a plan.json.",
+    help="Write flows.csv and, for each strategy, one line for each job and its paths as "
+    "a plan.json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def iterate(
     *,
     jobs: tuple[str, ...],
@@ -139,11 +144,11 @@ def iterate(
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
-    """Time iterations of jobs that run side by side, by strategy.
+    """Time iterations of jobs that run side by side, for each strategy.
 
-    The network's share is the part of an iteration in which GPUs wait for it. Bubbles
-    of pipelines and unlike GPUs are left out. In turns, a job begins an iteration no earlier
-    than its shift and so many paces; one that gains nothing begins as it likes.
+    The network's share is the part of an iteration in which GPUs wait for the network. Pipeline
+    bubbles and GPUs of different speed are left out. With turns, a job begins an iteration no
+    earlier than its shift plus a whole number of paces; a job that gains nothing has no turns.
     """
     names, settings = names_of(strategies), settings_of(words)
     loaded = without(named_fabric(fabric), down)

@@ -26,13 +26,13 @@ from heddle_emulator.topology import clos, with_ipv6
 _DEFAULT = "lab"
 _FAILED = 1
 
-_name = click.option("--name", default=_DEFAULT, show_default=True, help="Which lab.")
+_name = click.option("--name", default=_DEFAULT, show_default=True, help="Name of the lab.")
 _count = click.IntRange(1, 1000)
 
 
 @click.group()
 def lab() -> None:
-    """A fabric of real kernels, FRR and agents, in network namespaces.
+    """Run a fabric of real kernels, FRR and agents in network namespaces.
 
     \b
     heddle-emulator lab up                           4 leaves, 2 spines, 8 hosts
@@ -43,7 +43,7 @@ def lab() -> None:
     heddle-emulator lab exec mgmt heddle --server 169.254.0.1:7400 fabric list
     heddle-emulator lab down
 
-    It needs root, and touches nothing of the machine's own network.
+    It needs root. It does not touch the machine's own network.
     """  # noqa: D301 - click's mark for lines that stay as they are
 
 
@@ -52,7 +52,7 @@ def lab() -> None:
 @click.option(
     "--fabric",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Fabric file; without one, two tiers of the counts below.",
+    help="Fabric file. [default: two tiers with the numbers below]",
 )
 @click.option("--leaves", type=_count, default=4, show_default=True)
 @click.option("--spines", type=_count, default=2, show_default=True)
@@ -63,12 +63,17 @@ def lab() -> None:
     type=click.FloatRange(0),
     default=FASTEST_MBIT,
     show_default=True,
-    help="Mbit/s of the fastest cable, the others in proportion; 0 is unlimited.",
+    help="Speed of the fastest cable in Mbit/s, the others in proportion; 0 means no limit.",
 )
-@click.option("--bfd-ms", type=click.IntRange(0, 10_000), default=0, help="Run BFD this often.")
-@click.option("--ipv6", is_flag=True, help="Addresses of IPv6, whatever the fabric file has.")
-@click.option("--underlay-only", is_flag=True, help="FRR alone: no controller, no agents.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Draws the switches' hashes.")
+@click.option(
+    "--bfd-ms",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    help="Interval of BFD in milliseconds. [default: no BFD]",
+)
+@click.option("--ipv6", is_flag=True, help="Use IPv6 addresses, whatever the fabric file has.")
+@click.option("--underlay-only", is_flag=True, help="Run FRR only, without controller and agents.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the switches' hashes.")
 def up(
     *,
     name: str,
@@ -83,7 +88,7 @@ def up(
     underlay_only: bool,
     seed: int,
 ) -> int:
-    """Build a lab, and leave it running until `lab down`."""
+    """Build a lab and leave it running until `lab down`."""
     tools.check_needs()
     chosen = (
         load_fabric_file(fabric)
@@ -130,7 +135,7 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
 @lab.command()
 @_name
 def status(*, name: str) -> int:
-    """Say what runs and what BGP lacks; exit code 1 if anything is amiss."""
+    """Show what runs and which BGP sessions are missing; exit 1 if something is wrong."""
     tools.check_needs()
     seen = looking.status(looking.reopen(name))
     echo(f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables")
@@ -147,7 +152,7 @@ def status(*, name: str) -> int:
 @click.argument("node")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
-    """Run a command inside a switch, a host, or mgmt; vtysh finds the switch's FRR by itself."""
+    """Run a command on a switch, a host, or mgmt; vtysh finds the switch's FRR."""
     tools.check_needs()
     running = looking.reopen(name)
     if node not in running.spaces:
@@ -161,9 +166,9 @@ def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
 
 @lab.command()
 @_name
-@click.option("--all", "every", is_flag=True, help="Every lab that nobody is using.")
+@click.option("--all", "every", is_flag=True, help="Remove every lab that is not in use.")
 def down(*, name: str, every: bool) -> int:
-    """Remove a lab with all that runs in it; also one that was only half built."""
+    """Remove a lab and everything that runs in it, even if it is only half built."""
     tools.check_needs()
     there = mark.labs()
     chosen, failed = there if every else [mark.check_name(name)], False

@@ -47,42 +47,50 @@ FLOAT_BYTES = 4
 @click.option("--op", type=click.Choice([*KINDS]), default="all_reduce", show_default=True)
 @click.option(
     "--sizes",
-    help="Such as 1M,64MiB; 64MB are 64 million. [default: 1M..8G, or what a matrix says]",
+    help="Sizes such as 1M,64MiB; 64MB are 64 million bytes. [default: 1M..8G, or that "
+    "of the matrix]",
 )
-@click.option("--factor", default=8.0, show_default=True, help="From one size to the next.")
-@click.option("--algorithm", default="", help="Of the operation, see below; the first if none.")
+@click.option("--factor", default=8.0, show_default=True, help="Ratio of one size to the next.")
+@click.option(
+    "--algorithm", default="", help="Algorithm of the operation; see below. [default: the first]"
+)
 @click.option(
     "--matrix",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help='Bytes of an all-to-all, a row a sender: CSV, or JSON {"bytes": [[…], …]}.',
+    help='Bytes of an all-to-all, one row for each sender: CSV, or JSON {"bytes": [[…], …]}.',
 )
 @click.option(
     "--fabric",
-    help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
+    help="Fabric file, or the name of a published cluster. [default: 16 racks of 2 "
+    "hosts, 16 spines]",
 )
-@click.option("--hosts", type=int, help="Hosts that take part. [default: all]")
+@click.option("--hosts", type=int, help="Number of hosts that take part. [default: all]")
 @click.option(
     "--placement",
     type=click.Choice(["packed", "random"]),
     default="packed",
     show_default=True,
-    help="Hosts in the order of the fabric, or drawn from the seed.",
+    help="packed: hosts in the order of the fabric. random: hosts drawn at random.",
 )
-@click.option("--groups", default=1, show_default=True, help="Communicators side by side.")
+@click.option(
+    "--groups", default=1, show_default=True, help="Number of communicators that run side by side."
+)
 @click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
 @click.option("--qps", default=8, show_default=True, help="QPs of each flow.")
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
 @click.option("--strategies", default=",".join(DEFAULT), show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hashes.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the hashes."
+)
 @down
 @setting
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also flows.csv, and by strategy its lines and its paths as a plan.json.",
+    help="Write flows.csv and, for each strategy, its table and its paths as a plan.json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def nccl(
     *,
     op: str,
@@ -104,12 +112,12 @@ def nccl(
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
-    """Time a collective by size, as nccl-tests do, over paths that each strategy chose.
+    """Time a collective for several sizes, as nccl-tests do, for each strategy.
 
-    Columns are those of nccl-tests, elements being floats. Time is that of the slowest
-    communicator; algbw is size over time, busbw what that is for a NIC, in GB/s. The
-    bound is what no plan of so many whole QPs can beat, latency left out. With a matrix,
-    size is what the rank that sends most has to send, and hosts are as many as it needs.
+    The columns are those of nccl-tests; elements are floats. The time is that of the slowest
+    communicator. algbw is size divided by time, busbw is the same per NIC, both in GB/s. No plan
+    with this number of whole QPs beats the bound, which ignores latency. With a matrix, the size is
+    that of the rank that sends most, and the number of hosts follows from the matrix.
     """
     names, told = names_of(strategies), load_matrix(matrix) if matrix else None
     wanted = _sizes(sizes, factor, told)

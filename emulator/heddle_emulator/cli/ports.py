@@ -20,29 +20,37 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command()
-@click.option("--fabric", required=True, type=_FILE, help="Fabric file; all its switches hash.")
-@click.option("--flows", required=True, type=_FILE, help="Flow file: whose NICs probe each other.")
+@click.option(
+    "--fabric", required=True, type=_FILE, help="Fabric file; all its switches must hash."
+)
+@click.option(
+    "--flows", required=True, type=_FILE, help="Flow file; the NICs of each flow probe each other."
+)
 @click.option(
     "--probes",
     type=click.IntRange(1, SOURCE_PORT_COUNT),
     default=64,
     show_default=True,
-    help="Ports that are probed between each two NICs.",
+    help="Number of ports to probe between two NICs.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws each switch's hash."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the switches' hashes.",
 )
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="port-paths.json to write; packed where the name ends in .gz.",
+    help="port-paths.json to write; .gz compresses.",
 )
 def ports(fabric: Path, flows: Path, probes: int, seed: int, out: Path) -> None:
-    """Probe source ports as hosts would, and write which path each takes.
+    """Probe source ports as hosts do, and write the path of each port.
 
-    `heddle plan --port-paths` plans with the file. The same seed gives the hashes that `compare`
-    gives "ecmp".
+    `heddle plan --port-paths` uses the file. The same seed gives the same hashes as `compare` for
+    ecmp.
     """
     loaded = load_fabric_file(fabric)
     wanted = resolve(load_demands(flows), loaded, origin=str(flows))

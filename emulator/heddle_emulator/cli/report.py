@@ -13,9 +13,9 @@ from heddle_emulator.report.folder import render
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def report(*, paths: tuple[Path, ...]) -> int:
-    """Make the pages of drills again, from their JSON files or folders of them.
+    """Make the pages of drills again from their JSON files or from folders.
 
-    A drill played with `--report FOLDER` leaves both there. Prints what was written.
+    `drill --report FOLDER` writes both. Prints the names of the files.
     """
     for path in paths:
         for page in render(path):

@@ -22,7 +22,7 @@ def _out(command: _Command) -> _Command:
         "--out",
         required=True,
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File to write; packed where the name ends in .gz.",
+        help="File to write; .gz compresses.",
     )(command)
 
 
@@ -38,9 +38,9 @@ def _common(command: _Command) -> _Command:
             type=click.Choice(["programmed", "ecmp"]),
             default="programmed",
             show_default=True,
-            help="What decides in switches; ecmp: they only hash, and nobody programs them.",
+            help="programmed: agents program the switches. ecmp: switches only hash.",
         ),
-        click.option("--ipv6", is_flag=True, help="Addresses of IPv6 instead of IPv4."),
+        click.option("--ipv6", is_flag=True, help="Give nodes IPv6 addresses instead of IPv4."),
         _out,
     ):
         command = option(command)
@@ -65,7 +65,7 @@ _hosts = _count("nics-per-host", 8, "NICs of a host.")
 
 @click.group()
 def topology() -> None:
-    """Write a fabric file: give one of the shapes, or a published cluster by name."""
+    """Write a fabric file of a given shape, or of a published cluster."""
 
 
 def _save(fabric: Fabric, out: Path) -> None:
@@ -96,7 +96,7 @@ def _build(
 @_nic
 @_common
 def clos(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
-    """Two tiers, every leaf joined to every spine."""
+    """Two tiers; every leaf has links to every spine."""
     _build(builders.clos, **options)
 
 
@@ -106,20 +106,27 @@ def clos(**options: Any) -> None:  # noqa: ANN401 - click hands over what the op
 @_count("spines", None, "Spine switches of a zone.")
 @_count("nics-per-leaf", None, "NICs under each leaf.")
 @_count("cores", None, "Core switches in all.")
-@click.option("--taper", type=float, default=1.0, show_default=True, help="Spine down over up.")
+@click.option(
+    "--taper",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Capacity of a spine to its leaves, divided by its capacity to the cores.",
+)
 @click.option(
     "--wiring",
     type=click.Choice(["plane", "mesh"]),
     default="plane",
     show_default=True,
-    help="Spine i to the cores of plane i, or every spine to every core.",
+    help="plane: spine i has links to the cores of plane i. mesh: every spine has links "
+    "to every core.",
 )
 @_hosts
 @_uplink
 @_nic
 @_common
 def three_tier(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
-    """Zones of two tiers, joined by cores; from the taper follow the links to them."""
+    """Zones of two tiers, joined by cores; the taper gives the number of links to cores."""
     _build(builders.three_tier, **options)
 
 
@@ -146,7 +153,7 @@ def rail(**options: Any) -> None:  # noqa: ANN401 - click hands over what the op
     type=click.IntRange(1, 2),
     default=1,
     show_default=True,
-    help="2: the two leaves of a pair have spines of their own.",
+    help="2: the two leaves of a pair have separate spines.",
 )
 @_hosts
 @_uplink
@@ -155,7 +162,7 @@ def rail(**options: Any) -> None:  # noqa: ANN401 - click hands over what the op
     type=float,
     default=200.0,
     show_default=True,
-    help="Of each of the two links of a NIC.",
+    help="Speed of each of the two links of a NIC.",
 )
 @_common
 def dual_tor(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
@@ -165,7 +172,7 @@ def dual_tor(**options: Any) -> None:  # noqa: ANN401 - click hands over what th
 
 @topology.command("random-regular")
 @_count("switches", None, "Switches.")
-@_count("degree", None, "Other switches each is joined to.")
+@_count("degree", None, "Links of each switch to other switches.")
 @_count("nics-per-switch", None, "NICs on each switch.")
 @click.option("--link-gbps", type=float, default=400.0, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)

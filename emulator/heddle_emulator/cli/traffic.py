@@ -23,31 +23,33 @@ _MATRIX = "matrix"
     "--fabric",
     required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Fabric file whose NICs send.",
+    help="Fabric file with the NICs that send.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the pattern."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the pattern."
 )
 @click.option(
     "--matrix",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help='Bytes by sender and receiver: CSV, or JSON {"bytes": [[…], …]}.',
+    help='Bytes for each sender and receiver: CSV, or JSON {"bytes": [[…], …]}.',
 )
-@click.option("--nics", type=int, help="NICs that take part, drawn from the seed. [default: all]")
-@click.option("--gbps", type=float, help="Rate of each flow. [default: its part of the line rate]")
+@click.option(
+    "--nics", type=int, help="Number of NICs that take part, drawn at random. [default: all]"
+)
+@click.option("--gbps", type=float, help="Rate of each flow. [default: its share of the line rate]")
 @click.option("--qps", type=int, default=1, show_default=True, help="QPs of each flow.")
 @click.option(
     "--fan-in",
     type=int,
     metavar="K",
-    help="Groups of an incast, K senders each. [default: one of all]",
+    help="For incast: groups of K senders and one receiver. [default: one group of all NICs]",
 )
-@click.option("--size", help="Bytes of each flow, such as 64MiB or 64MB. [default: not told]")
+@click.option("--size", help="Bytes of each flow, such as 64MiB or 64MB. [default: no bytes]")
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; packed where the name ends in .gz.",
+    help="File to write; .gz compresses.",
 )
 def traffic(  # noqa: PLR0917 - click passes options by name
     pattern: str,
@@ -64,12 +66,12 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     """Write a file of flows between the NICs of a fabric.
 
     \b
-    permutation  everyone to one other, at line rate
-    shift        everyone to the one half the fabric further
-    all-to-all   everyone to everyone else
-    incast       everyone to the same one, or K to one in each group
-    uniform      everyone to any other
-    matrix       as --matrix says, NICs being its ranks, host by host
+    permutation  each NIC to one other NIC, at line rate
+    shift        each NIC to the NIC half the fabric away
+    all-to-all   each NIC to every other NIC
+    incast       all NICs to one NIC, or K to one in each group
+    uniform      each NIC to a random NIC
+    matrix       as --matrix says; rank i is the i-th NIC, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
     loaded = load_fabric_file(fabric)
     if (pattern == _MATRIX) != (matrix is not None):

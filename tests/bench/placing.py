@@ -9,6 +9,7 @@ anew after some quiet. So what differs is the placement alone.
 that the emulator likes best.
 Rank orders are set beside the alphabetical one twice: on hosts whose names tell their places, so
 that it keeps hosts of a leaf together, and on the same fabric where names were given by delivery.
+In how many states no order is better than the alphabetical one by cuts is told (``least_order``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobStat
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.topology import clos, rail_optimised, three_tier
+from tests.bench.least_order import least_seconds
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 
@@ -43,6 +45,8 @@ TITLE = "jobs placed on half-full fabrics of 3,072 NICs: network time by the emu
 AMOUNT = {"quick": (2, 50, 2), "default": (20, 2000, 5), "full": (200, 2000, 20)}
 """States; random placements of each; of these, how many are emulated."""
 EQUAL = 1e-6
+ROUNDED = 1e-5
+"""Estimates have six digits."""
 
 
 def _zones(zones: int, nics_per_host: int, taper: float) -> Fabric:
@@ -168,6 +172,8 @@ class Found:
     """Of random hosts in our order and in the alphabetical one; their names tell their places."""
     orders_by_delivery: tuple[float, float]
     """The same where names tell nothing."""
+    unbeaten: tuple[bool, bool]
+    """Whether cuts leave no order of these hosts less time than the alphabetical one, in both."""
 
 
 def run(seed: int, draws: int, few: int) -> Found:
@@ -187,6 +193,7 @@ def run(seed: int, draws: int, few: int) -> Found:
     first, orders = emulated(state, state.free[:count]), _orders(planner, state, sets[0])
     other = renamed(state, draw)
     by_delivery = tuple(sorted(draw.sample(other.free, count)))
+    unbeaten = _unbeaten(state, sets[0]), _unbeaten(other, by_delivery)
     return Found(
         state,
         first if ours == state.free[:count] else emulated(state, ours),
@@ -195,6 +202,7 @@ def run(seed: int, draws: int, few: int) -> Found:
         min(emulated(state, hosts) for hosts in liked),
         orders,
         _orders(DirectPlanner(planning_engine(None)), other, by_delivery),
+        unbeaten,
     )
 
 
@@ -218,6 +226,14 @@ def renamed(state: State, draw: random.Random) -> State:
         free=tuple(sorted(named[host] for host in state.free)),
         job=other(state.job),
     )
+
+
+def _unbeaten(state: State, hosts: tuple[str, ...]) -> bool:
+    """Whether cuts leave no order less than the one that hosts are in."""
+    around = Surroundings(state.fabric, state.standing.loads)
+    flows = flows_of_job(replace(state.job, hosts=hosts), state.fabric)
+    seconds = Estimator(around, flows, hosts).of(hosts).seconds
+    return seconds <= least_seconds(flows, hosts, around) * (1 + ROUNDED)
 
 
 def _orders(planner: DirectPlanner, state: State, hosts: tuple[str, ...]) -> tuple[float, float]:
@@ -252,6 +268,12 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         _row("rank order alone, on random hosts", found, order, -0.15),
         _row("the same, names by delivery", found, by_delivery, -0.15),
     ]
+    for number in (0, 1):
+        count = sum(one.unbeaten[number] for one in found)
+        row = rows[3 + number]
+        note = f"{row.note}; by cuts no order is better in {count}"
+        data = {**row.data, "unbeaten": [one.unbeaten[number] for one in found]}
+        rows[3 + number] = replace(row, note=note, data=data)
     slower = f"slower in {np.count_nonzero(ours > first * (1 + EQUAL))}"
     return [replace(rows[0], figure=f"{rows[0].figure}; {slower}"), *rows[1:]]
 

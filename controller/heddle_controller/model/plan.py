@@ -131,7 +131,7 @@ class AfterLoss:
     lower_bound: float
     """No other backups for the same paths have a fullest link below this."""
     stranded: int
-    """Flows that have no backup, or a broken one, after that loss."""
+    """Flows without a backup that some switch has an entry for and that holds after that loss."""
 
 
 @dataclass(frozen=True, slots=True)

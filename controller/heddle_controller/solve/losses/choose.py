@@ -19,6 +19,7 @@ from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import AfterLoss, Paths, Plan
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.losses.entered import entered
 from heddle_controller.solve.losses.floor import least_worst
 from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
 from heddle_controller.solve.losses.moves import MOVED, Kind, SingleLosses
@@ -81,7 +82,7 @@ class _Search:
         self._plan, self._candidates = plan, candidates
         self._network = candidates.network
         losses = SingleLosses.of(plan.fabric, kind)
-        survey = Survey.of(Standing.of(plan), losses)
+        survey = Survey.of(Standing.of(entered(plan)), losses)
         moves, cells = survey.moves, survey.cells
         self._floor = least_worst(survey, worst_of(survey))
         self._capacity = plan.fabric.structure.capacity

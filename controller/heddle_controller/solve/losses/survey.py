@@ -14,6 +14,7 @@ import numpy as np
 
 from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
+from heddle_controller.solve.losses.entered import entered
 from heddle_controller.solve.losses.floor import least_worst
 from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
 from heddle_controller.solve.losses.moves import APART, STRANDED, Kind, SingleLosses
@@ -24,9 +25,9 @@ from heddle_controller.solve.options import Options
 def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
     """For links between switches and for switches: what the worst single loss does.
 
-    Kinds that the fabric has none of are left out.
+    Kinds that the fabric has none of are left out, and backups that no entry turns to.
     """
-    standing = Standing.of(plan)
+    standing = Standing.of(entered(plan))
     shares = FairShares(standing)
     told = [_after(standing, shares, kind) for kind in get_args(Kind)]
     return tuple(one for one in told if one is not None)

@@ -15,7 +15,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, after_losses, solve
-from heddle_controller.solve.headroom import LEFT
+from heddle_controller.solve.headroom import LEFT, MOST_NAMED
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.support.depth import fresh_seeds
@@ -95,6 +95,26 @@ def test_half_of_each_table_stays_for_others(size: int) -> None:
     most = max(_entries(few).max(), size // LEFT)
     assert _entries(roomy).max() <= most
     assert not roomy.unrouted
+
+
+def test_switches_without_room_for_more_parts_are_named() -> None:
+    """A note names those whose tables all parts would more than half fill; without any, no note."""
+    fabrics = {
+        size: clos(leaves=4, spines=4, nics_per_leaf=4, table_size=size)
+        for size in (NONE, 16, 24, 40, 1000)
+    }
+    flows = flows_between(fabrics[1000], "permutation", seed=3, qps=4, gbps=400.0)
+    ids = np.array(fabrics[1000].structure.nodes.ids)
+    switches = ids[fabrics[1000].structure.nodes.kind != NodeKind.NIC]
+    parted = _entries(solve(fabrics[1000], flows, HEADROOM))
+    lacking = {size: switches[parted * LEFT > size].tolist() for size in (16, 24, 40, 1000)}
+    assert {size: len(names) for size, names in lacking.items()} == {16: 4, 24: 2, 40: 0, 1000: 0}
+    for size, fabric in fabrics.items():
+        assert solve(fabric, flows, ECONOMY).notes == ()
+        told = [note.rpartition("taken at ")[2] for note in solve(fabric, flows, HEADROOM).notes]
+        names = lacking.get(size, [])
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        assert told == ([", ".join(names[:MOST_NAMED]) + more] if names else [])
 
 
 def _entries(plan: Plan) -> Ints:

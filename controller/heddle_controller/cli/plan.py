@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -233,16 +233,25 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
         echo(f"note: {note}")
     exposed = outcome.exposed()
     if exposed:
-        some = ", ".join(exposed[:REASONS_SHOWN]) + (" …" if len(exposed) > REASONS_SHOWN else "")
         echo(
             f"note: PFC may hold up {len(exposed)} flows that cross no over-full link, but share"
-            f" links with other jobs' flows to one: {some}"
+            f" links with other jobs' flows to one: {_some(exposed)}"
+        )
+    unprotected = outcome.unprotected()
+    if unprotected:
+        echo(
+            f"note: one loss may stop {len(unprotected)} flows, as no switch has a backup for them:"
+            f" {_some(unprotected)}"
         )
     reasons = sorted(plan.unrouted.items())
     for row, reason in reasons[:REASONS_SHOWN]:
         echo(f"no path for {plan.flows.ids[row]}: {reason}")
     if len(reasons) > REASONS_SHOWN:
         echo(f"and {len(reasons) - REASONS_SHOWN} more flows without a path")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:REASONS_SHOWN]) + (" …" if len(names) > REASONS_SHOWN else "")
 
 
 def _certificate_text(certificate: Certificate) -> str:

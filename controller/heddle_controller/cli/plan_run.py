@@ -196,6 +196,18 @@ class CheckedPlan:
         """Flows that only pass by what is over-full, and that pauses may hold up."""
         return [self.plan.flows.ids[row] for row in exposed_flows(self.plan).tolist()]
 
+    def unprotected(self) -> list[str]:
+        """Flows that a single loss may stop, as no switch can turn them to a backup.
+
+        None where nobody asked for protection, or no link joins two switches.
+        """
+        from heddle_controller.solve import unprotected_flows  # noqa: PLC0415 - see above
+
+        plan = self.plan
+        if not plan.certificate.after_loss:
+            return []
+        return [plan.flows.ids[row] for row in unprotected_flows(plan).tolist()]
+
     def record(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         plan = self.plan
@@ -207,6 +219,7 @@ class CheckedPlan:
             "unrouted": unrouted_records(plan),
             "notes": list(plan.notes),
             "exposed": self.exposed(),
+            "unprotected": self.unprotected(),
             **({} if self.rewritten is None else {"rewritten": self.rewritten}),
         }
 

@@ -5,7 +5,13 @@ knows OR-Tools.
 """
 
 from heddle_controller.solve.leftover import plan_anew, repairer_of
-from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
+from heddle_controller.solve.losses import (
+    after_losses,
+    protected,
+    prove,
+    unprotected_flows,
+    without_backups,
+)
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
 from heddle_controller.solve.repair.repairer import Repairer
@@ -19,5 +25,6 @@ __all__ = [
     "prove",
     "repairer_of",
     "solve",
+    "unprotected_flows",
     "without_backups",
 ]

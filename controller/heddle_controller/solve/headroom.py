@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats
-from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
@@ -31,6 +31,8 @@ _WORTH = 0.01
 """How much less full the fullest link of a tier must be, relative to it, for more entries."""
 LEFT = 2
 """One entry of so many is for pieces at most; the others are for flows that come."""
+MOST_NAMED = 3
+"""Switches that are told by name."""
 HALF = 0.5
 """Utilisation up to which one link can take what another carried."""
 LIMITS = SearchLimits(effort=2000, spare=500, beneath=0, patience=8)
@@ -78,18 +80,31 @@ def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
     if not limited(fabric)[problem.network.level != NodeKind.NIC].all():
         return None
     for pieces in reversed([*_coloured(problem)]):
-        no_worse = (tier_worst(problem.network, pieces) <= before + TOLERANCE).all()
-        if no_worse and _has_room(problem, pieces):
+        if (tier_worst(problem.network, pieces) > before + TOLERANCE).any():
+            continue
+        crowded = _crowded(problem, pieces)
+        if not len(crowded):
             return pieces
+        if not problem.notes:  # of the finest pieces
+            problem.notes = (_given_up(fabric, crowded),)
     return None
 
 
-def _has_room(problem: PlanningProblem, assignment: Assignment) -> bool:
-    """Whether tables stay half empty."""
+def _given_up(fabric: Fabric, crowded: Ints) -> str:
+    names = [fabric.structure.nodes.ids[row] for row in crowded[:MOST_NAMED].tolist()]
+    more = f" and {len(crowded) - MOST_NAMED} more" if len(crowded) > MOST_NAMED else ""
+    return (
+        "flows are in fewer parts than would leave most room after a loss: more than half of the"
+        f" table would be taken at {', '.join(names)}{more}"
+    )
+
+
+def _crowded(problem: PlanningProblem, assignment: Assignment) -> Ints:
+    """Switches whose tables would not stay half empty."""
     fabric, flows = problem.network.fabric, problem.flows
     needs = entry_needs(fabric, flows, exported_paths(assignment, renumber=True), pairs_of(flows))
     size = fabric.structure.nodes.table_size
-    return bool((needs.by_switch(fabric.node_count) * LEFT <= size)[limited(fabric)].all())
+    return np.flatnonzero(limited(fabric) & (needs.by_switch(fabric.node_count) * LEFT > size))
 
 
 def _taken_apart(problem: PlanningProblem, before: Floats) -> Assignment | None:

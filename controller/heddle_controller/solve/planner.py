@@ -66,6 +66,8 @@ _MOST_ROUNDS = 8
 TIES = 2.0**16, 2.0**40
 """Bytes of flows, 64 KiB to 1 TiB, between which more bytes decide ties."""
 
+_NO_ROOM = "flows are not parted for room after a loss, to fit the tables"
+
 IMPROVING = 0.6
 """Part of a time limit for improvement; backups and tables need some after it."""
 
@@ -128,6 +130,8 @@ def _solved(
             found = ties.expand(exported_paths(other, renumber=True))
             if not too_parted(network, flows, found, pair).any():
                 assignment, paths = other, found
+            elif step is with_headroom:
+                problem.notes = (_NO_ROOM,)
         return problem, paths
 
     pair = pairs_of(flows)
@@ -145,7 +149,7 @@ def _solved(
     if ties.tied.any():
         problem.flows, problem.routed = flows, problem.routed[ties.stands]
         problem.bound = cut_bound(network, flows, problem.routed)
-        problem.notes = _notes(short & ~parted, parted)
+        problem.notes += _notes(short & ~parted, parted)
     return finished_plan(problem, paths)
 
 

@@ -24,6 +24,7 @@ from heddle_controller.solve import after_losses, protected, solve
 from heddle_controller.state.codec.plans import certificate_from_meta, plan_meta
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
+from tests.support.solve_flows import flows_of
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4)
 FLOWS = flows_between(FABRIC, "permutation", seed=3, qps=4)
@@ -65,6 +66,36 @@ def test_no_protection_is_no_backups(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = _planned(tmp_path, capsys, "--protect", "none")
     assert not any(route["backups"] for route in document["routes"])
     assert "after_loss" not in document["certificate"]
+
+
+@pytest.mark.parametrize(
+    ("spines", "kind", "named"),
+    [(1, "link", True), (1, "none", False), (2, "link", False)],
+    ids=["a bridge", "not asked for", "another way"],
+)
+def test_flows_that_nothing_protects_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, spines: int, kind: str, named: bool
+) -> None:
+    """A flow over a leaf's only uplink is named; its neighbour on the leaf crosses no such link."""
+    fabric = clos(leaves=2, spines=spines, nics_per_leaf=2)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    rows = [
+        ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", ""),
+        ("l0-h0-n1", "l0-h0-n0", 400.0, 1, "j", ""),
+    ]
+    flows = flows_of(fabric, *rows)
+    save_flows(fabric, flows, tmp_path / "flows.csv")
+    files = ["--fabric", str(tmp_path / "fabric.json"), "--flows", str(tmp_path / "flows.csv")]
+    shown = []
+    for form in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", *files, "--protect", kind, *form])
+        assert not ended.value.code
+        shown.append(capsys.readouterr().out)
+    expected = [flows.ids[0]] if named else []
+    assert json.loads(shown[1])["unprotected"] == expected
+    lines = [line for line in shown[0].splitlines() if "no switch has a backup" in line]
+    assert [line.rpartition(": ")[2] for line in lines] == expected
 
 
 def test_a_plan_read_back_knows_its_losses(

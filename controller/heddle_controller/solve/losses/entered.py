@@ -30,6 +30,18 @@ def entered(plan: Plan) -> Plan:
     return replace(plan, backups=replace(backups, first=starts(lengths), arcs=arcs))
 
 
+def unprotected_flows(plan: Plan) -> Ints:
+    """Rows of flows some QPs of which a single loss stops until routing has settled; ascending.
+
+    Their path crosses links between switches, and no switch on it can turn them to a backup.
+    """
+    structure, paths = plan.fabric.structure, plan.paths
+    inner = (structure.nodes.kind != NodeKind.NIC)[structure.head[paths.arcs]]
+    across = np.bincount(paths.owner()[inner], minlength=len(paths)) > 1
+    bare = np.diff(entered(plan).backups.first) == 0
+    return np.unique(paths.flow[across & bare])
+
+
 def has_entry(plan: Plan, rows: Ints) -> Bools:
     """Whether the switch at which each backup leaves its path can turn to it, shape (rows,).
 

@@ -53,36 +53,49 @@ def has_entry(plan: Plan, rows: Ints) -> Bools:
         rows: Paths that have a backup.
     """
     structure, paths, backups = plan.fabric.structure, plan.paths, plan.backups
-    is_nic = structure.nodes.kind == NodeKind.NIC
     flow = paths.flow[rows]
-    destination = plan.flows.destination[flow]
-    same = _shared_start(plan, rows)
+    destination, same = plan.flows.destination[flow], _shared_start(plan, rows)
     place, spare = paths.first[rows] + same, backups.first[rows] + same
-    left = paths.first[rows + 1] - place
-    held = (same > 0) & (left > 0) & (spare < backups.first[rows + 1])
-    some = np.flatnonzero(held)
-    arc, turn = paths.arcs[place[some]], backups.arcs[spare[some]]
-    whole = underlay(structure)
-    held[some] = (
-        ~is_nic[structure.tail[arc]]
-        & needs_entry(structure, arc, destination[some], left[some])
-        & ~whole.may_loop(turn, destination[some])
-    )
-    some = np.flatnonzero(held)
-    ways, round_ = paths.take(rows[some]), backups.take(rows[some])
-    width = plan.fabric.link_count
-    owner, after = round_.owner(), round_.arcs
-    within = np.arange(len(after)) - round_.first[owner]
-    inner = ~is_nic[structure.tail[after]] & ~is_nic[structure.head[after]]
-    later = np.flatnonzero(inner & (within > same[some][owner]))
-    astray = ~whole.forwards(after[later], destination[some][owner[later]])
-    held[some[owner[later[astray]]]] = False
-    rest = np.flatnonzero(inner & (within >= same[some][owner]))
-    ahead = np.arange(len(ways.arcs)) - ways.first[ways.owner()] >= same[some][ways.owner()]
-    risk = np.sort(ways.owner()[ahead] * width + (ways.arcs[ahead] >> 1))
-    met = among(owner[rest] * width + (after[rest] >> 1), risk)
-    held[some[owner[rest[met]]]] = False
+    left, other = paths.first[rows + 1] - place, backups.first[rows + 1] - spare
+    held = (same > 0) & (left > 0) & (other > 0)
+    # Two shortest ways from a switch are two next hops of the underlay, which has the rest of both.
+    # Two arcs of them are one only if they are as far from the end.
+    direct = np.flatnonzero(held & (left == other))
+    start = structure.tail[paths.arcs[place[direct]]]
+    longer = underlay(structure).is_detour(start, destination[direct], left[direct])
+    direct = direct[~longer]
+    rest = held.copy()
+    rest[direct] = False
+    open_, step = direct, 1
+    while len(open_):
+        open_ = open_[left[open_] > step + 1]  # the last arc is the NIC's
+        meets = paths.arcs[place[open_] + step] == backups.arcs[spare[open_] + step]
+        held[open_[meets]] = False
+        open_, step = open_[~meets], step + 1
+    some = np.flatnonzero(rest)
+    held[some] = _leads_round(plan, rows[some], same[some])
     return np.asarray(held | plan.by_ports[flow])
+
+
+def _leads_round(plan: Plan, rows: Ints, same: Ints) -> Bools:
+    """As ``has_entry``, of any backups that leave their paths after so many arcs."""
+    structure, is_nic = plan.fabric.structure, plan.fabric.structure.nodes.kind == NodeKind.NIC
+    ways, others = plan.paths.take(rows), plan.backups.take(rows)
+    destination, whole = plan.flows.destination[ways.flow], underlay(structure)
+    arc, turn = ways.arcs[ways.first[:-1] + same], others.arcs[others.first[:-1] + same]
+    held = needs_entry(structure, arc, destination, np.diff(ways.first) - same)
+    held &= ~whole.may_loop(turn, destination)
+    owner, after = others.owner(), others.arcs
+    within = np.arange(len(after)) - others.first[owner]
+    inner = ~is_nic[structure.tail[after]] & ~is_nic[structure.head[after]]
+    later = np.flatnonzero(inner & (within > same[owner]))
+    held[owner[later[~whole.forwards(after[later], destination[owner[later]])]]] = False
+    of, links = ways.owner(), plan.fabric.link_count
+    ahead = np.arange(len(ways.arcs)) - ways.first[of] >= same[of]
+    risk = np.sort(of[ahead] * links + (ways.arcs[ahead] >> 1))
+    there = np.flatnonzero(inner & (within >= same[owner]))
+    held[owner[there[among(owner[there] * links + (after[there] >> 1), risk)]]] = False
+    return held
 
 
 def _shared_start(plan: Plan, rows: Ints) -> Ints:

@@ -36,10 +36,10 @@ from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.reconcile.worker import Dependencies
-from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
+from heddle_controller.serve.agents.stream import EpochGuard
 from heddle_controller.serve.api import Api, Reads, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance

@@ -28,8 +28,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, qp_ports
-from heddle_controller.model.load import arc_loads, utilization, worst_by_tier
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads, utilization, worst_by_tier
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered
 from heddle_emulator.fluid.rates import flow_ratios
 

@@ -12,8 +12,7 @@ import time
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads, utilization
 from heddle_controller.solve import solve
 from heddle_emulator.strategy import e_ecmp, ecmp, greedy_paths
 from heddle_emulator.topology import dragonfly, random_regular

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads, utilization
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy import ecmp

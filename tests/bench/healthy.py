@@ -14,7 +14,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, worst_by_tier
+from heddle_controller.model.plan import arc_loads, worst_by_tier
 from heddle_controller.solve import solve
 from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos, rail_optimised, three_tier

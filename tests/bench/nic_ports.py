@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import arc_loads, utilization
 from heddle_controller.solve import plan_anew, solve
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing

@@ -19,8 +19,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.queues import ControlName
 from heddle_emulator.fluid.wire import Wire

@@ -33,10 +33,9 @@ from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.gateway import Gateway, SetAside
 from heddle_controller.serve.agents.link_book import LinkBook
-from heddle_controller.serve.agents.overlays import OverlayBook
-from heddle_controller.serve.agents.set_aside import SetAside
+from heddle_controller.serve.agents.overlays import OverlayBook, OverlayService
 from heddle_controller.serve.audit import AuditService
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
@@ -44,8 +43,7 @@ from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
-from heddle_controller.serve.interceptors.errors import status_of
-from heddle_controller.serve.overlay import OverlayService
+from heddle_controller.serve.interceptors.outcomes import status_of
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook

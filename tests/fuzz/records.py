@@ -19,9 +19,9 @@ import orjson
 
 from heddle_agent.fib.linux import netlink
 from heddle_agent.watch import rtnetlink
-from heddle_controller.state.codec import container, demands, jobs, plans, structure
+from heddle_controller.state.codec import container, fabrics, jobs, plans
 from heddle_controller.state.codec.container import MAGIC, DamagedError
-from heddle_controller.state.codec.states import States, unpack_states
+from heddle_controller.state.codec.fabrics import States, unpack_states
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.target import Target, check
@@ -94,7 +94,7 @@ def _again(content: bytes) -> Any:
 
 def _kept() -> list[Target]:
     plan = plan_of(FABRIC)
-    packed = structure.pack_structure(FABRIC.structure, "sample")
+    packed = fabrics.pack_structure(FABRIC.structure, "sample")
     states = States(
         FABRIC.link_state,
         FABRIC.node_state,
@@ -106,9 +106,9 @@ def _kept() -> list[Target]:
     return [
         _packed(
             "stored demands",
-            demands.unpack_demands,
-            demands.pack_demands,
-            demands.pack_demands(demands_of(("n0.0", "n1.0"), ("n0.1", "n1.1"))),
+            jobs.unpack_demands,
+            jobs.pack_demands,
+            jobs.pack_demands(demands_of(("n0.0", "n1.0"), ("n0.1", "n1.1"))),
         ),
         _packed(
             "stored plan",
@@ -136,12 +136,12 @@ def _kept() -> list[Target]:
     ]
 
 
-def _structure(packed: structure.PackedStructure) -> Callable[[bytes], bool]:
+def _structure(packed: fabrics.PackedStructure) -> Callable[[bytes], bool]:
     """Only what was kept under a digest is taken for it."""
 
     def run(content: bytes) -> bool:
         try:
-            made = structure.unpack_structure(content, packed.digest)
+            made = fabrics.unpack_structure(content, packed.digest)
         except DamagedError:
             return False
         check(made.nodes.ids == packed.structure.nodes.ids, "it is the structure that was kept")

@@ -18,7 +18,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, concatenate
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import arc_loads, utilization
 from heddle_controller.serve.nic_ports import MOST_PORTS
 from heddle_controller.serve.security.keys import Tls as ServerTls
 from heddle_emulator.client import Client

@@ -13,8 +13,8 @@ from heddle_controller.state.errors import StaleEpoch
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
-from heddle_controller.store.redis.scripts import Keys
 from heddle_controller.store.redis.store import RedisStore
+from heddle_controller.store.redis.writes import Keys
 from tests.support.redis_clients import opened
 from tests.support.redis_server import NEVER, RedisServer
 from tests.support.store_samples import clos, demands, job, plan_of, program_of

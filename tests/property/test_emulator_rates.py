@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.load import phased_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, phased_loads
 from heddle_emulator.fluid.rates import flow_ratios, path_rates
 
 ARCS, JOBS, PHASES = 6, 2, 3

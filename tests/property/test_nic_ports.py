@@ -12,8 +12,7 @@ import pytest
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric, Forwarding, NodeKind, State
 from heddle_controller.model.files.port_paths_file import parse_port_paths, port_paths_document
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, arc_loads, utilization
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.plan.programs import entries_of

@@ -24,8 +24,7 @@ from heddle_controller.reconcile.southbound import (
     PushReport,
     PushStatus,
 )
-from heddle_controller.serve.agents.epoch_guard import EpochGuard
-from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.agents.stream import AgentStream, EpochGuard
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 from tests.support.depth import examples
 from tests.support.store_samples import clos, plan_of, program_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import arc_loads, utilization
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from tests.bench.workloads import between_switches, permutations

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from heddle_controller.model.demand import flow_id
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.unannounced import flow_id
 from heddle_controller.reconcile.unannounced import (
     GROWS,
     MOST_UNANNOUNCED,

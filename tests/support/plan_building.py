@@ -16,8 +16,14 @@ from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, worst_by_tier
-from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate
+from heddle_controller.model.plan import (
+    Certificate,
+    Paths,
+    Plan,
+    TierCertificate,
+    arc_loads,
+    worst_by_tier,
+)
 
 Way = tuple[int, int, str]
 """First QP, last QP, nodes."""

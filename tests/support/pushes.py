@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.reconcile.southbound import Push
-from heddle_controller.serve.codec.entries import encoded
-from heddle_controller.serve.codec.sent_names import SentNames
+from heddle_controller.serve.codec.entries import SentNames, encoded
 
 
 def push_to_pb(push: Push, nonce: int) -> pb.Push:

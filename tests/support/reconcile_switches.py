@@ -16,7 +16,7 @@ from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
-from heddle_controller.serve.codec.listing import entries_from_pb
+from heddle_controller.serve.codec.agent import entries_from_pb
 
 Match = tuple[str, str, int, int]
 Way = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]

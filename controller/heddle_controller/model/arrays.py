@@ -1,7 +1,11 @@
-"""The arrays that hold bulk data, one row a flow, a link or a node; and how they are sorted."""
+"""The arrays that hold bulk data, one row a flow, a link or a node; and how they are sorted.
+
+Hop counts from every switch to every place.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -47,3 +51,27 @@ def stable_order(values: Ints) -> Ints:
     packed = (values.astype(np.int64) << bits) | np.arange(len(values), dtype=np.int64)
     packed.sort()
     return packed & ((1 << bits) - 1)
+
+
+Bits = npt.NDArray[np.uint8]
+HopArray = npt.NDArray[np.int16]
+
+UNREACHED = np.iinfo(np.int16).max
+"""Distance where no path leads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """Hop counts from every switch to every place; never written to once made."""
+
+    place: Ints
+    """Place of each node: ``NONE`` for switches and for NICs without a live link."""
+    row: Ints
+    """Row of each node in ``distance``; all NICs share the last one."""
+    distance: HopArray
+    """Links from a switch to the nearest switch of a place, shape (switches + 1,
+    places); ``UNREACHED`` where there is no way, and all along the last row."""
+    several: Bits
+    """A bit for each distance above 0: is there more than one next hop?"""
+    twin: Bools
+    """Whether each arc runs to a NIC beside another one from the same switch."""

@@ -2,12 +2,17 @@
 
 Demands are kept by NIC id because they outlive the fabric they were told for;
 ``resolve`` turns them into ``Flows`` of one fabric.
+
+Flows that nobody announced: what they are called, wherever they are met.
+
+They are found by what switches count, planned as a demand set of their own, and named by their
+NICs. No client can put that set, and no other set can have such ids.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,9 +21,6 @@ from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.limits import CURE, MAX_FLOW, MAX_NAME, sensible, too_long
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,3 +143,37 @@ def _problem(demands: Demands, row: int, text: str) -> Problem:
         qps=demands.qps[row],
     )
     return Problem(f"flow {demands.ids[row][:80]!r}", said)
+
+
+SET = "unannounced"
+"""Name of the demand set."""
+UNANNOUNCED_JOB = "(unannounced)"
+"""What they are counted with, which no job is called."""
+PREFIX = "unannounced:"
+"""Of their ids."""
+
+
+def flow_id(source: str, destination: str) -> str:
+    """The id of the flow between two NICs."""
+    return f"{PREFIX}{source}->{destination}"
+
+
+def unannounced_rows(flows: Flows) -> Ints:
+    """Rows of the flows that nobody announced; looks at each flow that is counted with them."""
+    if UNANNOUNCED_JOB not in flows.job_names:
+        return np.empty(0, dtype=np.int64)
+    rows = np.flatnonzero(flows.job == flows.job_names.index(UNANNOUNCED_JOB))
+    mine = [flows.ids[row].startswith(PREFIX) for row in rows.tolist()]
+    return rows[np.array(mine, dtype=np.bool_)]
+
+
+def first_flows(flows: Flows, count: int) -> Flows:
+    """The first of some flows, where all others are such that nobody announced."""
+    told = flows.take(np.arange(count, dtype=np.int64))
+    if UNANNOUNCED_JOB not in told.job_names:
+        return told
+    place = told.job_names.index(UNANNOUNCED_JOB)
+    if (told.job == place).any():  # somebody's demands are counted with that, too
+        return told
+    names = told.job_names[:place] + told.job_names[place + 1 :]
+    return replace(told, job=told.job - (told.job > place), job_names=names)

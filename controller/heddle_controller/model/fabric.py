@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from heddle.names import link_name, natural
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
-from heddle_controller.model.reach import Reach
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, Reach
 
 if TYPE_CHECKING:
     from heddle_controller.model.port_paths import PortPaths

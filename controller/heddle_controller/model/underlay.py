@@ -17,9 +17,8 @@ from itertools import chain
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, UNREACHED, Bits, Bools, HopArray, Ints, Reach
 from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.model.reach import UNREACHED, Bits, HopArray, Reach
 
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""

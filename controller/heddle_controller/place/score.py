@@ -6,8 +6,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, utilization
 from heddle_controller.place.ask import EQUAL, Score
 from heddle_controller.solve.fairness.filling import Filling
 

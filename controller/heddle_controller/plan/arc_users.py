@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints, stable_order
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, arc_loads
 
 
 @dataclass(frozen=True, slots=True, eq=False)

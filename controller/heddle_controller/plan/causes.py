@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
+from heddle_controller.model.demand import PREFIX, UNANNOUNCED_JOB, unannounced_rows
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import PREFIX, UNANNOUNCED_JOB, unannounced_rows
 
 _Value = TypeVar("_Value", int, str)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, utilization
 
 _TOLERANCE = 1e-9
 

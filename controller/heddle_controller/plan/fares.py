@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, utilization
 
 
 @dataclass(frozen=True, slots=True, eq=False)

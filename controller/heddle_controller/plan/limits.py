@@ -8,8 +8,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.model.load import phased_loads, utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, phased_loads, utilization
 
 
 @dataclass(frozen=True, slots=True)

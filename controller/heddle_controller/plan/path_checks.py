@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.model.reach import UNREACHED
 from heddle_controller.model.underlay import underlay
 
 Fault = tuple[int, str]

@@ -16,8 +16,7 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.job import Iteration
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Plan, Turn
+from heddle_controller.model.plan import Plan, Turn, arc_loads, utilization
 from heddle_controller.traffic.turns import STEPS, Cycle, turns_of
 
 _EVEN = 1e-9

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, UNREACHED, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.load import phased_loads
-from heddle_controller.model.plan import Plan
-from heddle_controller.model.reach import UNREACHED
+from heddle_controller.model.plan import Plan, phased_loads
 from heddle_controller.model.underlay import Underlay
 from heddle_controller.plan.arc_users import ArcUsers
 

@@ -17,8 +17,7 @@ from itertools import islice
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints
-from heddle_controller.model.load import worst_by_tier
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.plan import Certificate, Plan, worst_by_tier
 from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_rows
 from heddle_controller.plan.loads import loads_after

@@ -15,8 +15,7 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Iteration, Job
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Certificate, Plan, Turn
+from heddle_controller.model.plan import Certificate, Plan, Turn, arc_loads, utilization
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL, Choices, PlacementAsk, Score
 from heddle_controller.place.choose import choose

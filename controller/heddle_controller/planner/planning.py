@@ -26,14 +26,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from heddle_controller.model.demand import Demands, resolve
+from heddle_controller.model.demand import Demands, first_flows, resolve, unannounced_rows
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined_port_paths, no_port_paths
 from heddle_controller.model.program import Entries
-from heddle_controller.model.unannounced import first_flows, unannounced_rows
 from heddle_controller.place.ask import EQUAL
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition

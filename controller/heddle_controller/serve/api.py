@@ -37,15 +37,14 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook, LinkMeter
-from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter
+from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter, OverlayService
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.audit import AuditService, log_marks
 from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
-from heddle_controller.serve.interceptors.telemetry import CallMeter
-from heddle_controller.serve.overlay import OverlayService
+from heddle_controller.serve.interceptors.outcomes import CallMeter
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook

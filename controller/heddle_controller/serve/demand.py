@@ -14,9 +14,8 @@ from typing_extensions import override
 
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
-from heddle_controller.model.demand import Demands
+from heddle_controller.model.demand import SET, Demands
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.unannounced import SET
 from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations

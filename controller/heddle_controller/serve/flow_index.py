@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.demand import unannounced_rows
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import unannounced_rows
 from heddle_controller.plan.explain import paths_of
 from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.plan.fares import Fares, fares_of

@@ -23,7 +23,6 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
-from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.nic_ports import (
@@ -45,7 +44,7 @@ from heddle_controller.serve.summaries import (
     rollback_to_pb,
 )
 from heddle_controller.serve.watch import Changes
-from heddle_controller.serve.what_if import suppose, what_if_to_pb
+from heddle_controller.serve.what_if import DrainWatch, suppose, what_if_to_pb
 from heddle_controller.state.errors import NotFound
 
 LONGEST_ROLLBACK = 604_800.0

@@ -16,7 +16,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.reconcile.admission import check_request
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import aborted
-from heddle_controller.serve.interceptors.telemetry import current_request, name_request
+from heddle_controller.serve.interceptors.outcomes import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request

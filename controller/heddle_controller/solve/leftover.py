@@ -16,11 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, starts
+from heddle_controller.model.demand import first_flows, unannounced_rows
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import IDLE, Paths, Plan, join_paths
-from heddle_controller.model.unannounced import first_flows, unannounced_rows
+from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_paths
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.certificate import certify
 from heddle_controller.solve.candidates import Candidates

@@ -27,8 +27,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT as FIRST
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.flows import qp_ports as consecutive
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import NicPorts, Paths, Plan, join_paths
+from heddle_controller.model.plan import NicPorts, Paths, Plan, arc_loads, join_paths
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.solve.attempt import PlanningProblem, by_wish
 from heddle_controller.solve.bounds.certificate import certify, scaled

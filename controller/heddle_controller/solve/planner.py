@@ -27,8 +27,7 @@ import numpy as np
 from heddle_controller.model.arrays import Bools
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, arc_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import (
     PlanningProblem,

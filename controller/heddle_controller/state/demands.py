@@ -7,25 +7,28 @@ from dataclasses import dataclass
 
 import orjson
 
-from heddle_controller.model.demand import Demands
+from heddle_controller.model.demand import SET, Demands
 from heddle_controller.model.errors import Problem
-from heddle_controller.model.unannounced import SET
-from heddle_controller.state.audit_texts import demands_text
-from heddle_controller.state.change import (
-    ABSENT,
-    INTENT,
-    NEITHER,
-    Blob,
-    Change,
-    Stamp,
-    entry_of,
-    fingerprint,
-)
-from heddle_controller.state.codec.demands import pack_demands
+from heddle_controller.state.audit import demands_text
+from heddle_controller.state.codec.jobs import pack_demands
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.ids import check_ids, jobs_meant
 from heddle_controller.state.records import DemandRecord
-from heddle_controller.state.view import JOB_KIND, REVISION, View, check_known, check_revision
+from heddle_controller.state.view import (
+    ABSENT,
+    INTENT,
+    JOB_KIND,
+    NEITHER,
+    REVISION,
+    Blob,
+    Change,
+    Stamp,
+    View,
+    check_known,
+    check_revision,
+    entry_of,
+    fingerprint,
+)
 
 DEMANDS = "demands"
 SETS = "sets"

@@ -13,22 +13,17 @@ import orjson
 
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
-from heddle_controller.state.audit import AuditEntry
-from heddle_controller.state.audit_texts import fabric_text, overlay_text, state_text
-from heddle_controller.state.change import (
-    INTENT,
-    NEITHER,
-    Blob,
-    Change,
-    Guard,
-    Stamp,
-    entry_of,
-    fingerprint,
-)
-from heddle_controller.state.codec.answers import link_json, summary_json
+from heddle_controller.state.audit import AuditEntry, fabric_text, overlay_text, state_text
 from heddle_controller.state.codec.container import pack, unpack
-from heddle_controller.state.codec.states import States, state_times, unpack_states
-from heddle_controller.state.codec.structure import PackedStructure, pack_structure
+from heddle_controller.state.codec.fabrics import (
+    PackedStructure,
+    States,
+    link_json,
+    pack_structure,
+    state_times,
+    summary_json,
+    unpack_states,
+)
 from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
 from heddle_controller.state.records import (
     FabricRecord,
@@ -37,7 +32,19 @@ from heddle_controller.state.records import (
     LinkRecord,
     Overlay,
 )
-from heddle_controller.state.view import INTENT_VERSION, REVISION, View
+from heddle_controller.state.view import (
+    INTENT,
+    INTENT_VERSION,
+    NEITHER,
+    REVISION,
+    Blob,
+    Change,
+    Guard,
+    Stamp,
+    View,
+    entry_of,
+    fingerprint,
+)
 
 META, _STATES, OVERLAY = "meta", "states", "overlay"
 GROUND = "ground"

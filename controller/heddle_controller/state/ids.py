@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from heddle_controller.model.demand import Demands
+from heddle_controller.model.demand import PREFIX, SET, Demands
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import job_of_flow
-from heddle_controller.model.unannounced import PREFIX, SET
 from heddle_controller.state.errors import FailedPrecondition
 
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, Job, besides, in_use
-from heddle_controller.state.audit_texts import job_text
-from heddle_controller.state.change import INTENT, NEITHER, Change, Stamp, entry_of
+from heddle_controller.state.audit import job_text
 from heddle_controller.state.codec.jobs import parse_facts, parse_record, record_json
 from heddle_controller.state.demands import SETS, jobs_meant_by_sets
 from heddle_controller.state.errors import (
@@ -21,17 +20,21 @@ from heddle_controller.state.errors import (
     FailedPrecondition,
     NotFound,
 )
-from heddle_controller.state.holds import Holds
 from heddle_controller.state.ids import check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from heddle_controller.state.reservations import taken
+from heddle_controller.state.reservations import Holds, taken
 from heddle_controller.state.view import (
     HOST_KIND,
+    INTENT,
     JOB_KIND,
+    NEITHER,
     REVISION,
+    Change,
+    Stamp,
     View,
     check_known,
     check_revision,
+    entry_of,
 )
 
 FACT = "fact"

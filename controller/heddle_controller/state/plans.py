@@ -2,6 +2,8 @@
 
 All of it is written by the leader alone, fenced by its epoch. A plan is large: it is kept
 beside the fabric, most often as what it has otherwise than a base (``codec.deltas``).
+
+An earlier plan to go back to, for a time: what an operator wants, so that it is intent.
 """
 
 from __future__ import annotations
@@ -11,12 +13,28 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from heddle_controller.model.errors import Problem
 from heddle_controller.plan.causes import Cause, CauseKind
-from heddle_controller.state.change import FACTS, NEITHER, Blob, Change, Stamp
-from heddle_controller.state.errors import StaleGeneration
+from heddle_controller.state.audit import rollback_text
+from heddle_controller.state.errors import FailedPrecondition, NotFound, StaleGeneration
+from heddle_controller.state.fabrics import meta_of
 from heddle_controller.state.jobs import FACT, job_etag
-from heddle_controller.state.records import JobFacts, PlanFacts, PlanSummary, Programmed
-from heddle_controller.state.view import FACTS_VERSION, GENERATION, JOB_KIND, View, check_known
+from heddle_controller.state.records import JobFacts, PlanFacts, PlanSummary, Programmed, Rollback
+from heddle_controller.state.view import (
+    FACTS,
+    FACTS_VERSION,
+    GENERATION,
+    INTENT,
+    INTENT_VERSION,
+    JOB_KIND,
+    NEITHER,
+    Blob,
+    Change,
+    Stamp,
+    View,
+    check_known,
+    entry_of,
+)
 
 KEPT = 16
 """Plans kept of each fabric, to be looked at and gone back to. An agent that was away for a few
@@ -227,3 +245,58 @@ def _parse_summary(raw: bytes) -> PlanSummary:
 
 def _field(generation: int, kind: str = PLAN) -> str:
     return f"{kind}/{generation}"
+
+
+ROLLBACK = "rollback"
+
+
+def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tuple[Change, Rollback]:
+    """Keep to a plan for so long; in place of another rollback, if there is one.
+
+    Raises:
+        NotFound: there is no such fabric, or no such plan (any more).
+        FailedPrecondition: the fabric had other nodes or links then.
+    """
+    check_known(view)
+    row = plan_row(view, generation)
+    if row is None:
+        raise NotFound(f"generation {generation} of fabrics/{view.name}/plan")
+    if row.digest != meta_of(view).digest:
+        why = "was made for other nodes or links: the fabric was put since"
+        raise FailedPrecondition("rollback", Problem(f"generation {generation}", why))
+    wanted = Rollback(generation, view.number(INTENT_VERSION) + 1, stamp.now + seconds)
+    return _written(view, wanted, stamp), wanted
+
+
+def end_rollback(view: View, stamp: Stamp) -> Change:
+    """Plan freely again. Raises ``NotFound``, also for one that is over."""
+    check_known(view)
+    if rollback_of(view, stamp.now) is None:
+        raise NotFound(f"a rollback of fabrics/{view.name}/plan")
+    return _written(view, None, stamp)
+
+
+def rollback_of(view: View, now: float) -> Rollback | None:
+    """The one that is wanted; None where there is none, or it is over."""
+    found = view.get(ROLLBACK, "", parse_rollback)
+    return None if found is None or found.over(now) else found
+
+
+def parse_rollback(raw: bytes) -> Rollback:
+    """As it is stored."""
+    return Rollback(**orjson.loads(raw))
+
+
+def _written(view: View, wanted: Rollback | None, stamp: Stamp) -> Change:
+    raw = orjson.dumps(wanted) if wanted is not None else None
+    texts = rollback_text(rollback_of(view, stamp.now)), rollback_text(wanted)
+    action = "roll_back" if wanted is not None else "end_rollback"
+    return Change(
+        fabric=view.name,
+        moves=INTENT,
+        time=stamp.now,
+        guards=(view.guard(INTENT_VERSION), view.guard(ROLLBACK)),
+        sets={ROLLBACK: raw},
+        audit=entry_of(stamp, action, f"fabrics/{view.name}/plan", texts),
+        answer=raw or b"",
+    )

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from heddle_controller.reconcile.waiting import end
-from heddle_controller.state.change import Ask, Change, Outcome
 from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.view import Ask, Change, Outcome
 
 MOST_CHANGES, _MOST_BYTES = 128, 1 << 20
 """Of one batch."""

@@ -17,9 +17,9 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.state.codec.container import DamagedError
 from heddle_controller.state.codec.deltas import Base, unpack_delta
-from heddle_controller.state.codec.demands import unpack_demands
+from heddle_controller.state.codec.fabrics import unpack_structure
+from heddle_controller.state.codec.jobs import unpack_demands
 from heddle_controller.state.codec.plans import unpack_plan
-from heddle_controller.state.codec.structure import unpack_structure
 from heddle_controller.state.demands import demand_sets
 from heddle_controller.state.errors import Unusable
 from heddle_controller.state.fabrics import meta_of

@@ -21,23 +21,12 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
-from heddle_controller.state import fabrics, jobs, plans, reservations, rollback
+from heddle_controller.state import fabrics, jobs, plans, reservations
 from heddle_controller.state.audit import AuditPage
-from heddle_controller.state.change import (
-    FINGERPRINT,
-    NEITHER,
-    NOBODY,
-    Ask,
-    Blob,
-    Change,
-    Stamp,
-    fingerprint,
-)
-from heddle_controller.state.codec.answers import parse_link, parse_summary
 from heddle_controller.state.codec.deltas import Base
+from heddle_controller.state.codec.fabrics import pack_structure, parse_link, parse_summary
 from heddle_controller.state.codec.jobs import job_json, parse_record
 from heddle_controller.state.codec.plans import PlanPacker
-from heddle_controller.state.codec.structure import pack_structure
 from heddle_controller.state.errors import PortError, RequestReused, StaleEpoch, Unavailable
 from heddle_controller.state.records import (
     Committed,
@@ -58,10 +47,23 @@ from heddle_controller.state.records import (
     SwitchRecord,
     Versions,
 )
-from heddle_controller.state.view import CHANGE_TIME, GENERATION, INTENT_VERSION, View, check_known
-from heddle_controller.store.applier import Applier
+from heddle_controller.state.view import (
+    CHANGE_TIME,
+    FINGERPRINT,
+    GENERATION,
+    INTENT_VERSION,
+    NEITHER,
+    NOBODY,
+    Ask,
+    Blob,
+    Change,
+    Stamp,
+    View,
+    check_known,
+    fingerprint,
+)
+from heddle_controller.store.applier import Applier, Watcher
 from heddle_controller.store.batches import Tokens
-from heddle_controller.store.feed import Watcher
 from heddle_controller.store.large import LargeValues
 
 _Answer = TypeVar("_Answer")
@@ -183,8 +185,8 @@ class StateStore:
         return await self._write(
             fabric,
             ask,
-            lambda view, stamp: rollback.roll_back(view, generation, seconds, stamp),
-            rollback.parse_rollback,
+            lambda view, stamp: plans.roll_back(view, generation, seconds, stamp),
+            plans.parse_rollback,
         )
 
     async def end_rollback(self, fabric: str, *, request: Request = NOBODY) -> None:
@@ -192,7 +194,7 @@ class StateStore:
         await self._write(
             fabric,
             Ask(request, fingerprint("end_rollback", fabric)),
-            lambda view, stamp: (rollback.end_rollback(view, stamp), None),
+            lambda view, stamp: (plans.end_rollback(view, stamp), None),
             lambda _: None,
         )
 
@@ -200,7 +202,7 @@ class StateStore:
         """See ``FabricStore``."""
         view = await self._view(fabric)
         with self._large.sound():
-            return rollback.rollback_of(view, self._now())
+            return plans.rollback_of(view, self._now())
 
     # Jobs and demand sets
 
@@ -376,7 +378,7 @@ class StateStore:
                     jobs=tuple(jobs.jobs_of(view)),
                     demands=sets,
                     overlay=record.overlay,
-                    rollback=rollback.rollback_of(view, self._now()),
+                    rollback=plans.rollback_of(view, self._now()),
                 )
 
     async def versions(self, fabric: str) -> Versions:

@@ -33,7 +33,7 @@ from heddle_controller.serve import errors
 from heddle_controller.serve.api import Reads
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.auth import CHANGED
-from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.serve.interceptors.outcomes import status_of
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import COOKIE, HEADERS, Access

@@ -10,8 +10,7 @@ import orjson
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, Structure
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, utilization
 from heddle_controller.plan.fares import fullest_arcs
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed

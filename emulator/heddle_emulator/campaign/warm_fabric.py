@@ -29,7 +29,7 @@ from heddle_controller.model.arrays import Bools
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import arc_loads, utilization
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import NEEDLESS, Result, begun
 from heddle_emulator.campaign.trials import FaultKind, Trial

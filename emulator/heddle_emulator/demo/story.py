@@ -30,8 +30,7 @@ from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
-from heddle_controller.model.load import arc_loads, worst_by_tier
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads, worst_by_tier
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import Client, Routed, routed
 from heddle_emulator.client.api import qp_arcs

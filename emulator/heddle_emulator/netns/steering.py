@@ -32,7 +32,7 @@ from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import phased_loads, utilization
+from heddle_controller.model.plan import phased_loads, utilization
 from heddle_emulator.netns import LabError, tools, witness
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab

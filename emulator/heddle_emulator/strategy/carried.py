@@ -15,8 +15,7 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import phased_loads, utilization, worst_by_tier
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, phased_loads, utilization, worst_by_tier
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy.makespan import Sending, ends
 

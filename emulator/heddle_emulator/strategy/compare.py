@@ -18,7 +18,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import phased_loads
+from heddle_controller.model.plan import phased_loads
 from heddle_emulator.strategy.carried import Outcome
 from heddle_emulator.strategy.choose import choose
 from heddle_emulator.strategy.makespan import Sending

@@ -13,8 +13,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.files.plan_file import save_plan
-from heddle_controller.model.load import worst_by_tier
-from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.model.plan import Certificate, Paths, Plan, worst_by_tier
 from heddle_emulator.strategy.carried import Carried, Outcome
 
 WITHOUT_PATHS = {"spray", "ideal"}

@@ -12,7 +12,7 @@ import pytest
 
 from heddle_controller.cli.main import main
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import arc_loads, utilization
 from heddle_emulator.cli import run_command_line
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, hashing

@@ -15,7 +15,7 @@ from heddle_controller.importers import ImportOptions, load_fabric, parse_mappin
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.load import arc_loads, worst_by_tier
+from heddle_controller.model.plan import arc_loads, worst_by_tier
 from heddle_controller.solve.planner import solve
 from tests.support.small_fabrics import shared_data
 

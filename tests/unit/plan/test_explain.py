@@ -10,8 +10,7 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, arc_loads
 from heddle_controller.plan.arc_users import arc_users
 from heddle_controller.plan.explain import Explanation, explain
 from heddle_controller.plan.explain_index import explain_index_of

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from heddle_controller.reconcile.rollout.evaluate import JobProgress
-from heddle_controller.reconcile.rollout.report import Account, job_facts
+from heddle_controller.reconcile.rollout.report import Account, JobProgress, job_facts
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.support.store_samples import job
 

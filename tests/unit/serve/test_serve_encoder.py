@@ -8,10 +8,10 @@ import pytest
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
-from heddle_controller.serve.agents import encoder as room
-from heddle_controller.serve.agents.encoder import Encoder
+from heddle_controller.serve.agents import stream as room
+from heddle_controller.serve.agents.stream import Encoder
 from heddle_controller.serve.codec import entries
-from heddle_controller.serve.codec.sent_names import SentNames
+from heddle_controller.serve.codec.entries import SentNames
 from tests.support.pushes import push_to_pb
 from tests.support.store_samples import clos, plan_of, program_of
 

@@ -15,8 +15,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
-from heddle_controller.serve.codec.distinct import distinct_by_owner
-from heddle_controller.serve.codec.sent_names import SentNames
+from heddle_controller.serve.codec.entries import SentNames, distinct_by_owner
 from heddle_emulator.topology import clos
 from tests.support.pushes import push_to_pb
 
@@ -136,7 +135,7 @@ def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
 @pytest.mark.parametrize("dense", [0, 1 << 40])
 def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a table or by sorting: owner by owner, ascending, each value once."""
-    monkeypatch.setattr("heddle_controller.serve.codec.distinct.DENSE", dense)
+    monkeypatch.setattr("heddle_controller.serve.codec.entries.DENSE", dense)
     owner, value = np.array([0, 0, 2, 2, 0, 2]), np.array([5, 3, 3, 3, 5, 0])
     found = distinct_by_owner(owner, value, 3, 6)
     assert list(zip(found.owner, found.value, strict=True)) == [(0, 3), (0, 5), (2, 0), (2, 3)]

@@ -13,7 +13,7 @@ from heddle_agent.table import table_digest
 from heddle_controller.model.errors import InputError
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.answers import table_digest as digest_of
-from heddle_controller.serve.codec.listing import MOST_ENTRIES, MOST_RISKS, entries_from_pb
+from heddle_controller.serve.codec.agent import MOST_ENTRIES, MOST_RISKS, entries_from_pb
 from tests.support.agent_controllers import numbers
 from tests.support.reconcile_switches import match_of, way_of
 from tests.unit.serve.test_serve_entries import FABRIC, ROW, Row, entries_of

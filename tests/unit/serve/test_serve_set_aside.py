@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from heddle_controller.serve.agents.means import BURST, SHARE, Pace
-from heddle_controller.serve.agents.set_aside import FAULTS, FIRST, LONGEST_ASIDE, SetAside
+from heddle_controller.serve.agents.gateway import FAULTS, FIRST, LONGEST_ASIDE, SetAside
+from heddle_controller.serve.agents.link_book import BURST, SHARE, Pace
 
 
 class Clock:

@@ -11,8 +11,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, arc_loads, utilization
 from heddle_controller.solve import Options, solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network

@@ -13,8 +13,7 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.job import Collective, Group, Job, Operation
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, arc_loads, utilization
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment

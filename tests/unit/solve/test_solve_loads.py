@@ -9,7 +9,7 @@ import pytest
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve import Options
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bounds.cuts import cut_bound

@@ -9,7 +9,7 @@ import pytest
 
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.load import arc_loads, worst_by_tier
+from heddle_controller.model.plan import arc_loads, worst_by_tier
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
 from heddle_controller.solve.colouring.exchange import Edges, even_out

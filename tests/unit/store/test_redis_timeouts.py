@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heddle_controller.store.redis.address import Files, parse_address
-from heddle_controller.store.redis.clients import connect
+from heddle_controller.store.redis.link import connect
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:6379", "unix:///run/redis.sock"])

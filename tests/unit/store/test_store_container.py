@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from heddle_controller.state.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
-from heddle_controller.state.codec.demands import pack_demands, unpack_demands
+from heddle_controller.state.codec.fabrics import pack_structure, unpack_structure
 from heddle_controller.state.codec.jobs import (
     job_json,
+    pack_demands,
     parse_facts,
     parse_job,
     parse_record,
     record_json,
+    unpack_demands,
 )
 from heddle_controller.state.codec.plans import PlanPacker, unpack_plan
-from heddle_controller.state.codec.structure import pack_structure, unpack_structure
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 

@@ -15,7 +15,7 @@ import pytest
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.store.embedded.schema import SCHEMA_VERSION
+from heddle_controller.store.embedded.database import SCHEMA_VERSION
 from tests.support.store_samples import clos, job
 
 HOLD = """

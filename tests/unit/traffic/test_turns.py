@@ -17,7 +17,7 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve import solve
 from heddle_controller.traffic.jobs import SMALL_BYTES, flows_of_job
 from heddle_controller.traffic.patterns import patterns_of

@@ -8,8 +8,7 @@ import pytest
 
 from heddle_controller.model.arrays import NONE, starts
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, utilization
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.web.plan_view import PlanView, SwitchLinks

@@ -27,14 +27,6 @@ from heddle_controller.reconcile.rollout.carry_over import (
     may_hold,
     next_ledger,
 )
-from heddle_controller.reconcile.rollout.evaluate import (
-    Evaluation,
-    Inbox,
-    evaluate,
-    in_doubt,
-    is_quick,
-    taken_in,
-)
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import (
     PendingPush,
@@ -45,7 +37,16 @@ from heddle_controller.reconcile.rollout.presence import (
     question,
     supersedes,
 )
-from heddle_controller.reconcile.rollout.report import FactWriter, Target
+from heddle_controller.reconcile.rollout.report import (
+    Evaluation,
+    FactWriter,
+    Inbox,
+    Target,
+    evaluate,
+    in_doubt,
+    is_quick,
+    taken_in,
+)
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause

@@ -1,19 +1,246 @@
-"""A rollout's target, and what the leader tells of it: facts to the store, figures to metrics."""
+"""A rollout's target, and what the leader tells of it: facts to the store, figures to metrics.
+
+Everything evaluated once: what was heard is taken in, what is due found, pushes are made.
+
+How far each job has come is read off the ledger as well. All of it is pure, so that the driver can
+have it done in a thread where a whole plan is rolled out to thousands of switches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
-from heddle_controller.reconcile.rollout.evaluate import NO_FLOWS, SUSPENDED, JobProgress
+from heddle_controller.reconcile.rollout.answers import (
+    Answer,
+    HeldState,
+    acknowledged,
+    introduced,
+    to_ask,
+    unanswered,
+)
 from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.paths import flows_between
+from heddle_controller.reconcile.rollout.steps import (
+    Agenda,
+    Step,
+    Switches,
+    agenda,
+    operations_of,
+    steps_of,
+)
+from heddle_controller.reconcile.southbound import AgentSession, Push
 from heddle_controller.state.records import Committed, JobFacts, JobRecord, JobState, Programmed
+
+QUICK = 256
+"""Entries to make or to take away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """What has come since the last evaluation; steps are of the ledger that it is taken into."""
+
+    answers: Sequence[Answer] = ()
+    lost: Sequence[Step] = ()
+    """Their sessions ended first."""
+    told: Sequence[HeldState] = ()
+    """What switches answered to questions."""
+    orphans: Sequence[Step] = ()
+    """Sent to sessions that others have replaced."""
+    met: Sequence[HeldState] = ()
+    """New sessions whose introduction is believed as it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What there is to see, and to do."""
+
+    ledger: Ledger
+    """With all that was heard, and with failures forgotten where that was asked for."""
+    failing: bool
+    """Whether anything had failed, before any of it was forgotten."""
+    pushes: Sequence[tuple[Step, Push]]
+    progress: Mapping[str, JobProgress]
+    pending: bool
+    """Whether any pair does not have its new way yet."""
+    doubtful: Sequence[AgentSession]
+    """To be asked for every entry."""
+    behind: int
+    """Switches with entries that have not acknowledged the whole plan."""
+
+
+def is_quick(ledger: Ledger, heard: Inbox) -> bool:
+    """Whether to evaluate takes no longer than a thread's help would, as after a loss."""
+    if heard.told or heard.met:  # whole tables are compared then
+        return False
+    return int(np.count_nonzero(~ledger.ok)) + len(ledger.old) <= QUICK
+
+
+def taken_in(ledger: Ledger, heard: Inbox) -> Ledger:
+    """The ledger after what was heard."""
+    ledger = acknowledged(ledger, heard.answers) if heard.answers else ledger
+    ledger = unanswered(ledger, heard.lost)
+    ledger = introduced(ledger, heard.told) if heard.told else ledger
+    ledger = unanswered(ledger, heard.orphans)
+    return introduced(ledger, heard.met) if heard.met else ledger
+
+
+def in_doubt(ledger: Ledger, heard: Inbox) -> list[AgentSession]:
+    """Sessions that said nothing of use, to be asked for more; after what was heard."""
+    return to_ask(ledger, [*heard.told, *heard.met])
+
+
+def evaluate(
+    ledger: Ledger,
+    heard: Inbox,
+    switches: Switches,
+    why_stuck: Callable[[], Mapping[int, str]],
+    *,
+    epoch: int,
+    retry: bool,
+) -> Evaluation:
+    """Evaluation at everything once.
+
+    Args:
+        ledger: As the last evaluation left it.
+        heard: What has come since.
+        switches: What can be expected of each.
+        why_stuck: In words, by switch; asked for where a pair is held up.
+        epoch: To send under.
+        retry: Whether to try again what has failed.
+    """
+    ledger = taken_in(ledger, heard)
+    failing = bool(ledger.failed.any() or ledger.undeletable.any())
+    if failing and retry:
+        ledger = ledger.retried()
+    doubtful = in_doubt(ledger, heard)
+    switches = switches.asking([ledger.fabric.structure.index[one.switch] for one in doubtful])
+    due = agenda(ledger, switches.stuck)
+    steps = steps_of(ledger, due, switches)
+    why = why_stuck() if len(due.blocked) else {}
+    wanted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
+    wanted[ledger.target.switch] = True
+    behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
+    return Evaluation(
+        ledger=ledger,
+        failing=failing,
+        pushes=pushes_of(ledger, steps, epoch),
+        progress=job_progress(ledger, due, switches.stuck, why),
+        pending=len(due.pending) > 0,
+        doubtful=doubtful,
+        behind=int(behind),
+    )
+
+
+def pushes_of(ledger: Ledger, steps: Sequence[Step], epoch: int) -> list[tuple[Step, Push]]:
+    """What to send for each step."""
+    return [
+        (
+            step,
+            Push(
+                mode=step.mode,
+                epoch=epoch,
+                generation=ledger.generation,
+                fabric=ledger.fabric,
+                sets=sets,
+                deletes=deletes,
+                sweep_stale=step.sweep,
+                completes_generation=step.completes,
+            ),
+        )
+        for step, (sets, deletes) in zip(steps, operations_of(ledger, steps), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """What the switches have of a job's flows."""
+
+    state: JobState
+    reason: str
+    flow_count: int
+    unrouted_count: int
+
+
+NO_FLOWS = JobProgress(JobState.PROGRAMMED, "", 0, 0)
+"""Of a job that sends nothing over the fabric."""
+SUSPENDED = JobProgress(JobState.SUSPENDED, "", 0, 0)
+"""Of a job that rests."""
+
+
+def job_progress(
+    ledger: Ledger, due: Agenda, stuck: Bools, why_stuck: Mapping[int, str]
+) -> dict[str, JobProgress]:
+    """Progress of each job that has flows in the plan, by name.
+
+    Args:
+        ledger: Where things stand.
+        due: Its agenda.
+        stuck: Switches that are not waited for, shape (nodes,).
+        why_stuck: In words, by switch.
+    """
+    plan, flows = ledger.plan, ledger.plan.flows
+    jobs = len(flows.job_names)
+    total = np.bincount(flows.job, minlength=jobs)
+    lost = np.array(list(plan.unrouted), dtype=np.int64)
+    unrouted = np.bincount(flows.job[lost], minlength=jobs)
+    blocked, pair = flows_between(plan, due.blocked)
+    held_up = np.bincount(flows.job[blocked], minlength=jobs)
+    going = np.bincount(flows.job[flows_between(plan, due.pending)[0]], minlength=jobs)
+    first_lost = _first_of(flows.job[lost], jobs)
+    first_blocked = _first_of(flows.job[blocked], jobs)
+    progress = {}
+    for job, name in enumerate(flows.job_names):
+        reasons = []
+        if unrouted[job]:
+            row = int(lost[first_lost[job]])
+            reasons.append(_some(int(unrouted[job]), f"{flows.ids[row]}: {plan.unrouted[row]}"))
+        if held_up[job]:
+            first = int(due.blocked[pair[first_blocked[job]]])
+            reason = _why(ledger, first, stuck, why_stuck)
+            reasons.append(f"{_count(int(held_up[job]))} not on the planned path: {reason}")
+        state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
+        if not reasons and going[job]:
+            state = JobState.PLANNED
+        progress[name] = JobProgress(state, "; ".join(reasons), int(total[job]), int(unrouted[job]))
+    return progress
+
+
+def _first_of(column: Ints, count: int) -> Ints:
+    """The first place of each number below ``count`` in a column, 0 where it is not there."""
+    found = np.zeros(count, dtype=np.int64)
+    found[column[::-1]] = np.arange(len(column) - 1, -1, -1)
+    return found
+
+
+def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) -> str:
+    """What holds a blocked pair up: an entry that failed, or a switch that is not there."""
+    wanted = np.flatnonzero((ledger.pair == pair) & ~ledger.ok)
+    for row in wanted[ledger.failed[wanted]].tolist():
+        failure = ledger.reasons[row]
+        switch = ledger.fabric.structure.nodes.ids[int(ledger.desired.switch[row])]
+        words = f": {failure.message}" if failure.message else ""
+        return f"switch {switch}: {failure.reason.name}{words}"
+    standing = np.flatnonzero((ledger.old_pair == pair) & ledger.present)
+    around = np.concatenate([ledger.desired.switch[wanted], ledger.old.switch[standing]])
+    for away in around[stuck[around]].tolist():
+        return why_stuck[away]
+    switch = ledger.fabric.structure.nodes.ids[int(ledger.old.switch[standing[0]])]
+    return f"switch {switch} could not delete an entry that is in the way"
+
+
+def _some(count: int, first: str) -> str:
+    return f"{_count(count)} without a path: {first}" + (", ..." if count > 1 else "")
+
+
+def _count(count: int) -> str:
+    return f"{count} flow{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

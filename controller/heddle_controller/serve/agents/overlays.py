@@ -6,6 +6,8 @@ last is how it shall stand, and a leader that missed a change tells of it when i
 store. While the store cannot be reached nobody is told anything: what was known last may be of
 the past, and agents stay as they are. An order carries the leader's epoch, and an agent that
 knows of a newer one does not obey. Agents tell every controller how they stand.
+
+OverlayService: the panic switch, wanted in the store and told to agents beside this.
 """
 
 from __future__ import annotations
@@ -14,15 +16,22 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
+from grpc import aio
+from typing_extensions import override
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.ports import Store
+from heddle.v1 import overlay_pb2
+from heddle.v1.overlay_pb2_grpc import OverlayServiceServicer
+from heddle_controller.model.errors import refuse
+from heddle_controller.reconcile.ports import FabricStore, Store
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.request import request_of
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
-from heddle_controller.state.records import Overlay
+from heddle_controller.state.records import FabricSummary, Overlay
 
 _LOOK_SECONDS = 2.0
 """How often the flag is read where no notice of a change came."""
@@ -214,3 +223,62 @@ class OverlayBook:
         wanted = bool(fabric.wanted)
         disobeying = len(fabric.sessions) - fabric.obeying(withdrawn=wanted)
         self._meter.overlay_state(name, withdrawn=wanted, disobeying=disobeying)
+
+
+_Context = aio.ServicerContext[Any, Any]
+
+MAX_FAILURES = 100
+
+
+class OverlayService(OverlayServiceServicer):
+    """Writes the flag; says how many agents have it, as the book knows. See overlay.proto."""
+
+    def __init__(self, store: FabricStore, book: OverlayBook) -> None:
+        self._store = store
+        self._book = book
+
+    @override
+    async def SetOverlay(
+        self, request: overlay_pb2.SetOverlayRequest, context: _Context
+    ) -> overlay_pb2.Overlay:
+        """Agents are told before the answer; what they make of it, ``GetOverlay`` says."""
+        fabric = names.parse_overlay(request.name, "name")
+        if request.state not in (
+            overlay_pb2.OVERLAY_STATE_ACTIVE,
+            overlay_pb2.OVERLAY_STATE_WITHDRAWN,
+        ):
+            cure = "use OVERLAY_STATE_ACTIVE or OVERLAY_STATE_WITHDRAWN"
+            raise refuse("request", "state", f"it is missing or unknown: {cure}")
+        summary = await self._store.set_overlay(
+            fabric,
+            withdrawn=request.state == overlay_pb2.OVERLAY_STATE_WITHDRAWN,
+            request=request_of(request.request_id),
+        )
+        self._book.spread(fabric, (await self._store.get_fabric(fabric)).overlay)
+        return self._told(summary)
+
+    @override
+    async def GetOverlay(
+        self, request: overlay_pb2.GetOverlayRequest, context: _Context
+    ) -> overlay_pb2.Overlay:
+        """As stored, and as agents of this controller say."""
+        fabric = names.parse_overlay(request.name, "name")
+        return self._told((await self._store.get_fabric(fabric)).summary())
+
+    def _told(self, summary: FabricSummary) -> overlay_pb2.Overlay:
+        wanted = summary.overlay
+        standing = self._book.standing(summary.name, withdrawn=wanted.withdrawn)
+        states = overlay_pb2.OVERLAY_STATE_WITHDRAWN, overlay_pb2.OVERLAY_STATE_ACTIVE
+        answer = overlay_pb2.Overlay(
+            name=names.overlay_name(summary.name),
+            state=states[0] if wanted.withdrawn else states[1],
+            agent_count=standing.agents,
+            obeying_count=standing.obeying,
+            failures=[
+                overlay_pb2.OverlayFailure(switch=switch, message=message)
+                for switch, message in standing.failures[:MAX_FAILURES]
+            ],
+        )
+        if wanted.time:
+            answer.state_time.CopyFrom(common.time_to_pb(wanted.time))
+        return answer

@@ -30,8 +30,7 @@ from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
-from heddle_controller.serve.agents.link_book import LinkBook
-from heddle_controller.serve.agents.means import Means, Pace, TooMuch
+from heddle_controller.serve.agents.link_book import LinkBook, Means, Pace, TooMuch
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec

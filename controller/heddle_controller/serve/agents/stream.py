@@ -7,14 +7,28 @@ The number of unanswered pushes is bounded. When an agent is so slow that the bo
 is reached, what has not been sent is dropped and the session begins anew under a
 new id, as one that nothing is known about: the loop then sends a FULL_SYNC in place
 of the increments. The stream itself goes on, so nothing on the switch is disturbed.
+
+Encodes pushes to many agents together.
+
+The loop hands over the pushes of a stage one by one, but in one go, before any stream's writer
+has its turn. The first writer that needs its message therefore has it encoded together with
+those of the others, as many as take no longer than a turn of the event loop may.
+
+Whether pushes and orders of an epoch may still go to agents from here.
+
+They go out while our lease holds by this machine's clock: a controller that was stopped, or cut
+off, and goes on, sends nothing before it has heard who leads now. Agents refuse what is older
+than what they have followed in any case; this is for agents that the next leader has not reached
+yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.reconcile.southbound import (
@@ -25,12 +39,96 @@ from heddle_controller.reconcile.southbound import (
     PushStatus,
     StageResult,
 )
-from heddle_controller.serve.agents.encoder import Encoder
-from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.codec.entries import Encoded
-from heddle_controller.serve.codec.sent_names import SentNames
+from heddle_controller.serve.codec.entries import Encoded, SentNames, encoded
 from heddle_controller.state.errors import SessionLost, StaleEpoch
+
+LARGE_PUSH = 4096
+"""Operations from which a push is encoded in a thread, not to hold up the other streams."""
+_TOGETHER = 4096
+"""Operations after which the rest of those that wait are left for the next turn."""
+MOST_PUSHES = 256
+"""Likewise pushes: most have no operations."""
+
+
+class EncodingJob(Protocol):
+    """A push that is to be encoded."""
+
+    push: Push
+    message: Encoded | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it still is."""
+
+
+class Encoder:
+    """Encodes for all streams of a gateway; its methods run in the event loop."""
+
+    def __init__(self) -> None:
+        self._queue: deque[EncodingJob] = deque()
+
+    def add(self, pending: EncodingJob) -> None:
+        """A push will be asked for soon."""
+        if pending.push.operation_count < LARGE_PUSH:
+            self._queue.append(pending)
+
+    async def message(self, pending: EncodingJob) -> Encoded:
+        """The message of a push."""
+        if pending.push.operation_count >= LARGE_PUSH:
+            (message,) = await asyncio.to_thread(encoded, [pending.push])
+            return message
+        together = [pending, *self._others(pending)]
+        made = encoded([each.push for each in together])
+        for each, message in zip(together, made, strict=True):
+            each.message = message
+        return made[0]
+
+    def _others(self, first: EncodingJob) -> list[EncodingJob]:
+        """Those to be encoded with one; they wait no more."""
+        structure, room = first.push.fabric.structure, _TOGETHER - first.push.operation_count
+        others: list[EncodingJob] = []
+        while self._queue and room > 0 and len(others) < MOST_PUSHES:
+            each = self._queue[0]
+            if each is not first and each.waits:
+                if each.push.fabric.structure is not structure:
+                    break
+                others.append(each)
+                room -= each.push.operation_count
+            self._queue.popleft()
+        return others
+
+
+def always(_epoch: int) -> bool:
+    """The guard of a controller that no other can take the place of."""
+    return True
+
+
+class EpochGuard:
+    """The greatest epoch heard of, and whether ours is over."""
+
+    def __init__(self, leads: Callable[[int], bool] = always) -> None:
+        self.newest = 0
+        self._ours = 0
+        self._leads = leads
+
+    def heard(self, epoch: int) -> None:
+        """Somebody leads, or led, with this epoch."""
+        self.newest = max(self.newest, epoch)
+
+    def lead(self, epoch: int) -> None:
+        """We lead with this epoch."""
+        self.heard(epoch)
+        self._ours = epoch
+
+    def is_ours(self, epoch: int) -> bool:
+        """Whether we lead with this epoch now."""
+        return epoch >= self.newest and self._leads(epoch)
+
+    @property
+    def leading(self) -> int:
+        """The epoch with which we lead now; 0 while we do not."""
+        return self._ours if self._ours and self.is_ours(self._ours) else 0
 
 
 def lost(switch: str) -> asyncio.Future[PushReport]:

@@ -8,6 +8,17 @@ few calls over the operations of all of them, in which the push that an item is 
 What repeats in a push (next hops, links at risk, sets of them, ways) is sent once and named
 by its row. Names are numbers of the fabric's string table; which of them an agent has yet to be
 told is known only when its push is sent (``told``), and each message comes with those it uses.
+
+Columns of many pushes at once, cut into messages.
+
+Numbering, by arrays, what each of many owners has.
+
+The names that an agent has been told in one session: a push gives only those that it has not.
+
+Numbers are those of the structure's string table. So pushes can be encoded together before anybody
+knows which of them an agent meets for the first time. That is seen when a push is on its way, in
+the order in which the agent reads. A byte for each node and link key of the fabric is kept for each
+session.
 """
 
 from __future__ import annotations
@@ -15,17 +26,132 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from weakref import ref
 
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.arrays import NONE, Ints
-from heddle_controller.model.fabric import Fabric, Structure
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric, StringTable, Structure
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
-from heddle_controller.serve.codec.columns import Columns
-from heddle_controller.serve.codec.distinct import Distinct, distinct_by_owner
-from heddle_controller.serve.codec.sent_names import SentNames
+
+BYTES = 4
+"""Of one number in a column."""
+
+
+class Columns:
+    """What is to be written into the batches of many pushes, the *owners* of all items."""
+
+    def __init__(self, into: Sequence[pb.OperationBatch]) -> None:
+        self._into = into
+
+    def add(self, first: Ints, **columns: Ints) -> None:
+        """Write columns of numbers of one length; ``first`` is where those of each owner begin."""
+        bounds = (first * BYTES).tolist()
+        data = [(name, values.astype("<u4").tobytes()) for name, values in columns.items()]
+        for made, low, high in zip(self._into, bounds, bounds[1:], strict=False):
+            if low < high:
+                for name, content in data:
+                    setattr(made, name, content[low:high])
+
+
+DENSE = 64
+"""A table of all owners and values is filled where it has at most so many cells for each item;
+beyond that sorting is quicker."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct:
+    """The distinct values of each owner: owner by owner, ascending."""
+
+    owner: Ints
+    value: Ints
+    first: Ints
+    """Where those of each owner begin, shape (owners + 1,)."""
+    place: Ints
+    """Of each item that was given: where its value is."""
+
+    def within(self, owner: Ints) -> Ints:
+        """Each item's number among its owner's values; ``owner`` is that of each item."""
+        return self.place - self.first[owner]
+
+    @property
+    def rows(self) -> Ints:
+        """Each value's number among those of its owner."""
+        return np.arange(len(self.value)) - self.first[self.owner]
+
+
+def distinct_by_owner(owner: Ints, value: Ints, owners: int, span: int) -> Distinct:
+    """The distinct values of each of ``owners``.
+
+    Args:
+        owner: Of each item, below ``owners``.
+        value: Likewise, 0 to ``span - 1``.
+        owners: How many there are; the product with ``span`` is below 2^63.
+        span: How many values there could be.
+    """
+    code = owner * span + value
+    if owners * span <= DENSE * len(code):
+        there = np.zeros(owners * span, dtype=np.bool_)
+        there[code] = True
+        codes = np.flatnonzero(there)
+        number = np.empty(owners * span, dtype=np.int32)
+        number[codes] = np.arange(len(codes), dtype=np.int32)
+        place = number[code].astype(np.int64)
+    else:
+        codes, place = np.unique(code, return_inverse=True)
+    of = codes // span
+    first = np.searchsorted(of, np.arange(owners + 1))
+    return Distinct(of, codes - of * span, first, place)
+
+
+class SentNames:
+    """Which names of a structure an agent knows, by pushes of one epoch."""
+
+    def __init__(self) -> None:
+        self._of: ref[Structure] | None = None
+        self._epoch = 0
+        self._told: Bools = np.zeros(0, dtype=np.bool_)
+
+    def forget(self) -> None:
+        """Nobody knows what it knows: the next push begins anew."""
+        self._of = None
+
+    def complete(self, push: pb.Push, structure: Structure, used: Ints) -> None:
+        """Give in a push the names that its columns use and that the agent has not been told.
+
+        Args:
+            push: About to be sent, behind all that were completed before.
+            structure: Of the fabric that it speaks of.
+            used: Numbers of nodes and keys, in any order and number.
+        """
+        words = structure.strings
+        if self._of is None or self._of() is not structure or self._epoch != push.epoch:
+            self._of, self._epoch = ref(structure), push.epoch
+            self._told = np.zeros(len(words.address), dtype=np.bool_)
+            self._told[used] = push.new_names = True
+            _give(push.operations, words, np.flatnonzero(self._told))
+            return
+        new = used[~self._told[used]]
+        if len(new):
+            self._told[new] = True
+            _give(push.operations, words, np.unique(new))
+
+
+def _give(batch: pb.OperationBatch, words: StringTable, new: Ints) -> None:
+    """Write names, none twice, each with its number, and the addresses of those that have one."""
+    address = words.address[new]
+    has = address != NONE
+    numbers = np.append(new, np.unique(address[has]))
+    batch.names.extend(map(words.texts.__getitem__, numbers.tolist()))
+    batch.name_numbers = _column(numbers)
+    nics = words.is_nic[new] & has
+    batch.nics, batch.nic_addresses = _column(new[nics]), _column(address[nics])
+
+
+def _column(numbers: Ints) -> bytes:
+    return numbers.astype("<u4").tobytes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

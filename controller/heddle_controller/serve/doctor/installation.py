@@ -10,13 +10,13 @@ import numpy as np
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.arrays import NONE
+from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.unannounced import PREFIX, SET, unannounced_rows
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.link_book import Condition, Ends
-from heddle_controller.serve.doctor.findings import TOLD, found, many, since, some
+from heddle_controller.serve.doctor import TOLD, found, many, since, some
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 
 NEARLY_FULL = 0.9

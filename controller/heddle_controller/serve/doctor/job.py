@@ -27,14 +27,7 @@ from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as plan_codec
-from heddle_controller.serve.doctor.findings import (
-    NAMES_PER_FINDING,
-    TOLD,
-    found,
-    many,
-    since,
-    some,
-)
+from heddle_controller.serve.doctor import NAMES_PER_FINDING, TOLD, found, many, since, some
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import MeasuredRate
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState

@@ -31,7 +31,7 @@ from grpc import aio
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
-from heddle_controller.serve.interceptors.telemetry import current_request
+from heddle_controller.serve.interceptors.outcomes import current_request
 from heddle_controller.serve.security.caller import Caller, Role, may_call, set_caller
 from heddle_controller.serve.security.certificates import Mapper, Names, names_of
 from heddle_controller.serve.security.revoked import Revoked

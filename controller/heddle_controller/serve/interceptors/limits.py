@@ -21,7 +21,7 @@ import grpc
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.auth import is_loopback
-from heddle_controller.serve.interceptors.telemetry import current_request
+from heddle_controller.serve.interceptors.outcomes import current_request
 from heddle_controller.serve.security.caller import Caller, Role, current_caller
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Certificate, TierCertificate
+from heddle_controller.model.plan import Certificate, TierCertificate, utilization
 from heddle_controller.solve.bounds.bound import Bound
 
 

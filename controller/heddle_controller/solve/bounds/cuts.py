@@ -22,7 +22,7 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
-from heddle_controller.model.load import phased_loads
+from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network

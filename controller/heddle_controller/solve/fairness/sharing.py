@@ -20,7 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.load import phased_loads
+from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.assignment import Assignment
 
 _TOLERANCE = 1e-9

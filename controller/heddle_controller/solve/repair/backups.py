@@ -35,8 +35,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.layers import Layer, ordinals
 from heddle_controller.solve.colouring.planes import Planes

@@ -16,8 +16,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, phased_loads
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, arc_loads, phased_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.certificate import certify_worst

@@ -18,8 +18,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Plan, join_paths
+from heddle_controller.model.plan import Plan, arc_loads, join_paths, utilization
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import PlanningProblem
 from heddle_controller.solve.bounds.bound import Bound

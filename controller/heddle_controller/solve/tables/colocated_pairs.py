@@ -16,8 +16,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Bools, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
-from heddle_controller.model.load import phased_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, phased_loads
 from heddle_controller.solve.tables.needs import pairs_of
 
 

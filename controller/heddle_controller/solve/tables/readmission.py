@@ -11,8 +11,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, no_paths
+from heddle_controller.model.plan import Paths, arc_loads, no_paths
 from heddle_controller.model.underlay import needs_entry
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import with_nics

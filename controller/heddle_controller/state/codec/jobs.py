@@ -1,12 +1,17 @@
-"""Jobs and their records as JSON."""
+"""Jobs and their records as JSON.
+
+Demand sets as columns; repeated names are kept once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import numpy as np
 import orjson
 
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import (
     Algorithm,
@@ -16,7 +21,7 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError, pack, unpack
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 
 _SIZES = tuple(field.name for field in dataclasses.fields(Parallelism))
@@ -93,3 +98,33 @@ def parse_facts(content: bytes) -> JobFacts:
 def _facts(fields: dict[str, Any]) -> JobFacts:
     facts = {name: fields[name] for name in _FACTS}  # defaults are for new ones
     return JobFacts(**(facts | {"state": JobState(facts["state"])}))
+
+
+_NAMED = ("source", "destination", "job", "phase")
+_NUMBERS = ("gbps", "qps", "traffic_class")
+
+
+def pack_demands(demands: Demands) -> bytes:
+    """Bytes of a demand set."""
+    meta: dict[str, Any] = {"ids": demands.ids}
+    columns = {name: getattr(demands, name) for name in _NUMBERS}
+    for name in _NAMED:
+        column = getattr(demands, name)
+        rows = {value: row for row, value in enumerate(dict.fromkeys(column))}
+        meta[name] = list(rows)
+        columns[name] = np.array([rows[value] for value in column], dtype=np.int64)
+    return pack(meta, columns)
+
+
+def unpack_demands(packed: bytes) -> Demands:
+    """Raises ``DamagedError`` for anything that ``pack_demands`` did not make."""
+    meta, columns = unpack(packed)
+    try:
+        named: dict[str, Any] = {
+            name: tuple(map(meta[name].__getitem__, columns[name].tolist())) for name in _NAMED
+        }
+        return Demands(
+            ids=tuple(meta["ids"]), **named, **{name: columns[name] for name in _NUMBERS}
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise DamagedError(f"demands: {error!r}") from error

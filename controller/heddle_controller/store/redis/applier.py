@@ -2,28 +2,177 @@
 
 Each controller decides on what it knows of the store (``Mirror``), kept up to date by the
 log of writes. Redis decides nothing.
+
+Large values, in pieces, so that no single call takes a server or a connection for long.
+
+A blob is written under a name of its own before the change that points at it, and lives
+for some minutes only; the change makes it last. So one whose change was refused, or whose
+writer died, goes by itself.
+
+A server that came back: is it the one we knew, or is it older?
+
+One that is older (its disk was a second behind, a replica took over that had not heard of the
+last writes, a backup was put in place, somebody emptied it) lacks writes that clients were told
+were kept. What it has counts from then on: it is read anew and what is missing has to be asked
+for again. How a server is set so that this does not happen is told in REPLICAS.md.
+
+Leases of the older server are void. Epochs go on from the highest that was seen here or by any
+agent, and versions from above the highest that was told of, so that nobody who compares takes
+the new for the old. The secret in use is agreed on again, or a controller that starts later
+would agree with nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
+import structlog
 from redis.asyncio import Redis
 
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state.audit import AuditPage, AuditRecord, Mark, parse_entry
-from heddle_controller.state.change import FACTS, INTENT, Ask, Change, Outcome
-from heddle_controller.state.view import View
-from heddle_controller.store.applier import Bounds
+from heddle_controller.state.errors import Unavailable, Unusable
+from heddle_controller.state.records import Versions
+from heddle_controller.state.view import FACTS, INTENT, Ask, Blob, Change, Outcome, View
+from heddle_controller.store.applier import Bounds, Feed
 from heddle_controller.store.batches import Sent, Tokens, WriteBatcher
-from heddle_controller.store.feed import Feed
-from heddle_controller.store.redis.blobs import Blobs
-from heddle_controller.store.redis.follower import Follower
 from heddle_controller.store.redis.leadership import Leases
-from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.recovery import Recovery
-from heddle_controller.store.redis.writes import Durability, Writes
+from heddle_controller.store.redis.link import Link
+from heddle_controller.store.redis.mirror import Follower, Mirror, OlderError
+from heddle_controller.store.redis.writes import FORM, LIFT, Durability, Keys, Writes
+
+PIECE = 256 * 1024
+"""Bytes of one piece."""
+UNCLAIMED_SECONDS = 600
+_COUNT = b"count"
+
+
+class Blobs:
+    """Reads and writes them."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self.link = link
+        self.keys = keys
+
+    async def write(self, blob: Blob) -> None:
+        """Bring a blob to the server, unless it is there whole. Raises ``Unavailable``."""
+        key, body = self.keys.blob(blob.id), blob.body
+        if body is None:
+            return
+        call = self.link.call
+        if await call(lambda c: _hexists(c, key)):
+            return
+        pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
+        for row, piece in enumerate(pieces):
+            values = {str(row): piece}
+            await call(lambda c, v=values: c.hset(key, mapping=v))  # type: ignore[misc]
+            if not row:
+                await call(lambda c: c.expire(key, UNCLAIMED_SECONDS))
+        values = {_COUNT.decode(): str(len(pieces)).encode()}
+        await call(lambda c: c.hset(key, mapping=values))  # type: ignore[arg-type]
+
+    async def read(self, identity: str) -> bytes | None:
+        """A blob; None if it is there no more.
+
+        Raises:
+            Unavailable: the server is away.
+            Unusable: a piece of it is missing.
+        """
+        key = self.keys.blob(identity)
+        count = await self.link.call(lambda c: _hget(c, key, _COUNT))
+        if count is None:
+            return None
+        pieces = await asyncio.gather(
+            *(self.link.call(lambda c, r=row: _hget(c, key, r)) for row in range(int(count)))  # type: ignore[misc]
+        )
+        if None in pieces:
+            if await self.link.call(lambda c: _hget(c, key, _COUNT)) is None:
+                return None
+            raise Unusable(f"store {self.link.name}: {key} lacks a piece; restore it from a backup")
+        return b"".join(cast("list[bytes]", pieces))
+
+
+async def _hexists(client: Any, key: str) -> bool:  # noqa: ANN401 - the library's own types are unions
+    return bool(await client.hexists(key, _COUNT))
+
+
+async def _hget(client: Any, key: str, field: bytes | int) -> bytes | None:  # noqa: ANN401 - as above
+    value: bytes | None = await client.hget(key, field)
+    return value
+
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Recovery:
+    """What is done when the server is there again."""
+
+    def __init__(self, mirror: Mirror, end_leases: Callable[[], None]) -> None:
+        """``end_leases`` is called where the store is not the one that gave them out."""
+        self._mirror = mirror
+        self._link = mirror.link
+        self._keys = mirror.keys
+        self._end_leases = end_leases
+        self.returns = 0
+        """Times that the server came back older."""
+        self.secrets: dict[str, bytes] = {}
+        """That are in use here, by name."""
+        self._told: dict[str, Versions] = {}
+        """Of before the server came back older, until it is taken up again."""
+
+    async def look_again(self) -> None:
+        """See what the server has; before anybody else may use it."""
+        mirror = self._mirror
+        try:
+            await mirror.follow(inner=True)
+        except OlderError as error:
+            self._be_patient(error)
+            self.returns += 1
+            known = {fabric: view.versions() for fabric, view in mirror.views.items()}
+            self._told = known | self._told
+            log.error(  # noqa: TRY400 - a finding, whose trace says nothing
+                "store came back older: writes that were acknowledged are lost, ask for them again",
+                store=self._link.name,
+                why=str(error),
+            )
+            self._end_leases()
+            await mirror.load(inner=True)
+        if self._told:  # also where it was cut short, by the server going again
+            await self._take_up(self._told)
+            self._told = {}
+
+    def _be_patient(self, error: OlderError) -> None:
+        """Leave an older server alone for a while, where there may be a newer one.
+
+        A master that died and was started again at once still counts as the master until
+        the sentinels have agreed on another.
+        """
+        if self._link.silent_for() < self._link.patience:
+            raise Unavailable(f"another master is looked for, since {error}") from error
+
+    async def _take_up(self, told: Mapping[str, Versions]) -> None:
+        await self._agree_again()
+        for fabric, versions in told.items():
+            key = self._keys.fabric_prefix + fabric
+            least = [versions.intent + 1, versions.facts + 1]
+            await self._link.call(
+                lambda client, k=key, v=least: LIFT.call(client, [k], v),  # type: ignore[misc]
+                inner=True,
+            )
+        await self._mirror.load(inner=True)
+
+    async def _agree_again(self) -> None:
+        """Give back what replicas agree on besides: the form of all this, and secrets in use."""
+        keys, secrets = self._keys, self.secrets
+
+        async def agree(client: Any) -> None:  # noqa: ANN401 - the library's types are unions
+            await client.hsetnx(keys.meta, "form", FORM)
+            if secrets:
+                await client.hset(keys.secrets, mapping=secrets)
+
+        await self._link.call(agree, inner=True)
 
 
 class RedisApplier:

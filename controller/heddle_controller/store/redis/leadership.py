@@ -23,7 +23,7 @@ from heddle_controller.state.errors import PortError, Unavailable
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.batches import Tokens
 from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN
+from heddle_controller.store.redis.writes import LEAD, RENEW, RESIGN
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -20,8 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, arc_loads
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.fluid.rates import flow_ratios

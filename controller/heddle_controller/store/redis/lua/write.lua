@@ -1,4 +1,4 @@
--- Makes one change of one fabric, or nothing of it; see state/change.py. Fields come with "-"
+-- Makes one change of one fabric, or nothing of it; see state/view.py. Fields come with "-"
 -- for one that is not there or is to go, or with "=" before what it holds.
 --
 -- KEYS: sequence, log, fabric, leader, requests, order of requests, references of blobs,

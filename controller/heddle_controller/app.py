@@ -61,8 +61,7 @@ from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis.address import Files
 from heddle_controller.telemetry.logs import configure_logs
-from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
-from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.telemetry.metrics import MetricsServer, Telemetry, follow_plans
 from heddle_controller.traffic.jobs import flows_of_job
 
 if TYPE_CHECKING:

@@ -47,8 +47,7 @@ from heddle_controller.serve.codec.job import job_to_pb
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import Settings
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.telemetry.metrics import Telemetry
-from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.telemetry.metrics import Telemetry, follow_plans
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.event_marks import (
     PARTS,

@@ -26,8 +26,7 @@ from heddle.v1 import plan_pb2
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.planner.process import processor_seconds
-from heddle_controller.telemetry.metrics import MetricsServer
-from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.telemetry.metrics import MetricsServer, follow_plans
 from heddle_controller.web.server import WebServer, WebTerms
 from tests.bench.event import LIMIT, QUIET, ROOT, House, across, house, order
 from tests.bench.rows import Row, Scale, quantile, spread

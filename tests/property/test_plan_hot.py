@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.fares import fares_of
-from heddle_controller.plan.limits import hottest_arcs, loads_of
+from heddle_controller.plan.limits import fares_of, hottest_arcs, loads_of
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
 

@@ -13,8 +13,8 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.columns import joined_entries
 from heddle_controller.reconcile.rollout.inventory import levels
+from heddle_controller.reconcile.rollout.paths import joined_entries
 from tests.property.test_reconcile_detours import Knowing
 from tests.property.test_reconcile_rollout import random_plan
 from tests.support.depth import examples

@@ -13,7 +13,7 @@ from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
-from heddle_controller.solve.colouring.spread import spread
+from heddle_controller.solve.colouring.layers import spread
 from heddle_emulator.topology import clos, three_tier
 from tests.support.solve_checks import way
 from tests.support.solve_flows import permutations

@@ -17,8 +17,8 @@ from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.tables.needs import entry_needs, pairs_of
 from heddle_emulator.topology import clos

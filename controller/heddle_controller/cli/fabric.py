@@ -1,38 +1,191 @@
-"""``heddle fabric``: put fabrics, take links and switches out of service, look at both."""
+"""``heddle fabric``: put fabrics, take links and switches out of service, look at both.
+
+``heddle fabric import``: fabrics of other systems, to the controller or to a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import orjson
 
 from heddle.names import link_name
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.fabric_import import (
-    TEXTS,
-    echo_fabric,
-    import_fabric,
-    save,
-    save_text,
-)
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import (
     INPUT_FILE,
     OUTPUT_FILE,
     STATE,
     STATES,
+    Command,
     last_part,
     link_ref,
     state_word,
     with_client,
 )
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import (
+    echo,
+    echo_json,
+    echo_lines,
+    echo_pairs,
+    echo_raw_json,
+    echo_table,
+)
 from heddle_controller.cli.watching import of_fabric, watchable
-from heddle_controller.importers import load_fabric
-from heddle_controller.serve.codec import common
+from heddle_controller.importers import (
+    ImportOptions,
+    clab_text,
+    dot_text,
+    load_fabric,
+    parse_mapping,
+)
+from heddle_controller.importers.load import FORMATS
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.content import write_content
+from heddle_controller.model.files.fabric_file import fabric_document, save_fabric_file
+from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
+
+TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
+"""What a fabric is written as besides fabric.json."""
+
+DEFAULTS = ImportOptions()
+
+CHOICES: dict[str, tuple[type, str]] = {
+    "nics_per_host": (int, "CSV: NICs of a host"),
+    "nic_gbps": (float, "CSV: speed of a NIC"),
+    "uplink_gbps": (float, "CSV: speed of one cable from leaf to spine; else that of a NIC"),
+    "spines_per_group": (int, "CSV: spines a named spine stands for; else the NICs of a host"),
+    "cores_per_plane": (int, "CSV: cores that join the spines of one place"),
+    "core_taper": (float, "CSV: a spine's speed down over its speed up"),
+    "link_gbps": (float, "Speed of a link that tells none, where links are told"),
+    "speed_unit": (str, "JSON: unit of bare numbers: bps, K, M, G or T"),
+}
+"""Options of the importers, with what each means."""
+
+
+def with_choices(command: Command) -> Command:
+    """Adds an option for each choice of the importers."""
+    for name, (kind, text) in reversed(CHOICES.items()):
+        default = getattr(DEFAULTS, name)
+        shown = {"default": default, "show_default": default is not None}
+        command = click.option(f"--{name.replace('_', '-')}", type=kind, help=f"{text}.", **shown)(
+            command
+        )
+    return command
+
+
+@click.command("import")
+@click.argument("file", type=INPUT_FILE)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="heddle: fabric.json. node-link: JSON with other field names. csv: hosts and "
+    "their switches. lldp: an object that maps each machine to its output of "
+    "lldpctl -f json.",
+)
+@click.option(
+    "--map",
+    "mapping",
+    metavar="OURS=THEIRS,...",
+    default="",
+    help="Which columns or fields mean what, such as "
+    "host=ip,leaf=ASW,spine=PSW,core=DSW. For ibnetdiscover, lldp and containerlab: "
+    "which names are of which kind, such as leaf=tor*,spine=agg*.",
+)
+@click.option("--name", help="Name on the controller. Default: the name in the file.")
+@click.option(
+    "--out",
+    type=OUTPUT_FILE,
+    help="Write fabric.json here instead of uploading it; .gz compresses, - is standard output.",
+)
+@with_choices
+@with_client
+def import_fabric(
+    client: Terms,
+    file: Path,
+    *,
+    form: str,
+    mapping: str,
+    name: str | None,
+    out: Path | None,
+    **choices: Any,  # noqa: ANN401 - see CHOICES
+) -> None:
+    """Read a fabric from FILE and upload it, or convert it with --out."""
+    loaded = load_fabric(
+        file, format=form, mapping=parse_mapping(mapping), options=ImportOptions(**choices)
+    )
+    if out is not None:
+        save(loaded, out)
+        return
+    wanted = names.check_id(name or client.named_fabric or loaded.name, "--name")
+    request = pb.PutFabricRequest(fabric=codec.fabric_to_pb(wanted, loaded))
+    echo_fabric(client, client.api.fabrics.PutFabric(request))
+
+
+def save(loaded: Fabric, out: Path) -> None:
+    """Write a fabric.json; ``-`` is standard output."""
+    if str(out) == "-":
+        echo_raw_json(orjson.dumps(fabric_document(loaded), option=orjson.OPT_INDENT_2))
+    else:
+        save_fabric_file(loaded, out)
+
+
+def save_text(text: str, out: Path) -> None:
+    """Write text; ``-`` is standard output."""
+    if str(out) == "-":
+        echo_lines(text)
+    else:
+        write_content(out, text.encode())
+
+
+def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
+    """What a fabric is made of, and what of it is not up."""
+    if client.json:
+        stored.ClearField("nodes")
+        stored.ClearField("links")
+        echo_json(stored)
+        return
+    parsed = codec.fabric_from_pb(stored)
+    switches = [node for node in stored.nodes if node.admin_state > STATES["up"]]
+    aside = [node for node in stored.nodes if node.condition]
+    links = [link for link in stored.links if max(link.admin_state, link.oper_state) > STATES["up"]]
+    echo_pairs(
+        {
+            "name": last_part(stored.name),
+            "title": stored.title,
+            "nodes": _counted(_kind(node) for node in stored.nodes),
+            "links": _counted(_tiers(parsed)),
+            "zones": len(parsed.structure.zone_names) or "",
+            "hosts": len(parsed.structure.host_names) or "",
+            "switches not up": ", ".join(f"{n.id} ({state_word(n.admin_state)})" for n in switches),
+            "switches set aside": "; ".join(f"{n.id} ({n.condition})" for n in aside),
+            "links not up": len(links),
+            "updated": common.time_text(stored.update_time),
+        }
+    )
+
+
+def _kind(node: pb.Node) -> str:
+    return pb.NodeKind.Name(node.kind).removeprefix("NODE_KIND_").lower()
+
+
+def _tiers(fabric: Fabric) -> Iterator[str]:
+    tiers = fabric.structure.tiers
+    return (tiers[tier] for tier in fabric.structure.tier_of_arc[::2].tolist())
+
+
+def _counted(words: Iterator[str]) -> str:
+    """``512 nic, 64 leaf``, the most frequent first."""
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 
 @click.group(cls=CommandGroup)

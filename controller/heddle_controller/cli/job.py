@@ -15,8 +15,16 @@ from heddle.v1.common_pb2 import Turn
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.jobs_table import echo_jobs, job_state_word, job_view, worst_link
-from heddle_controller.cli.life import replace, resize, resume, suspend
+from heddle_controller.cli.life import (
+    echo_jobs,
+    job_state_word,
+    job_view,
+    replace,
+    resize,
+    resume,
+    suspend,
+    worst_link,
+)
 from heddle_controller.cli.measure import measure
 from heddle_controller.cli.options import (
     INPUT_FILE,

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.importers.containerlab import import_clab
-from heddle_controller.importers.host_table import import_hosts
+from heddle_controller.importers.host_table import import_hosts, import_topograph
 from heddle_controller.importers.ibnetdiscover import MARKS, import_subnet
 from heddle_controller.importers.lldp import import_lldp, is_lldp
 from heddle_controller.importers.node_link import import_node_link
 from heddle_controller.importers.options import ImportOptions
-from heddle_controller.importers.topograph import import_topograph
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import open_content, read_json

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from heddle_controller.importers.words import UNITS
+from heddle_controller.importers.cabling import UNITS
 from heddle_controller.model.errors import InputError, Problem, refuse
 
 

@@ -15,12 +15,11 @@ from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, numbered
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import ANY_PORT, Edit, Entries
-from heddle_controller.plan.columns import distinct, numbered
 from heddle_controller.plan.entry_edits import known_edit
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")

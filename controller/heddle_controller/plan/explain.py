@@ -2,6 +2,10 @@
 
 Nothing is remembered from planning. What is said follows from the plan itself, so a
 plan read from a file or made by a repair can be explained like any other.
+
+What every flow of a plan is explained from: made once, in a thread, and asked again and again.
+
+With it at hand an explanation looks at the few links in question and at no column of all paths.
 """
 
 from __future__ import annotations
@@ -15,9 +19,28 @@ from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import State
 from heddle_controller.model.limits import size_words
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.arc_users import ArcUsers
-from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
-from heddle_controller.plan.shortest_paths import Choice, choice, cost_of, free
+from heddle_controller.model.underlay import Underlay, underlay
+from heddle_controller.plan.shortest_paths import ArcUsers, Choice, arc_users, choice, cost_of, free
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplainIndex:
+    """Which flows use each arc of a plan, and which ways its fabric has."""
+
+    uses: ArcUsers
+    now: Underlay
+    """Over the arcs that take new paths."""
+    whole: Underlay
+    """Over all arcs; the same object where all of them do."""
+
+
+def explain_index_of(plan: Plan) -> ExplainIndex:
+    """The index of a plan."""
+    whole = underlay(plan.fabric.structure)
+    plannable = plan.fabric.plannable
+    now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)
+    return ExplainIndex(arc_users(plan), now, whole)
+
 
 SHARERS_TOLD = 5
 _EQUAL = 1e-9

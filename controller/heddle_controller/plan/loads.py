@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan, phased_loads
-from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_places
 
 _WORTH = 8

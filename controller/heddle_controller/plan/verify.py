@@ -6,6 +6,15 @@ from the arrays alone, and cheaply enough to run on every plan.
 A link in maintenance (drained) still carries but takes no new paths. A flow may
 stay on one only where no way round it exists: where the links that take new paths
 do not join its ends.
+
+What every single path of a plan must be, primary or backup.
+
+Each check looks at all paths at once and gives the faulty ones with a reason.
+
+An independent check of ports: that they carry out the plan that they are given for.
+
+It shares no code with the solver: each port is looked up in what is known, and the path that it
+takes is held against the plan's.
 """
 
 from __future__ import annotations
@@ -16,14 +25,229 @@ from itertools import islice
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
-from heddle_controller.model.plan import Certificate, Plan, worst_by_tier
-from heddle_controller.plan.columns import distinct
+from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Ints, distinct
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.plan import Certificate, NicPorts, Paths, Plan, worst_by_tier
+from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
+from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.diff import changed_rows
 from heddle_controller.plan.loads import loads_after
-from heddle_controller.plan.path_checks import Fault, backup_faults, malformed, path_faults
-from heddle_controller.plan.ports import port_faults
-from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.programs import entries_of, hops_of
+from heddle_controller.plan.shortest_paths import choice, free
+
+Fault = tuple[int, str]
+"""Row of a path, and what is wrong with it."""
+
+
+def malformed(plan: Plan, paths: Paths) -> str:
+    """Why the arrays are no paths of these flows and this fabric; empty where they are."""
+    count = len(paths)
+    columns = (paths.flow, paths.first_qp, paths.last_qp)
+    if any(column.shape != (count,) for column in columns) or paths.first.shape != (count + 1,):
+        return "columns differ in length"
+    if (
+        paths.first[0] != 0
+        or paths.first[-1] != len(paths.arcs)
+        or (np.diff(paths.first) < 0).any()
+    ):
+        return "bounds do not cut the arcs into paths"
+    if _outside(paths.arcs, len(plan.fabric.structure.tail)):
+        return "an arc is not in the fabric"
+    if _outside(paths.flow, len(plan.flows)) or (np.diff(paths.flow) < 0).any():
+        return "flows are unknown or out of order"
+    return ""
+
+
+def _outside(rows: Ints, count: int) -> bool:
+    return bool(((rows < 0) | (rows >= count)).any())
+
+
+def path_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
+    """What is wrong with paths that have arcs, those without passed over.
+
+    Where they lead is asked of some rows, over which links of all.
+    """
+    some = paths.take(rows)
+    ends = np.flatnonzero(np.diff(some.first) > 0)
+    for faults in (_end_faults(plan, some, ends), _course_faults(plan, some)):
+        yield from ((int(rows[row]), reason) for row, reason in faults)
+    yield from _state_faults(plan, paths)
+
+
+def _end_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
+    structure, flows = plan.fabric.structure, plan.flows
+    ids = structure.nodes.ids
+    for what, node, due in (
+        ("starts", structure.tail[paths.arcs[paths.first[rows]]], flows.source),
+        ("ends", structure.head[paths.arcs[paths.first[rows + 1] - 1]], flows.destination),
+    ):
+        expected = due[paths.flow[rows]]
+        for at in np.flatnonzero(node != expected).tolist():
+            yield int(rows[at]), f"{what} at {ids[node[at]]!r}, not at {ids[expected[at]]!r}"
+
+
+def _course_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
+    """Gaps, NICs on the way, and nodes met twice."""
+    structure, owner = plan.fabric.structure, paths.owner()
+    ids = structure.nodes.ids
+    head, tail = structure.head[paths.arcs], structure.tail[paths.arcs]
+    inner = np.flatnonzero(owner[1:] == owner[:-1])
+    for at in inner[head[inner] != tail[inner + 1]].tolist():
+        yield int(owner[at]), f"jumps from {ids[head[at]]!r} to {ids[tail[at + 1]]!r}"
+    for at in inner[structure.nodes.kind[head[inner]] == NodeKind.NIC].tolist():
+        yield int(owner[at]), f"passes through the NIC {ids[head[at]]!r}"
+    visits = _by_ordinal(paths, head)
+    starts = np.where(np.diff(paths.first) > 0, paths.first[:-1], NONE)
+    before = [np.where(starts != NONE, np.append(tail, NONE)[starts], NONE)]
+    for visit in visits:
+        for earlier in before:
+            for row in np.flatnonzero((visit == earlier) & (visit != NONE)).tolist():
+                yield row, f"meets {ids[visit[row]]!r} twice"
+        before.append(visit)
+
+
+def _by_ordinal(paths: Paths, values: Ints) -> Ints:
+    """Values that stand beside arcs, shape (longest path, paths), ``NONE`` past the ends.
+
+    Paths are short, so comparing ordinal with ordinal costs less than any sorting.
+    """
+    length = np.diff(paths.first)
+    table = np.full((int(length.max(initial=0)), len(paths)), NONE, dtype=np.int64)
+    within = np.arange(len(values)) - np.repeat(paths.first[:-1], length)
+    table[within, paths.owner()] = values
+    return table
+
+
+def _state_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
+    """Links that are down, and links in maintenance where there is a way round."""
+    fabric = plan.fabric
+    if fabric.plannable.all():
+        return
+    poor = np.flatnonzero(~fabric.plannable[paths.arcs])
+    if not len(poor):
+        return
+    owner = paths.owner()
+    for at in poor[~fabric.carries[paths.arcs[poor]]].tolist():
+        yield int(owner[at]), f"crosses {_link(plan, paths, at)}, which is down"
+    drained = poor[fabric.carries[paths.arcs[poor]]]
+    if not len(drained):
+        return
+    avoidable = _joined_by_plannable(plan, paths.flow[owner[drained]])
+    for at in drained[avoidable].tolist():
+        reason = f"crosses {_link(plan, paths, at)}, which is drained, though there is a way round"
+        yield int(owner[at]), reason
+
+
+def _link(plan: Plan, paths: Paths, at: int) -> str:
+    return plan.fabric.link_name(int(paths.arcs[at]) >> 1)
+
+
+def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
+    """Whether links that take new paths join the ends of each flow."""
+    structure, flows = plan.fabric.structure, plan.flows
+    reach = underlay(structure, plan.fabric.plannable).reach
+    first, arcs = structure.out
+    joined: dict[int, bool] = {}
+    for row in np.unique(flow).tolist():
+        source, place = int(flows.source[row]), int(reach.place[flows.destination[row]])
+        own = arcs[first[source] : first[source + 1]]
+        seats = structure.head[own[plan.fabric.plannable[own]]]
+        hops = reach.distance[reach.row[seats], place] if place >= 0 else np.empty(0)
+        joined[row] = bool((hops != UNREACHED).any())
+    return np.array([joined[row] for row in flow.tolist()], dtype=np.bool_)
+
+
+def backup_faults(plan: Plan, rows: Ints) -> Iterator[Fault]:
+    """Backups, of some rows, that are the very path they stand in for.
+
+    Sharing some links is no fault: a graph may have no other way, and where the two
+    part the backup still helps. No entry sends packets into a link it is at risk of.
+    """
+    paths, backups = plan.paths, plan.backups
+    lengths = np.diff(paths.first)[rows]
+    rows = rows[(lengths == np.diff(backups.first)[rows]) & (lengths > 0)]
+    ways = paths.take(rows)
+    equal = ways.arcs == backups.take(rows).arcs
+    if len(rows):
+        for row in rows[np.logical_and.reduceat(equal, ways.first[:-1])].tolist():
+            yield row, "is the path itself, so it helps against nothing"
+
+
+_PORTS = 1 << 16
+
+
+def port_faults(plan: Plan) -> Iterator[str]:
+    """QPs whose port takes another path or backup than theirs, as far as anybody knows.
+
+    And flows that only entries in a switch that hashes would keep on their paths.
+    """
+    yield from _unheld(plan)
+    if plan.nic_ports is not None:
+        yield from _faults(plan, plan.nic_ports, plan.fabric.port_paths or no_port_paths())
+
+
+def _unheld(plan: Plan) -> Iterator[str]:
+    structure = plan.fabric.structure
+    if not structure.hashes.any():
+        return
+    hops = hops_of(plan)
+    for row in np.flatnonzero(hops.needed & structure.hashes[hops.switch]).tolist():
+        switch = structure.nodes.ids[hops.switch[row]]
+        yield f"{_name(plan, int(hops.path[row]))}: needs an entry in {switch!r}, which hashes"
+
+
+def _faults(plan: Plan, ports: NicPorts, known: PortPaths) -> Iterator[str]:
+    path = np.repeat(np.arange(len(plan.paths)), plan.paths.qp_count)
+    if len(ports.port) != len(path) or len(ports.backup) != len(path):
+        yield "there is not one port for each QP that has a path"
+        return
+    mine = plan.by_ports[plan.paths.flow[path]]
+    for row in np.flatnonzero(mine != (ports.port != NONE)).tolist():
+        yield f"{_name(plan, path[row])}: has a port and is not carried by ports, or has none"
+    path, port, backup = path[mine], ports.port[mine], ports.backup[mine]
+    yield from _astray(plan, plan.paths, (path, port), known)
+    has = np.diff(plan.backups.first)[path] > 0
+    for row in np.flatnonzero(has != (backup != NONE)).tolist():
+        yield f"{_name(plan, path[row])}: has a backup and no port for it, or a port and no backup"
+    for problem in _astray(plan, plan.backups, (path[has], backup[has]), known):
+        yield f"{problem}, as a backup"
+
+
+def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths) -> Iterator[str]:
+    """Ports that do not take the path that they are given for: of each its row, and the port."""
+    path, port = given
+    nodes, flows = plan.fabric.node_count, plan.flows
+    owner = np.repeat(np.arange(len(known)), known.port_count)
+    code = (known.source * nodes + known.destination)[owner] * _PORTS + known.ports
+    order = np.argsort(code)
+    flow = plan.paths.flow[path]
+    wanted = (flows.source[flow] * nodes + flows.destination[flow]) * _PORTS + port
+    place = np.minimum(np.searchsorted(code, wanted, sorter=order), max(len(code) - 1, 0))
+    found = np.zeros(len(wanted), dtype=np.bool_)
+    if len(code):
+        found = code[order[place]] == wanted
+    for row in np.unique(path[~found]).tolist():
+        if not _only_one(plan, paths, row):
+            yield f"{_name(plan, row)}: nobody knows which path its ports take"
+    rows = np.flatnonzero(found)
+    way = owner[order[place[rows]]]
+    width = int(max(np.diff(known.first).max(initial=0), np.diff(paths.first).max(initial=0)))
+    taken = padded(known.first, known.arcs, width)[way]
+    meant = padded(paths.first, paths.arcs, width)[path[rows]]
+    for row in np.flatnonzero((taken != meant).any(axis=1)).tolist():
+        yield f"{_name(plan, path[rows[row]])}: port {port[rows[row]]} takes another path"
+
+
+def _only_one(plan: Plan, paths: Paths, row: int) -> bool:
+    """Whether a path is the only shortest one of its NICs."""
+    ways = underlay(plan.fabric.structure, plan.fabric.carries)
+    there = choice(plan, int(plan.paths.flow[row]), ways, free)
+    return there.count == 1 and there.hops == paths.first[row + 1] - paths.first[row]
+
+
+def _name(plan: Plan, path: int) -> str:
+    return f"flow {plan.flows.ids[plan.paths.flow[path]]!r}"
+
 
 MOST_TOLD = 20
 _TOLERANCE = 1e-6

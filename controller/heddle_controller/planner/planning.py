@@ -35,8 +35,8 @@ from heddle_controller.model.port_paths import joined_port_paths, no_port_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL
 from heddle_controller.planner.engine import Engine, Repair
+from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
-from heddle_controller.state.ids import check_ids
 from heddle_controller.state.records import Intent
 
 _WORTH_MOVING = 0.02

@@ -16,10 +16,8 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.demand import unannounced_rows
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.explain import paths_of
-from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
-from heddle_controller.plan.fares import Fares, fares_of
-from heddle_controller.plan.limits import hottest_arcs
+from heddle_controller.plan.explain import ExplainIndex, explain_index_of, paths_of
+from heddle_controller.plan.limits import Fares, fares_of, hottest_arcs
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed

@@ -25,8 +25,8 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.job import Gpus, Job, in_use
-from heddle_controller.plan.drain import cut_off, flows_over, links_of
-from heddle_controller.plan.fares import Fares, fares_of
+from heddle_controller.plan.limits import Fares, fares_of
+from heddle_controller.plan.what_if import cut_off, flows_over, links_of
 from heddle_controller.planner.port import WhatIf
 from heddle_controller.reconcile.admission import JobFlows, admit_job
 from heddle_controller.serve.codec import common, names

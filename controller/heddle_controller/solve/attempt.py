@@ -10,24 +10,26 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.bounds.cuts import cut_bound
-from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds
+from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds, widen
 from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
-from heddle_controller.solve.bounds.widening import widen
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
-from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
-from heddle_controller.solve.search.greedy import place_greedily
 from heddle_controller.solve.search.residue import place_residue
 from heddle_controller.solve.search.rounding import whole_shares
-from heddle_controller.solve.search.search import WORTH_SEARCHING, LoadTarget, Search
+from heddle_controller.solve.search.search import (
+    WORTH_SEARCHING,
+    LoadTarget,
+    Search,
+    place_greedily,
+)
 
 _FINEST = 256
 """Parts of one flow beyond which finer ones spread load no better."""

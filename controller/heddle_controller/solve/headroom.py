@@ -19,10 +19,9 @@ import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, exported_paths, merged_chunks
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
-from heddle_controller.solve.export import exported_paths, merged_chunks
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of

@@ -20,11 +20,10 @@ from heddle_controller.model.demand import first_flows, unannounced_rows
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_paths
-from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.certificate import certify
+from heddle_controller.solve.assignment import concatenated, with_nics
+from heddle_controller.solve.bounds.bound import Bound, certify
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.copies import copied
-from heddle_controller.solve.export import concatenated, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of
 from heddle_controller.solve.options import Options

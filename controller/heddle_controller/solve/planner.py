@@ -28,7 +28,7 @@ from heddle_controller.model.arrays import Bools
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, exported_paths
 from heddle_controller.solve.attempt import (
     PlanningProblem,
     better,
@@ -36,13 +36,11 @@ from heddle_controller.solve.attempt import (
     by_relaxation,
     is_met,
 )
-from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.certificate import certify, scaled
+from heddle_controller.solve.bounds.bound import Bound, certify, scaled
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
-from heddle_controller.solve.export import exported_paths
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.headroom import with_headroom
 from heddle_controller.solve.network import Network, attached

@@ -13,14 +13,13 @@ from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, Job, besides, in_use
 from heddle_controller.state.audit import job_text
 from heddle_controller.state.codec.jobs import parse_facts, parse_record, record_json
-from heddle_controller.state.demands import SETS, jobs_meant_by_sets
+from heddle_controller.state.demands import SETS, check_job_ids, jobs_meant_by_sets
 from heddle_controller.state.errors import (
     AlreadyExists,
     Conflict,
     FailedPrecondition,
     NotFound,
 )
-from heddle_controller.state.ids import check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from heddle_controller.state.reservations import Holds, taken
 from heddle_controller.state.view import (

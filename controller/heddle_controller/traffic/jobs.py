@@ -45,10 +45,10 @@ from heddle_controller.traffic.patterns import (
     Layout,
     pairwise,
     pattern_of,
+    phases_of,
     rank_pairs,
     runs_on_channels,
 )
-from heddle_controller.traffic.phases import phases_of
 
 SMALL_BYTES = 1 << 16
 """Bytes on their way at once through a fabric: 400 Gbit/s for some 1.3 microseconds."""

@@ -39,8 +39,7 @@ from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import COOKIE, HEADERS, Access
 from heddle_controller.web.audience import NO_STORE, OverviewStream
 from heddle_controller.web.feed import ViewFeed
-from heddle_controller.web.overview import flow_json, link_view
-from heddle_controller.web.plan_view import PlanView, same_structure
+from heddle_controller.web.overview import PlanView, flow_json, link_view, same_structure
 from heddle_controller.web.reports import REPORT_HEADERS, report_page, reports_in
 
 log = structlog.stdlib.get_logger(__name__)

@@ -24,10 +24,8 @@ from heddle_controller.serve.codec.plan import committed_to_pb
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord
-from heddle_controller.web.audience import Audience
-from heddle_controller.web.events import EventLog, Sight
-from heddle_controller.web.overview import Standing, overview
-from heddle_controller.web.plan_view import PlanView, SwitchLinks, same_structure
+from heddle_controller.web.audience import Audience, EventLog, Sight
+from heddle_controller.web.overview import PlanView, Standing, SwitchLinks, overview, same_structure
 
 log = structlog.stdlib.get_logger(__name__)
 

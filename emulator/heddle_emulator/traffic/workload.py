@@ -21,7 +21,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.groups import group_size, implied_collectives, resolve_parallelism
-from heddle_controller.traffic.phases import phase_names, send_pattern
+from heddle_controller.traffic.patterns import phase_names, send_pattern
 from heddle_emulator.traffic.matrix import most_sent
 
 _MIB = 1 << 20

@@ -14,8 +14,7 @@ from heddle.shape import parse_shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
-from heddle_controller.cli.slurm.gpus import told_gpus, with_gpus
-from heddle_controller.cli.slurm.shape import read_shape, shape_of
+from heddle_controller.cli.slurm.shape import read_shape, shape_of, told_gpus, with_gpus
 from heddle_controller.cli.slurm.topology import units_of
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric

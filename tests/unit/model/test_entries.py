@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_controller.model.program import COLUMNS, Entries, no_entries
-from heddle_controller.reconcile.rollout.columns import appended
+from heddle_controller.reconcile.rollout.paths import appended
 
 RISKS = st.lists(st.lists(st.integers(-5, 5), max_size=3), max_size=6)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.plan.drain import cut_off, links_of
 from heddle_controller.plan.limits import shortest_links
+from heddle_controller.plan.what_if import cut_off, links_of
 from tests.support.store_samples import clos
 
 

@@ -11,10 +11,8 @@ import pytest
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan, arc_loads
-from heddle_controller.plan.arc_users import arc_users
-from heddle_controller.plan.explain import Explanation, explain
-from heddle_controller.plan.explain_index import explain_index_of
-from heddle_controller.plan.shortest_paths import cost_of
+from heddle_controller.plan.explain import Explanation, explain, explain_index_of
+from heddle_controller.plan.shortest_paths import arc_users, cost_of
 from tests.support.plan_building import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"

@@ -6,10 +6,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.arrays import NONE
+from heddle_controller.model.arrays import NONE, distinct
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.program import Entries, Program, no_entries
+from heddle_controller.plan.diff import partners
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.carry_over import (
     first_ledger,
@@ -17,9 +18,8 @@ from heddle_controller.reconcile.rollout.carry_over import (
     next_ledger,
     translated,
 )
-from heddle_controller.reconcile.rollout.columns import distinct, joined_entries, partners
 from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
-from heddle_controller.reconcile.rollout.paths import crossings_of
+from heddle_controller.reconcile.rollout.paths import crossings_of, joined_entries
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.reconcile_network import plan_on, random_fabric, random_path
 from tests.support.reconcile_switches import Match, Way, match_of, way_of

@@ -17,8 +17,7 @@ from heddle_controller.serve.watch import Changes
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
-from heddle_controller.telemetry.metrics import Telemetry
-from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.telemetry.metrics import Telemetry, follow_plans
 from tests.support.store_samples import clos, plan_of, program_of
 from tests.support.waiting import PATIENCE
 

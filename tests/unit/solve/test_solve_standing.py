@@ -17,7 +17,7 @@ from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.repair.splice import with_flows_replaced
+from heddle_controller.solve.repair.spare_paths import with_flows_replaced
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
 from tests.support.solve_checks import (

@@ -12,8 +12,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import arc_loads, worst_by_tier
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
-from heddle_controller.solve.colouring.exchange import Edges, even_out
-from heddle_controller.solve.colouring.zones import colour_zones
+from heddle_controller.solve.colouring.exchange import Edges, colour_zones, even_out
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import permutations
 

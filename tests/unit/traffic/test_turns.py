@@ -20,8 +20,7 @@ from heddle_controller.model.job import (
 from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve import solve
 from heddle_controller.traffic.jobs import SMALL_BYTES, flows_of_job
-from heddle_controller.traffic.patterns import patterns_of
-from heddle_controller.traffic.phases import phase_names, phases_of, send_pattern
+from heddle_controller.traffic.patterns import patterns_of, phase_names, phases_of, send_pattern
 from tests.support.depth import fresh_seeds
 from tests.support.small_fabrics import clos
 

@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Paths, utilization
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
-from heddle_controller.web.plan_view import PlanView, SwitchLinks
+from heddle_controller.web.overview import PlanView, SwitchLinks
 from tests.support.depth import fresh_seeds
 from tests.support.store_samples import clos, plan_of, program_of
 

@@ -20,8 +20,7 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
-from heddle_controller.cli.slurm.gpus import allocated_gpus, with_gpus
-from heddle_controller.cli.slurm.shape import shape_of
+from heddle_controller.cli.slurm.shape import allocated_gpus, shape_of, with_gpus
 from heddle_controller.model.errors import InputError
 
 ANSWER = 5.0

@@ -1,12 +1,24 @@
-"""The shape of a Slurm job: the words of its comment, or a file that the comment names."""
+"""The shape of a Slurm job: the words of its comment, or a file that the comment names.
+
+Which GPUs of its nodes a job has, as Slurm tells it: ``scontrol -d show job``.
+
+Slurm knows the numbers of GPUs where gres.conf names their files. A job that asked for none, and
+one whose GPUs have no numbers, is taken to have whole nodes.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import subprocess
+from collections.abc import Sequence
 
+from heddle.gpus import parse_gpus
 from heddle.shape import Shape, ShapeError, parse_shape
+from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.failure import Failure
+from heddle_controller.model.host_lists import expand_list
 
 MAX_FILE_BYTES = 64 << 10
 
@@ -61,3 +73,72 @@ def _content(path: str, user: int) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise Failure(f"file {path[:200]!r} is not UTF-8 text: no shape is") from None
+
+
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_INDICES = re.compile(r"(?:^|[,)])gpu(?::[^:,()]+)?:[0-9]+\(IDX:([0-9,-]+)\)")
+
+
+def allocated_gpus(job: str, hosts: Sequence[str], seconds: float) -> list[pb.HostGpus]:
+    """The GPUs that a job has of each host; none where Slurm does not number them all.
+
+    Args:
+        job: Its id.
+        hosts: Its nodes.
+        seconds: How long Slurm may take to answer.
+    """
+    command = ["scontrol", "--details", "--oneliner", "show", "job", job]
+    try:
+        told = subprocess.run(  # noqa: S603 - Slurm's own command
+            command, capture_output=True, text=True, check=True, timeout=seconds
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = told_gpus(job, told)
+    if not all(host in found for host in hosts):
+        return []
+    return [pb.HostGpus(gpus=found[host]) for host in hosts]
+
+
+def told_gpus(job: str, told: str) -> dict[str, tuple[int, ...]]:
+    """The GPUs of each node that stand in what scontrol prints of a job, a line a component."""
+    found: dict[str, tuple[int, ...]] = {}
+    for line in told.splitlines():
+        if not line.startswith(f"JobId={job} "):
+            continue
+        for nodes, gres in _NODES.findall(line):
+            indices = ",".join(_INDICES.findall(gres))
+            if indices:
+                try:
+                    found |= dict.fromkeys(expand_list(nodes), parse_gpus(indices))
+                except ValueError:
+                    return {}
+    return found
+
+
+def with_gpus(spec: pb.JobSpec, gpus: Sequence[pb.HostGpus], hosts: Sequence[str]) -> None:
+    """Say in a specification which GPUs its hosts give, where Slurm tells.
+
+    Of a job that has more of a host than the shape says, as one that has whole nodes, the first are
+    meant.
+
+    Raises:
+        Failure: the shape names more of them than there are, or nobody says how many.
+    """
+    if not gpus and not spec.gpus_per_host:
+        raise Failure(
+            "the shape has no gpus, and Slurm gives the job none that it numbers: write how many "
+            "GPUs each host gives, as gpus=8"
+        )
+    if not gpus or spec.gpus:
+        return
+    told = spec.gpus_per_host
+    for host, part in zip(hosts, gpus, strict=True):
+        if len(part.gpus) < told:
+            raise Failure(
+                f"the shape says gpus={told}, and Slurm gives the job {len(part.gpus)} of {host}: "
+                "leave gpus out, or ask for as many by --gpus-per-node"
+            )
+    parts = [pb.HostGpus(gpus=part.gpus[: told or None]) for part in gpus]
+    one = len({tuple(part.gpus) for part in parts}) == 1
+    spec.gpus.extend(parts[:1] if one else parts)

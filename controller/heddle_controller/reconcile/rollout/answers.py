@@ -18,9 +18,9 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.columns import appended
 from heddle_controller.reconcile.rollout.inventory import found_holding, in_order
 from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.paths import appended
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import (
     UNKNOWN_DIGEST,

@@ -12,14 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.program import Edit, Entries, no_entries
 from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
-from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, joined_entries
 from heddle_controller.reconcile.rollout.ledger import Knowledge, Ledger, begin, nothing_known
-from heddle_controller.reconcile.rollout.paths import pair_codes, rows_between
+from heddle_controller.reconcile.rollout.paths import (
+    Groups,
+    appended,
+    joined_entries,
+    pair_codes,
+    rows_between,
+)
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.state.records import Committed
 

@@ -28,16 +28,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import Underlay, underlay
-from heddle_controller.plan.diff import difference
-from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct, partners
+from heddle_controller.plan.diff import difference, partners
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.paths import (
     LONGEST,
+    Groups,
+    appended,
     crossings_of,
+    dead,
     detours,
     lifted,
     longest,

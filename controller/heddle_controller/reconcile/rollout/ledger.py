@@ -15,26 +15,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries, no_entries
-from heddle_controller.plan.diff import difference
-from heddle_controller.reconcile.rollout.columns import (
-    Groups,
-    appended,
-    distinct,
-    joined_entries,
-    partners,
-    with_stage,
-)
+from heddle_controller.plan.diff import difference, partners
 from heddle_controller.reconcile.rollout.paths import (
+    Groups,
     NewPaths,
+    appended,
     crossings_of,
     detours,
+    joined_entries,
     new_paths,
     pair_codes,
     rows_between,
+    with_stage,
 )
 from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 

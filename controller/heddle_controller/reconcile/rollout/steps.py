@@ -22,17 +22,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.program import ANY_PORT, Entries
-from heddle_controller.reconcile.rollout.columns import (
-    Groups,
-    appended,
-    cut,
-    dead,
-    distinct,
-)
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
-from heddle_controller.reconcile.rollout.paths import detours
+from heddle_controller.reconcile.rollout.paths import Groups, appended, cut, dead, detours
 from heddle_controller.reconcile.southbound import PushMode
 
 

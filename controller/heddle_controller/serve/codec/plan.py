@@ -10,8 +10,7 @@ from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
-from heddle_controller.plan.fares import Fares
-from heddle_controller.plan.limits import ArcLoad
+from heddle_controller.plan.limits import ArcLoad, Fares
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import Committed
 

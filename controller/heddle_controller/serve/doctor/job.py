@@ -16,8 +16,9 @@ from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.fares import Fares, fares_of
 from heddle_controller.plan.limits import (
+    Fares,
+    fares_of,
     rails_of,
     sharers_of,
     shortest_links,

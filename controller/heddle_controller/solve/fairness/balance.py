@@ -29,9 +29,8 @@ at links that could be avoided.
 
 from __future__ import annotations
 
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.fairness.hill_climb import climb, is_small
 from heddle_controller.solve.fairness.qp_swap import QpSwaps
 from heddle_controller.solve.fairness.sharing import Shares

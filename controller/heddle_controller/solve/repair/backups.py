@@ -36,11 +36,10 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, arc_loads
+from heddle_controller.solve.assignment import concatenated, with_nics
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.colouring.layers import Layer, ordinals
+from heddle_controller.solve.colouring.layers import Layer, ordinals, spread
 from heddle_controller.solve.colouring.planes import Planes
-from heddle_controller.solve.colouring.spread import spread
-from heddle_controller.solve.export import concatenated, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.carry_over import inner_paths
 

@@ -17,14 +17,12 @@ from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads, phased_loads
-from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.certificate import certify_worst
+from heddle_controller.solve.assignment import Assignment, merged_chunks, with_nics
+from heddle_controller.solve.bounds.bound import Bound, certify_worst
 from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.copies import copied
-from heddle_controller.solve.export import merged_chunks, with_nics
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
@@ -35,8 +33,9 @@ from heddle_controller.solve.repair.spare_paths import (
     SparePaths,
     backups_for,
     poor_backups,
+    ranges,
+    with_flows_replaced,
 )
-from heddle_controller.solve.repair.splice import ranges, with_flows_replaced
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports

@@ -29,9 +29,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.place.ask import PlacementAsk
 from heddle_controller.place.estimate import Estimator, Surroundings
 from heddle_controller.planner.advice import order_ranks, recommend
-from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.planner.planning import Wanted, settled_plan
-from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.solve import Repairer, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.jobs import flows_of_job
@@ -40,6 +39,7 @@ from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.bench.least_order import least_seconds
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
+from tests.support.direct_planner import DirectPlanner
 
 TITLE = "jobs placed on half-full fabrics of 3,072 NICs: network time by the emulator"
 AMOUNT = {"quick": (2, 50, 2), "default": (20, 2000, 5), "full": (200, 2000, 20)}

@@ -29,8 +29,7 @@ from heddle.v1 import (
     plan_pb2,
 )
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.gateway import Gateway, SetAside
@@ -56,6 +55,7 @@ from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.fuzz.target import Target, check, scratch
 from tests.fuzz.wires import disturbed, framed, message, parts_of, varied
+from tests.support.direct_planner import DirectPlanner
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
 
 PROTOS: tuple[ModuleType, ...] = (

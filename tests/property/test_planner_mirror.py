@@ -18,12 +18,11 @@ from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.planner import protocol
 from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.planner.mirror import FabricMirror
-from heddle_controller.planner.pipe import Unpacker, packed, received
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.planner.port import PlanAnswer
-from heddle_controller.planner.protocol import Question
+from heddle_controller.planner.protocol import Question, Unpacker, packed, received
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
 from tests.support.depth import fresh_seeds
 from tests.support.reconcile_world import ring, three_tiers

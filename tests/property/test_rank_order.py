@@ -16,14 +16,14 @@ from heddle_controller.place.ask import EQUAL
 from heddle_controller.place.order import Hosts, candidates, places, run_lengths
 from heddle_controller.place.score import scores
 from heddle_controller.planner.advice import order_ranks
-from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.solve import Options, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.groups import resolve_parallelism
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.support.depth import fresh_seeds
+from tests.support.direct_planner import DirectPlanner
 
 
 def renamed(fabric: Fabric, draw: random.Random) -> Fabric:

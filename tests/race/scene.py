@@ -28,7 +28,6 @@ from heddle_agent.watch import ManualLinks
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations, with_down
@@ -44,6 +43,7 @@ from heddle_emulator.underlay import Underlay
 from tests.race.delays import Delays, Post, SlowStore
 from tests.race.gateway import RaceGateway
 from tests.race.virtual import VirtualClock
+from tests.support.direct_planner import DirectPlanner
 from tests.support.reconcile_world import ENGINE, Figures
 
 NAME = "f1"

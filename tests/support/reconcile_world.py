@@ -19,7 +19,6 @@ from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
@@ -33,6 +32,7 @@ from heddle_controller.solve import plan_anew, prove, repairer_of
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
+from tests.support.direct_planner import DirectPlanner
 from tests.support.reconcile_gateway import MemoryGateway, all_switches
 from tests.support.reconcile_network import Network
 from tests.support.waiting import PATIENCE

@@ -22,8 +22,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
@@ -36,6 +35,7 @@ from heddle_controller.state.records import Committed, LinkName, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
+from tests.support.direct_planner import DirectPlanner
 from tests.support.store_samples import clos, plan_of, program_of
 
 OPTIONS = [

@@ -4,6 +4,8 @@ It is started by a controller, whose process id is PARENT and which it does not 
 questions from the socket with that number, and answers one after another. SECONDS is the time limit
 of one run of the solver, OBJECTIVE what more entries are worth. It ignores signals that a whole
 group of processes is ended by: the controller says when it is over.
+
+The engine that plans with the solver: only a planning process loads it.
 """
 
 from __future__ import annotations
@@ -14,18 +16,49 @@ import select
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heddle_controller.model import graphs
 from heddle_controller.model.plan import Objective
+from heddle_controller.place.score import gain_of_jobs
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.mirror import FabricMirror
-from heddle_controller.planner.pipe import Unpacker, packed, received
-from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.planner.port import PlanningFailed
-from heddle_controller.planner.protocol import Failed, Question, answered
-from heddle_controller.solve import cp_sat
+from heddle_controller.planner.protocol import (
+    Failed,
+    Question,
+    Unpacker,
+    answered,
+    packed,
+    received,
+)
+from heddle_controller.solve import Options, cp_sat, plan_anew, prove, repairer_of
+from heddle_controller.traffic.jobs import flows_of_job
+
+PROOF_SECONDS = 10.0
+"""Of looking for a better bound: nobody waits for it, but other questions may."""
+
+
+def planning_engine(solve_seconds: float | None, objective: Objective = "headroom") -> Engine:
+    """The functions that plan, with a time limit for each run of the solver."""
+    options = Options(objective=objective, time_limit_seconds=solve_seconds)
+    return Engine(
+        flows_of_job=flows_of_job,
+        solve=partial(plan_anew, options=options),
+        repairer=partial(repairer_of, options=options),
+        prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
+        verify=verify_plan,
+        entries_of=entries_after,
+        changed_flows=changed_flows,
+        gain_of_jobs=gain_of_jobs,
+    )
+
 
 PR_SET_PDEATHSIG = 1
 QUIET = 10.0

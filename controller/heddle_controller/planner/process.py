@@ -30,7 +30,6 @@ from heddle_controller.model.plan import Certificate, Objective, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
-from heddle_controller.planner.pipe import Unpacker, packed, received
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import (
     PlanAnswer,
@@ -39,7 +38,7 @@ from heddle_controller.planner.port import (
     Trial,
     WhatIf,
 )
-from heddle_controller.planner.protocol import Failed, Question
+from heddle_controller.planner.protocol import Failed, Question, Unpacker, packed, received
 from heddle_controller.state.records import Intent
 
 log = structlog.stdlib.get_logger(__name__)

@@ -3,13 +3,32 @@
 A question is a name, a fabric and what ``ask_...`` packs; ``answered`` does in the planning process
 what is asked, and packs what ``take_...`` unpacks. Either packs in the order in which the other
 unpacks: both mirrors go through the same steps.
+
+Messages between two processes of one machine: one socket, large arrays in shared memory.
+
+A message is pickled by protocol 5. What is large in it, arrays of some kilobytes and more, is
+written once into a nameless file in memory that travels beside the message, is sealed, and is
+mapped by whoever receives it: read-only, and not copied again. Long columns of names travel as one
+text: pickle takes each name by itself, and who packs keeps the event loop waiting. Both ends are
+the same program, and nobody else holds the socket: nothing that comes from outside is ever
+unpickled.
 """
 
 from __future__ import annotations
 
+import fcntl
+import io
+import mmap
+import os
+import pickle
+import socket
+import struct
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
@@ -171,3 +190,135 @@ def _unpack_planned(mirror: FabricMirror, packed: Any) -> Planned:  # noqa: ANN4
     plan, entries, changed_count = packed
     held = mirror.unpack_entries(entries)
     return Planned(mirror.unpack_plan(plan), held, changed_count)
+
+
+_LARGE = 16_384
+"""Bytes from which an array goes in shared memory."""
+_HEADER = struct.Struct("<QI")
+"""Bytes of the pickle, and number of arrays beside it, whose sizes follow."""
+MANY, SAMPLE = 1024, 64
+"""Names of a column that travels as one text, at least, and those of them that are looked at: a
+column of few names again and again is pickled fast as it is."""
+BETWEEN = "\0"
+SIZE = 8
+ALIGNED = 64
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+def packed(message: object) -> tuple[bytes, int | None]:
+    """The bytes to send, and the file that goes with the first of them, if there is one."""
+    large: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _LARGE:
+            return True
+        large.append(view)
+        return False
+
+    written = io.BytesIO()
+    _Pickler(written, protocol=5, buffer_callback=keep).dump(message)
+    body = written.getvalue()
+    sizes = struct.pack(f"<{len(large)}Q", *(view.nbytes for view in large))
+    return _HEADER.pack(len(body), len(large)) + sizes + body, _shared(large) if large else None
+
+
+class _Text(NamedTuple):
+    """A column of names, joined."""
+
+    names: str
+
+
+class _Pickler(pickle.Pickler):
+    """Joins the long columns of names that flows and demands have."""
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - as pickle has it
+        """How to make these again; all else as ever."""
+        if not isinstance(value, Demands | Flows):
+            return NotImplemented
+        columns = [_joined(getattr(value, one.name)) for one in fields(value)]
+        return _made_again, (type(value), columns)
+
+
+def _joined(column: Any) -> Any:  # noqa: ANN401 - a column, whatever it holds
+    if not isinstance(column, tuple) or len(column) < MANY:
+        return column
+    if len(set(column[:SAMPLE])) <= SAMPLE // 2:
+        return column
+    text = BETWEEN.join(column)
+    return _Text(text) if text.count(BETWEEN) == len(column) - 1 else column
+
+
+def _made_again(kind: Callable[..., Demands | Flows], columns: Sequence[Any]) -> Demands | Flows:
+    whole = (tuple(one.names.split(BETWEEN)) if isinstance(one, _Text) else one for one in columns)
+    return kind(*whole)
+
+
+def _shared(views: Sequence[memoryview]) -> int:
+    """A sealed file in memory that holds these one after another."""
+    file = os.memfd_create("heddle-planner", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    at = 0
+    for view in views:
+        written = 0
+        while written < view.nbytes:
+            written += os.pwrite(file, view[written:], at + written)
+        at = _aligned(at + view.nbytes)
+    os.ftruncate(file, at)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+    return file
+
+
+def _aligned(at: int) -> int:
+    return -(-at // ALIGNED) * ALIGNED
+
+
+class Unpacker:
+    """Puts messages together from bytes and files as they come."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._file: int | None = None
+
+    def feed(self, data: bytes, files: Sequence[int]) -> None:
+        """More has come."""
+        self._bytes += data
+        if files:
+            (self._file,) = files
+
+    def message(self) -> tuple[Any] | None:
+        """The message, if it is whole; one comes at a time."""
+        if len(self._bytes) < _HEADER.size:
+            return None
+        length, count = _HEADER.unpack_from(self._bytes)
+        begin = _HEADER.size + count * SIZE
+        if len(self._bytes) < begin + length:
+            return None
+        sizes = struct.unpack_from(f"<{count}Q", self._bytes, _HEADER.size)
+        body = bytes(self._bytes[begin : begin + length])
+        del self._bytes[: begin + length]
+        return (pickle.loads(body, buffers=self._mapped(sizes)),)  # noqa: S301 - see the module
+
+    def _mapped(self, sizes: Sequence[int]) -> list[memoryview]:
+        if self._file is None:
+            return []
+        file, self._file = self._file, None
+        whole = memoryview(mmap.mmap(file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+        os.close(file)
+        views, at = [], 0
+        for size in sizes:
+            views.append(whole[at : at + size])
+            at = _aligned(at + size)
+        return views
+
+    def close(self) -> None:
+        """Let go of a file that nobody asked for."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def received(end: socket.socket, unpacker: Unpacker) -> bool:
+    """Read once what is there; False where the other end is gone."""
+    data, files, _, _ = socket.recv_fds(end, 1 << 18, 1)
+    unpacker.feed(data, files)
+    return bool(data)

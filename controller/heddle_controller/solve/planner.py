@@ -47,14 +47,14 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.repair.backups import backups_of
 from heddle_controller.solve.search.small_problems import solve_small
-from heddle_controller.solve.tables.colocated_pairs import (
+from heddle_controller.solve.tables.fit import fit_tables, too_parted
+from heddle_controller.solve.tables.needs import (
     ColocatedFlows,
     colocation_groups,
+    pairs_of,
     short_of_ports,
     tie,
 )
-from heddle_controller.solve.tables.fit import fit_tables, too_parted
-from heddle_controller.solve.tables.needs import pairs_of
 from heddle_controller.solve.unrouted import Reasons
 
 _MOST_ROUNDS = 8

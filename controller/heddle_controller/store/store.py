@@ -62,8 +62,7 @@ from heddle_controller.state.view import (
     check_known,
     fingerprint,
 )
-from heddle_controller.store.applier import Applier, Watcher
-from heddle_controller.store.batches import Tokens
+from heddle_controller.store.applier import Applier, Tokens, Watcher
 from heddle_controller.store.large import LargeValues
 
 _Answer = TypeVar("_Answer")

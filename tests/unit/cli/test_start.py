@@ -65,7 +65,7 @@ def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
 PLANNED = """
 import sys
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.planner.main import planning_engine
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.topology import three_tier
 

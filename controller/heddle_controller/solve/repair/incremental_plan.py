@@ -38,7 +38,7 @@ from heddle_controller.solve.repair.spare_paths import (
 )
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
-from heddle_controller.solve.tables.colocated_pairs import short_of_ports
+from heddle_controller.solve.tables.needs import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)

@@ -44,8 +44,7 @@ from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.carry_over import carried, carry_over
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
 from heddle_controller.solve.search.search import LoadTarget, Search, place_greedily
-from heddle_controller.solve.tables.colocated_pairs import short_of_ports
-from heddle_controller.solve.tables.needs import limited
+from heddle_controller.solve.tables.needs import limited, short_of_ports
 
 
 def stranded_flows(candidates: Candidates, flows: Flows, homeless: Ints) -> Ints:

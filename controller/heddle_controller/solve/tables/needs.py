@@ -5,18 +5,27 @@ the same arc, the pair is one entry; where they part, every QP is one, told apar
 its source port, of which there are only so many. A hop that the underlay would make
 by itself needs none (``model.underlay``). Entries are written from a plan by code of
 their own, and tests hold the two counts together on every kind of fabric.
+
+Flows that must keep together, planned as one.
+
+Where tables have no room for the QPs of a pair of NICs to part, all flows of the
+pair are *tied*: one path for all of them is one entry at a switch. So are those of a
+pair with more QPs than there are source ports, as far as a switch cannot tell them
+apart: flows of one QP by port, others all. For the planner tied flows are a single flow
+of a single QP, so that search and colouring need know nothing of tables and ports;
+afterwards each flow gets the path that was found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
+from heddle_controller.model.plan import Paths, phased_loads
 from heddle_controller.model.underlay import needs_entry
 
 
@@ -73,3 +82,93 @@ def entry_needs(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Table
         codes[rows] % fabric.node_count,
         entries[rows].astype(np.int64),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColocatedFlows:
+    """Flows, and the flows that stand for them."""
+
+    flows: Flows
+    """What is to be planned."""
+    leader: Ints
+    """Row, among all flows, of the first that each of ``flows`` stands for."""
+    stands: Ints
+    """Row in ``flows`` of what stands for each of all flows."""
+    tied: Bools
+    """Whether each of all flows is tied."""
+    qps: Ints
+    """QPs of each of all flows."""
+
+    def expand(self, paths: Paths) -> Paths:
+        """Paths of all flows from paths of those that stand for them."""
+        if not self.tied.any():
+            return paths
+        counts = np.bincount(paths.flow, minlength=len(self.flows))
+        repeat = counts[self.stands]
+        flow = np.repeat(np.arange(len(self.stands), dtype=np.int64), repeat)
+        within = np.arange(len(flow), dtype=np.int64) - np.repeat(starts(repeat)[:-1], repeat)
+        every = paths.take(starts(counts)[self.stands[flow]] + within)
+        last_qp = np.where(self.tied[flow], self.qps[flow] - 1, every.last_qp)
+        return replace(every, flow=flow, last_qp=last_qp)
+
+
+def short_of_ports(flows: Flows) -> Bools:
+    """Which flows share ports with others of their pair of NICs, shape (flows,)."""
+    result = np.zeros(len(flows), dtype=np.bool_)
+    sent = np.bincount(flows.source, weights=flows.qps)
+    if sent.max(initial=0) > SOURCE_PORT_COUNT:  # a pair has no more than its sender
+        rows = np.flatnonzero(sent[flows.source] > SOURCE_PORT_COUNT)
+        pair = pairs_of(flows.take(rows))
+        crowded = np.bincount(pair, weights=flows.qps[rows]) > SOURCE_PORT_COUNT
+        result[rows] = (crowded & (np.bincount(pair) > 1))[pair]
+    return result
+
+
+def colocation_groups(flows: Flows, pair: Ints, whole: Bools) -> Ints:
+    """Number of what each flow must keep together with, were it tied; ``pair`` is by flow.
+
+    The whole pair, or of pairs that are short of ports and have flows of one QP alone,
+    those of the same port. ``whole`` marks flows of pairs that need the former anyway.
+    """
+    if not short_of_ports(flows).any():
+        return pair
+    most = np.zeros(int(pair.max()) + 1, dtype=np.int64)
+    np.maximum.at(most, pair, flows.qps)
+    port = np.where(whole | (most[pair] > 1), 0, flows.source_ports())
+    codes = pair * (int(port.max(initial=0)) + 1) + port
+    group: Ints = np.unique(codes, return_inverse=True)[1]
+    return group
+
+
+def tie(flows: Flows, together: Ints, tied: Bools) -> ColocatedFlows:
+    """ColocatedFlows the flows marked, those of one number in ``together`` with each other.
+
+    A tied flow has the rate that its flows need at once, by the rule of ``model.load``,
+    and in any phase where theirs differ; it takes shortest paths if any of them must.
+    """
+    everyone = np.arange(len(flows), dtype=np.int64)
+    if not tied.any():
+        return ColocatedFlows(flows, everyone, everyone, tied, flows.qps)
+    group = np.where(tied, together, len(flows) + everyone)
+    _, leader, inverse = np.unique(group, return_index=True, return_inverse=True)
+    order = np.argsort(leader)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    leader, stands = leader[order], place[inverse]
+    few = flows.take(leader)
+    mixed = np.zeros(len(few), dtype=np.bool_)
+    for column in (flows.job, flows.phase):
+        np.logical_or.at(mixed, stands, column != column[leader[stands]])
+    traffic_class, weight = few.traffic_class.copy(), few.weight.copy()
+    np.maximum.at(traffic_class, stands, flows.traffic_class)
+    np.maximum.at(weight, stands, flows.weight)
+    merged = replace(
+        few,
+        gbps=phased_loads(len(few), stands, flows.gbps, flows.job, flows.phase),
+        bytes=np.bincount(stands, weights=flows.bytes).astype(np.float64),
+        qps=np.where(tied[leader], 1, few.qps),
+        phase=np.where(mixed, ANY_PHASE, few.phase),
+        traffic_class=traffic_class,
+        weight=weight,
+    )
+    return ColocatedFlows(merged, leader, stands, tied, flows.qps)

@@ -43,8 +43,7 @@ from heddle_controller.state.view import (
     Outcome,
     View,
 )
-from heddle_controller.store.applier import Bounds, Feed
-from heddle_controller.store.batches import Sent, WriteBatcher
+from heddle_controller.store.applier import Bounds, Feed, Sent, WriteBatcher
 from heddle_controller.store.embedded.database import Database, Work
 
 DONE = 1

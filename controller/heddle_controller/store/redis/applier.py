@@ -36,8 +36,7 @@ from heddle_controller.state.audit import AuditPage, AuditRecord, Mark, parse_en
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.state.records import Versions
 from heddle_controller.state.view import FACTS, INTENT, Ask, Blob, Change, Outcome, View
-from heddle_controller.store.applier import Bounds, Feed
-from heddle_controller.store.batches import Sent, Tokens, WriteBatcher
+from heddle_controller.store.applier import Bounds, Feed, Sent, Tokens, WriteBatcher
 from heddle_controller.store.redis.leadership import Leases
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Follower, Mirror, OlderError

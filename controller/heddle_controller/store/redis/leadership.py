@@ -20,8 +20,7 @@ import structlog
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.reconcile.waiting import end
 from heddle_controller.state.errors import PortError, Unavailable
-from heddle_controller.store.applier import Bounds
-from heddle_controller.store.batches import Tokens
+from heddle_controller.store.applier import Bounds, Tokens
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.writes import LEAD, RENEW, RESIGN
 

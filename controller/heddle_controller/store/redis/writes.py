@@ -27,8 +27,7 @@ from redis.exceptions import NoScriptError, RedisError
 from heddle_controller.state.audit import Mark, entry_json
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.view import Outcome
-from heddle_controller.store.applier import Bounds
-from heddle_controller.store.batches import AGAIN, Sent
+from heddle_controller.store.applier import AGAIN, Bounds, Sent
 from heddle_controller.store.redis.link import AWAY, Link
 
 

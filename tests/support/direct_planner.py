@@ -1,4 +1,4 @@
-"""The planner in the process of whoever asks: for tests, and for worlds in virtual time."""
+"""The planner in the process of whoever asks."""
 
 from __future__ import annotations
 

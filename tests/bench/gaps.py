@@ -30,7 +30,7 @@ from tests.bench.reference import Pair, least_over_everything, least_over_paths
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches
-from tests.support.relaxing import relax
+from tests.support.solve_checks import relax
 
 TITLE = "no closed form: gap to the linear programme"
 ALLOWED = 0.01

@@ -39,7 +39,7 @@ from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
 from tests.integration.certifying import Authority, Pair
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.redis_server import EVERY_SECOND, RedisServer
 from tests.support.store_samples import demands
 

@@ -11,8 +11,7 @@ import pytest
 
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.store.embedded import open_embedded
-from tests.support.redis_clients import opened
-from tests.support.redis_server import EVERY_SECOND, RedisServer
+from tests.support.redis_server import EVERY_SECOND, RedisServer, opened
 
 
 class Ticking:

@@ -19,7 +19,7 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4, name="pod")

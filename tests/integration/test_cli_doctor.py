@@ -10,7 +10,7 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from tests.integration.test_cli_controller import programmed
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, name="pod")

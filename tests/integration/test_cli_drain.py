@@ -27,7 +27,7 @@ from tests.integration.test_cli_withdrawal import (
     plan_such_that,
     runs,
 )
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 CLOSE = 0.01

@@ -18,8 +18,8 @@ from heddle_controller.model.job import Collective, Group, Operation
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.fleet import Fleet
 from tests.integration.test_cli_controller import FABRIC, begun, programmed
-from tests.support.controlling import Controller, controlling
 from tests.support.inspecting import run_of, write_run
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 OF_OTHERS = {

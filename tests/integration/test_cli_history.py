@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.integration.test_cli_controller import begun
 from tests.integration.test_cli_withdrawal import plan_such_that
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FLOWS = 16

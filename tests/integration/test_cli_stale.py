@@ -17,7 +17,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.topology import clos
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.redis_server import ALWAYS, RedisServer
 from tests.support.serving import refusal
 from tests.support.waiting import PATIENCE

@@ -14,8 +14,7 @@ from heddle_agent.table import Forwarding, Push, TableWorker
 from heddle_emulator.fleet import Fleet, Held
 from heddle_emulator.fleet.staged import Gate, GatedWorker
 from tests.integration.test_cli_controller import FABRIC, begun
-from tests.support.controlling import Controller, controlling
-from tests.support.operating import Outcome
+from tests.support.operating import Controller, Outcome, controlling
 from tests.support.waiting import PATIENCE
 
 HEDDLE = Path(sys.executable).parent / "heddle"

@@ -28,7 +28,7 @@ from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.placement_pb2 import JobEvent, JobSpec
 from heddle_emulator.fleet import Fleet
 from tests.integration.test_cli_controller import FABRIC
-from tests.support.controlling import controlling
+from tests.support.operating import controlling
 from tests.support.ports import free_port
 from tests.support.replicating import replicated
 from tests.support.serving import serving, wire

@@ -23,7 +23,7 @@ from heddle_agent.session import Backoff, Channels
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from heddle_emulator.fleet import Fleet
-from tests.support.controlling import controlling
+from tests.support.operating import controlling
 from tests.support.ports import free_port
 from tests.support.prometheus import Prometheus, QueryError, program, scraping
 from tests.support.waiting import PATIENCE

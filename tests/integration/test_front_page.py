@@ -14,9 +14,9 @@ from heddle.client import PROGRAMMED, Client
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from heddle_emulator.fleet import Fleet
-from tests.support.controlling import PROGRAM, Controller, controlling
 from tests.support.kube_world import FOLDER, SPACE, kube_world, workload
 from tests.support.kubectl import kubectl
+from tests.support.operating import PROGRAM, Controller, controlling
 from tests.support.waiting import PATIENCE
 
 PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.reconcile.loop import CLAIMS
 from tests.integration.test_security_overlay import answered, furnish, switches
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.store_samples import clos
 from tests.support.waiting import PATIENCE, until
 

@@ -23,7 +23,7 @@ from heddle.v1.plan_pb2 import GetPlanRequest
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.topology import three_tier
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FABRIC = three_tier(

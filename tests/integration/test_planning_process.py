@@ -24,8 +24,8 @@ from heddle_controller.planner.main import planning_engine
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.planner.process import PlanningProcess, ProcessLimits
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
-from tests.support.controlling import Controller, controlling
 from tests.support.direct_planner import DirectPlanner
+from tests.support.operating import Controller, controlling
 from tests.support.reconcile_world import ring, three_tiers
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import AlreadyExists
-from tests.support.redis_clients import opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, job
 
 EACH = 60

@@ -15,8 +15,7 @@ from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.store.redis.writes import Keys
-from tests.support.redis_clients import opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
 
 KEYS = Keys("heddle")

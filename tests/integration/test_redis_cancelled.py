@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from heddle_controller.store.redis.store import RedisStore
-from tests.support.redis_clients import SHORT_LEASE, opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, SHORT_LEASE, RedisServer, opened
 from tests.support.waiting import PATIENCE
 
 TIMES = 60

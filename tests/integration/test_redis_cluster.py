@@ -12,14 +12,14 @@ import pytest
 from heddle_controller.state.errors import StaleEpoch
 from heddle_controller.state.records import JobFacts, JobState, PlanFacts, Request
 from heddle_controller.store.redis.writes import Durability
-from tests.support.redis_clients import (
+from tests.support.redis_cluster import Cluster
+from tests.support.redis_server import (
     SHORT_LEASE,
     acknowledged,
     opened,
     submitted,
     until_they_agree,
 )
-from tests.support.redis_cluster import Cluster
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
 from tests.support.waiting import PATIENCE
 

@@ -14,8 +14,7 @@ from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import NotFound, PortError
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.redis.store import RedisStore
-from tests.support.redis_clients import opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, job, plan_of, program_of
 from tests.support.waiting import PATIENCE
 

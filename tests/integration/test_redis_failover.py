@@ -19,14 +19,14 @@ from heddle_controller.state.records import (
 )
 from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.store.redis.writes import Durability
-from tests.support.redis_clients import (
+from tests.support.redis_sentinels import Sentinels
+from tests.support.redis_server import (
     SHORT_LEASE,
     acknowledged,
     opened,
     submitted,
     until_they_agree,
 )
-from tests.support.redis_sentinels import Sentinels
 from tests.support.store_samples import clos, job
 from tests.support.waiting import PATIENCE
 

@@ -19,9 +19,8 @@ from heddle_controller.state.records import (
     Request,
 )
 from heddle_controller.store.redis.store import RedisStore
-from tests.support import redis_clients as clients
-from tests.support.redis_clients import acknowledged
-from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support import redis_server as clients
+from tests.support.redis_server import ALWAYS, RedisServer, acknowledged
 from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE
 

@@ -16,8 +16,7 @@ from heddle_controller.store.redis.address import Files
 from heddle_controller.store.redis.store import open_redis
 from tests.support.needs import missing
 from tests.support.ports import free_port
-from tests.support.redis_clients import opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos
 
 PASSWORD = "correct-horse"

@@ -25,8 +25,7 @@ from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
-from tests.support.controlling import controlling
-from tests.support.operating import heddle, unlogged
+from tests.support.operating import controlling, heddle, unlogged
 from tests.support.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
 from tests.support.waiting import PATIENCE
 

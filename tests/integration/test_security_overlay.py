@@ -23,8 +23,8 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH
-from tests.support.controlling import Controller, controlling
 from tests.support.fib_linux import CABLES, LinuxBench
+from tests.support.operating import Controller, controlling
 from tests.support.redis_server import RedisServer
 from tests.support.store_samples import clos
 from tests.support.waiting import PATIENCE, until

@@ -19,8 +19,8 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority, Pair
-from tests.support.controlling import Controller, controlling
 from tests.support.depth import examples
+from tests.support.operating import Controller, controlling
 from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving, violations
 from tests.support.waiting import PATIENCE
 

@@ -11,8 +11,7 @@ from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.topology import three_tier
-from tests.support.controlling import controlling
-from tests.support.operating import operating
+from tests.support.operating import controlling, operating
 from tests.support.waiting import PATIENCE
 
 FABRIC = three_tier(

@@ -15,8 +15,8 @@ from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_emulator.topology import clos
-from tests.support.controlling import Controller, controlling, start
 from tests.support.depth import examples
+from tests.support.operating import Controller, controlling, start
 from tests.support.serving import wire
 from tests.support.waiting import PATIENCE, until
 

@@ -12,7 +12,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from tests.integration.certifying import Authority
 from tests.integration.test_security_doors import file_with_token
 from tests.integration.test_serve_floods import dial, peak_memory
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.raw_http2 import (
     CONTINUATION,
     END_HEADERS,

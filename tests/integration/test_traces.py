@@ -28,7 +28,7 @@ from heddle_agent import app
 from heddle_agent.settings import load_settings
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.topology import clos
-from tests.support.controlling import controlling
+from tests.support.operating import controlling
 from tests.support.ports import free_port
 from tests.support.waiting import until
 

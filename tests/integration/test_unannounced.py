@@ -24,7 +24,7 @@ from heddle_controller.reconcile.unannounced import PairRates, UnannouncedTerms
 from heddle_emulator.client.api import fabric_to_pb
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
-from tests.support.controlling import Controller, controlling
+from tests.support.operating import Controller, controlling
 from tests.support.reconcile_world import SETTINGS, House, ring, three_tiers
 from tests.support.waiting import PATIENCE, until
 

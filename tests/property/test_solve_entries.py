@@ -24,8 +24,7 @@ from heddle_controller.solve.tables.needs import entry_needs, pairs_of
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
-from tests.support.solve_checks import check_certificate, check_paths
-from tests.support.solve_chunks import inner_paths
+from tests.support.solve_checks import check_certificate, check_paths, inner_paths
 from tests.support.solve_fabrics import EACH, KINDS, damaged, frayed
 from tests.support.solve_flows import Row, crowded_flows, flows_of
 from tests.support.solve_reference import is_joined

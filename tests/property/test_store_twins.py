@@ -30,8 +30,7 @@ from heddle_controller.state.records import (
     Request,
 )
 from heddle_controller.store.embedded import open_embedded
-from tests.support.redis_clients import opened
-from tests.support.redis_server import NEVER, RedisServer
+from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 
 MEMORY = Path("/dev/shm")

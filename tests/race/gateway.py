@@ -29,7 +29,7 @@ from heddle_controller.serve.codec.agent import table_from_pb
 from heddle_controller.state.errors import SessionLost
 from tests.race.delays import Delays
 from tests.support.pushes import push_to_pb
-from tests.support.reconcile_sessions import Sessions
+from tests.support.reconcile_gateway import Sessions
 
 _STATUS = {
     Status.APPLIED: PushStatus.APPLIED,

@@ -2,6 +2,15 @@
 
 To look for cases: ``python -m tests.support.against FIRST LAST [KIND ...]`` prints the
 faults of each seed from first to last.
+
+How well the worst-served flow could be served, by trying: nothing is the planner's.
+
+The value of a flow is its max-min fair rate (by the emulator's filling, QPs added up) over
+its demand and its priority. Places are numbers of QPs on paths, any loop-free paths that
+the rules of a plan allow (``exact``); in a fabric of tiers those that climb and then fall,
+since turning up again is the last resort, and those that the plan has. Where there are
+few, all are tried, and the best is the optimum; where there are many, a search moves QPs at
+random from where the plan has them, and what it finds is what could be.
 """
 
 from __future__ import annotations
@@ -9,21 +18,215 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from math import comb, inf, prod
 from random import Random
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats
-from heddle_controller.model.flows import TrafficClass
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.arrays import Floats, starts
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
+from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.plan.verify import PlanInvalid, verify_plan
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy import ecmp
 from tests.support.drawn import Case, drawn
 from tests.support.exact import CLOSE, Exact
-from tests.support.fairest import Fairest
 from tests.support.solve_checks import plain_loads
+
+MOST_PATHS = 100
+"""Paths of one flow that are told apart: the shortest."""
+MOST_PARTS = 2_000
+"""Beginnings of paths that are looked at for them."""
+MOST_PLACES = 30_000
+"""Ways to place all QPs that are tried one by one."""
+AT_ONCE = 2_000
+
+Place = tuple[tuple[int, ...], ...]
+"""QPs on each path of each flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The greatest least value that was found."""
+
+    value: float
+    exact: bool
+    """Whether there is none greater."""
+
+
+class Fairest:
+    """Places for the QPs of some flows, and how well they serve."""
+
+    def __init__(self, exact: Exact, limit: Floats) -> None:
+        """``limit`` is the utilisation allowed on each arc, shape (arcs,)."""
+        self._exact, self._flows = exact, exact.flows
+        self._room = (limit + CLOSE) * exact.fabric.structure.capacity
+        self._rows = exact.routed
+        kind = exact.fabric.structure.nodes.kind
+        self._tiered = bool((kind != NodeKind.SWITCH).all())
+        self._cut = False
+        """Whether some flow has more paths than are told apart."""
+
+    @cached_property
+    def paths(self) -> list[list[list[int]]]:
+        """The paths that each routed flow may take, as far as they are few."""
+        return [self._paths(row) for row in self._rows]
+
+    def _paths(self, row: int) -> list[list[int]]:
+        exact, flows = self._exact, self._flows
+        structure = exact.fabric.structure
+        destination = int(flows.destination[row])
+        hops, latency = exact.hops(destination), flows.traffic_class[row] == TrafficClass.LATENCY
+        first, arcs = structure.out
+        source = int(flows.source[row])
+        found: list[list[int]] = []
+        todo: list[tuple[int, list[int], frozenset[int]]] = [(source, [], frozenset([source]))]
+        for node, path, seen in todo:  # grows meanwhile: shorter ones come first
+            if node == destination:
+                found.append(path)
+                continue
+            if len(todo) > MOST_PARTS or len(found) > MOST_PATHS:
+                self._cut = True
+                continue
+            for arc in arcs[first[node] : first[node + 1]].tolist():
+                head = int(structure.head[arc])
+                nic = structure.nodes.kind[head] == NodeKind.NIC and head != destination
+                if nic or head in seen or head not in hops or not exact.fabric.plannable[arc]:
+                    continue
+                if path and self._tiered and self._turns_up(path[-1], arc):
+                    continue
+                if not latency or hops[head] == hops[node] - 1:
+                    todo.append((head, [*path, arc], seen | {head}))
+        return found
+
+    def _turns_up(self, before: int, arc: int) -> bool:
+        """Whether a packet that came down goes up again."""
+        structure = self._exact.fabric.structure
+        kind, tail, head = structure.nodes.kind, structure.tail, structure.head
+        return bool(kind[head[before]] < kind[tail[before]] and kind[head[arc]] > kind[tail[arc]])
+
+    def best(self, plan: Plan, random: Random, looks: int = 200) -> Best:
+        """The best there is, or that is found in so many looks, beginning at a plan's places."""
+        held = self.least([self.place_of(plan)])[0]
+        if not self._rows or held >= 1 / self._flows.weight[self._rows].max() - CLOSE:
+            return Best(float(held), exact=True)
+        sizes = [len(paths) for paths in self.paths]
+        qps = self._flows.qps[self._rows].tolist()
+        if not self._cut and prod(map(_ways, qps, sizes)) <= MOST_PLACES:
+            whole = [*product(*map(_spreads, qps, sizes))]
+            least = (self.least(whole[at : at + AT_ONCE]) for at in range(0, len(whole), AT_ONCE))
+            return Best(max(float(values.max()) for values in least), exact=True)
+        return Best(self._climb(self.place_of(plan), random, looks), exact=False)
+
+    def place_of(self, plan: Plan) -> Place:
+        """Where a plan has QPs; paths that were not told apart are added."""
+        place = []
+        for number, row in enumerate(self._rows):
+            own, known = np.flatnonzero(plan.paths.flow == row).tolist(), self.paths[number]
+            ways = [plan.paths.of(path).tolist() for path in own]
+            known += [way for way in ways if way not in known]
+            count = [0] * len(known)
+            for path, way in zip(own, ways, strict=True):
+                count[known.index(way)] += int(plan.paths.qp_count[path])
+            place.append(tuple(count))
+        return tuple(place)
+
+    def least(self, places: list[Place]) -> Floats:
+        """The least value of each of some places; below 0 where an arc is too full."""
+        flows, arcs = self._flows, 2 * self._exact.fabric.link_count
+        parts = [self._as_paths(place, number, arcs) for number, place in enumerate(places)]
+        everyone = flows.take(np.tile(np.arange(len(flows), dtype=np.int64), len(places)))
+        capacity = np.tile(self._exact.fabric.structure.capacity, len(places))
+        ratios = flow_ratios(capacity, everyone, join_paths(parts)) / everyone.weight
+        least: Floats = ratios.reshape(len(places), -1)[:, self._rows].min(axis=1)
+        full = [bool((loads_of(part, flows, arcs) > self._room).any()) for part in parts]
+        return np.where(full, -1.0, least)
+
+    def _as_paths(self, place: Place, number: int, arcs: int) -> Paths:
+        """Place ``number`` of many, on arcs and flows of its own."""
+        flow: list[int] = []
+        size: list[int] = []
+        ways: list[list[int]] = []
+        for row, counts, paths in zip(self._rows, place, self.paths, strict=True):
+            for count, path in zip(counts, paths, strict=False):
+                if count:
+                    flow.append(row + number * len(self._flows))
+                    size.append(count)
+                    ways.append([arc + number * arcs for arc in path])
+        first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+        nothing = np.zeros(len(flow), dtype=np.int64)
+        return Paths(
+            np.array(flow, dtype=np.int64),
+            nothing,
+            np.array(size, dtype=np.int64) - 1,
+            first,
+            np.array([arc for way in ways for arc in way], dtype=np.int64),
+        )
+
+    def _climb(self, place: Place, random: Random, looks: int) -> float:
+        """Takes QPs elsewhere, one or two flows at a time, while that raises the least value."""
+        best, value = place, float(self.least([place])[0])
+        here, at = best, value
+        for look in range(looks):
+            tries = [self._moved(here, random) for _ in range(16)]
+            least = self.least(tries)
+            found = int(least.argmax())
+            # A step aside now and then leads out of a dead end.
+            if least[found] >= at or (least[found] >= 0 and look % 10 == 9):
+                here, at = tries[found], float(least[found])
+            if at > value + CLOSE:
+                best, value = here, at
+            if look % 40 == 39:
+                here, at = best, value
+        return value
+
+    def _moved(self, place: Place, random: Random) -> Place:
+        counts = [[*count] for count in place]
+        for _ in range(random.choice([1, 1, 2, 2, 3])):
+            of_flow = counts[random.randrange(len(counts))]
+            out = random.choice([path for path, count in enumerate(of_flow) if count])
+            size = random.choice([1, 1, of_flow[out], random.randint(1, of_flow[out])])
+            of_flow[out] -= size
+            of_flow[random.randrange(len(of_flow))] += size
+        return tuple(tuple(count) for count in counts)
+
+
+def loads_of(paths: Paths, flows: Flows, arcs: int) -> Floats:
+    """Gbit/s on each arc: the worst phase of each job, summed over jobs."""
+    by_job: dict[int, dict[int, Floats]] = {}
+    for path in range(len(paths)):
+        row = int(paths.flow[path]) % len(flows)
+        of_job = by_job.setdefault(int(flows.job[row]), {})
+        load = of_job.setdefault(int(flows.phase[row]), np.zeros(arcs))
+        load[paths.of(path) % arcs] += float(
+            paths.qp_count[path] * flows.gbps[row] / flows.qps[row]
+        )
+    total = np.zeros(arcs)
+    for phases in by_job.values():
+        total += phases.pop(ANY_PHASE, np.zeros(arcs))
+        total += np.max([*phases.values(), np.zeros(arcs)], axis=0)
+    return total
+
+
+def _ways(qps: int, paths: int) -> float:
+    return inf if paths == 0 else float(comb(qps + paths - 1, paths - 1))
+
+
+def _spreads(qps: int, paths: int) -> list[tuple[int, ...]]:
+    """Every way to put so many QPs on so many paths."""
+    found = []
+    for chosen in combinations_with_replacement(range(paths), qps):
+        count = [0] * paths
+        for path in chosen:
+            count[path] += 1
+        found.append(tuple(count))
+    return found
+
 
 HASHES = 8
 """Hashes that no plan's slowest flow may be behind."""

@@ -1,12 +1,18 @@
-"""The real ``heddle`` command against a real API, for tests of what operators see."""
+"""The real ``heddle`` command against a real API, for tests of what operators see.
+
+The real ``heddle-controller serve`` as a process, and the real ``heddle`` against it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
+import re
+import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +20,10 @@ from typing import Any
 
 import structlog
 from click.testing import CliRunner
+from grpc import aio
 
 from heddle_controller.cli.main import main
-from tests.support.serving import Serving, serving
+from tests.support.serving import OPTIONS, Serving, serving
 from tests.support.waiting import PATIENCE
 
 
@@ -82,3 +89,78 @@ async def operating(path: Path) -> AsyncIterator[Operator]:
     with unlogged():
         async with serving(path) as s:
             yield Operator(s)
+
+
+PROGRAM = Path(sys.executable).parent / "heddle-controller"
+START_SECONDS = 240.0
+"""No measure of speed: a limit for machines that do much else."""
+READY = re.compile(
+    r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics(?:, page on (\S+)/)?\n"
+)
+
+
+@dataclass
+class Controller:
+    """One running controller."""
+
+    process: Process
+    port: int
+    metrics_port: int
+    log: Path
+    page: str = ""
+    """Where the page is, without a slash at its end; empty where there is none."""
+
+    @property
+    def address(self) -> str:
+        """Of its API."""
+        return f"127.0.0.1:{self.port}"
+
+    def channel(self) -> aio.Channel:
+        """A channel to it."""
+        return aio.insecure_channel(self.address, OPTIONS)
+
+    async def does(self, *words: str | Path) -> Outcome:
+        """Run ``heddle`` against it."""
+        return await asyncio.to_thread(heddle, "--server", self.address, *words)
+
+    async def ends(
+        self, how: signal.Signals = signal.SIGTERM, seconds: float = START_SECONDS
+    ) -> int:
+        """Signal it and wait; its exit status."""
+        self.process.send_signal(how)
+        async with asyncio.timeout(seconds):
+            return await self.process.wait()
+
+
+async def start(
+    path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
+) -> tuple[Process, Path]:
+    """Start a controller with a store below ``path``; its log goes to a file there."""
+    log = path / "controller.log"
+    store = f"sqlite:///{path / 'heddle.sqlite3'}"
+    words = ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--store", store, *options)
+    with log.open("ab") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *program, "serve", *words, stdin=DEVNULL, stdout=PIPE, stderr=stderr
+        )
+    return process, log
+
+
+@asynccontextmanager
+async def controlling(
+    path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
+) -> AsyncIterator[Controller]:
+    """A controller that is ready; killed at the end if it still runs."""
+    process, log = await start(path, *options, program=program)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_SECONDS):
+            line = (await process.stdout.readline()).decode()
+        found = READY.fullmatch(line)
+        assert found, f"{line!r}; its log: {log.read_text()}"
+        with unlogged():
+            yield Controller(process, int(found[2]), int(found[4]), log, found[5] or "")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -25,8 +25,8 @@ from heddle_emulator.demo.story import strays
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
-from tests.support.controlling import Controller, controlling
 from tests.support.dying_controller import DIE
+from tests.support.operating import Controller, controlling
 from tests.support.redis_server import EVERY_SECOND, RedisServer
 from tests.support.waiting import until
 

@@ -1,7 +1,13 @@
-"""What every plan must be, said a second time and plainly, a path at a time."""
+"""What every plan must be, said a second time and plainly, a path at a time.
+
+Chunks of an assignment as paths between terminals.
+
+The linear relaxation solved in one go, from coarse to fine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +16,11 @@ from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
+from heddle_controller.solve.commodities import Commodities
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.options import Deadline
 from tests.support.solve_reference import is_joined
 
 
@@ -178,3 +189,30 @@ def ways_of(plan: Plan, row: int) -> list[tuple[int, int, list[int]]]:
     paths = plan.paths
     own = np.flatnonzero(paths.flow == row).tolist()
     return [(int(paths.first_qp[p]), int(paths.last_qp[p]), way(paths, p)) for p in own]
+
+
+def inner_paths(flow: Ints, first_qp: Ints, last_qp: Ints, ways: Sequence[Ints]) -> Paths:
+    """Paths of given arcs."""
+    first = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
+    arcs = np.concatenate([*ways, np.empty(0, dtype=np.int64)])
+    return Paths(flow, first_qp, last_qp, first, arcs)
+
+
+def chunks_of(assignment: Assignment) -> Paths:
+    """All chunks as paths, by flow and QP."""
+    flow, first, last = (
+        np.array(column, dtype=np.int64)
+        for column in (assignment.flow, assignment.first_qp, assignment.last_qp)
+    )
+    order = np.lexsort((first, flow))
+    ways = [assignment.path[chunk] for chunk in order.tolist()]
+    return inner_paths(flow[order], first[order], last[order], ways)
+
+
+def relax(
+    network: Network, commodities: Commodities, scale: Floats, deadline: Deadline
+) -> Relaxation:
+    """Solve it. ``scale`` is each tier's proven least, shape (tiers,)."""
+    descent = Descent(network, commodities, scale)
+    descent.refine(FRESH, deadline)
+    return descent.relaxation()

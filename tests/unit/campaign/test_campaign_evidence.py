@@ -6,7 +6,7 @@ from heddle_emulator.campaign.results import Result, campaign_evidence, summed_u
 from heddle_emulator.campaign.run import CampaignWorker
 from heddle_emulator.report.campaign import campaign_page
 from tests.support.campaigns import Player, small
-from tests.support.report_reading import Reader
+from tests.support.report_evidences import Reader
 
 COMMAND = "heddle-emulator campaign x.yaml"
 

@@ -26,7 +26,7 @@ from heddle_controller.model.files.plan_file import save_plan
 from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, load_plan, parse_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
-from tests.support.plan_building import Draft
+from tests.support.plan_chance import Draft
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

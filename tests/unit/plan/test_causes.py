@@ -5,7 +5,7 @@ from dataclasses import replace
 from heddle_controller.model.fabric import State
 from heddle_controller.plan.causes import NAMES_PER_CAUSE, Cause, CauseKind, causes_between
 from heddle_controller.solve import plan_anew
-from tests.support.plan_building import Wish, clos, wishes
+from tests.support.plan_chance import Wish, clos, wishes
 
 FABRIC = clos(spines=3, nics=30)
 ONE = wishes(FABRIC, a=Wish("n0", "n30"), b=Wish("n1", "n31", job="other"))

@@ -9,7 +9,7 @@ import pytest
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows, difference
 from heddle_controller.plan.programs import entries_of
-from tests.support.plan_building import Draft, Way, Wish, clos, wishes
+from tests.support.plan_chance import Draft, Way, Wish, clos, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
 

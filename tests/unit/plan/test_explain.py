@@ -13,7 +13,7 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan, arc_loads
 from heddle_controller.plan.explain import Explanation, explain, explain_index_of
 from heddle_controller.plan.shortest_paths import arc_users, cost_of
-from tests.support.plan_building import Draft, Wish, clos, joined, wishes
+from tests.support.plan_chance import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
 BESIDE = "n1 leaf0 spine{} leaf1 n3"

@@ -6,7 +6,7 @@ from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
-from tests.support.plan_building import Draft, Wish, clos, joined, wishes
+from tests.support.plan_chance import Draft, Wish, clos, joined, wishes
 
 Row = tuple[str, str, int, str, str]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.underlay import underlay
-from tests.support.plan_building import clos, joined
+from tests.support.plan_chance import clos, joined
 
 
 def test_leaf_has_a_choice_and_spine_has_none() -> None:

@@ -12,7 +12,7 @@ import pytest
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan, TierCertificate, no_paths
 from heddle_controller.plan.verify import MOST_TOLD, PlanInvalid, verify_plan
-from tests.support.plan_building import Draft, Way, Wish, clos, joined, wishes
+from tests.support.plan_chance import Draft, Way, Wish, clos, joined, wishes
 
 ACROSS = "n0 leaf0 spine0 leaf1 n2"
 OTHER = "n0 leaf0 spine1 leaf1 n2"

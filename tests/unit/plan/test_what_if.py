@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.what_if import TierChange, compare_plans
-from tests.support.plan_building import Draft, Wish, clos, wishes
+from tests.support.plan_chance import Draft, Wish, clos, wishes
 
 ACROSS = "n{} leaf0 spine{} leaf1 n{}"
 

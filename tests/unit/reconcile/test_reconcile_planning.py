@@ -22,7 +22,7 @@ from heddle_controller.planner.planning import (
 )
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
-from tests.support.plan_building import Draft, Wish, clos, wishes
+from tests.support.plan_chance import Draft, Wish, clos, wishes
 from tests.support.reconcile_world import ENGINE, ring, three_tiers
 from tests.support.store_samples import demands
 

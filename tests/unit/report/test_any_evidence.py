@@ -23,7 +23,7 @@ from heddle_emulator.report.evidence import (
 from heddle_emulator.report.folder import flaws
 from heddle_emulator.report.page import page
 from heddle_emulator.report.plain import from_plain, to_plain
-from tests.support.report_reading import Reader
+from tests.support.report_evidences import Reader
 
 WORDS = st.text(max_size=12)
 TIMES = st.floats(0, 1e7)

@@ -14,7 +14,7 @@ from heddle_emulator.report.campaign import (
     campaign_page,
 )
 from heddle_emulator.report.evidence import Fact
-from tests.support.report_reading import Reader
+from tests.support.report_evidences import Reader
 
 GOOD = CampaignEvidence(
     name="thousand",

@@ -12,8 +12,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli import run_command_line
 from heddle_emulator.report.folder import file_names, junit, read_evidence, render, write
-from tests.support.report_evidences import held, lost, unplayed
-from tests.support.report_reading import Reader
+from tests.support.report_evidences import Reader, held, lost, unplayed
 
 
 def test_a_folder_has_a_page_and_its_data_for_each_drill(tmp_path: Path) -> None:

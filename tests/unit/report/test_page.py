@@ -10,8 +10,7 @@ from heddle_emulator.report.evidence import Event, Evidence, Found, HeatMap, Mar
 from heddle_emulator.report.folder import Entry, index
 from heddle_emulator.report.page import page, verdict
 from heddle_emulator.topology.published import published
-from tests.support.report_evidences import held, lost, story, unplayed
-from tests.support.report_reading import Reader
+from tests.support.report_evidences import Reader, held, lost, story, unplayed
 
 EVIL = "<script>alert('x')</script>\"' onload=x &amp; ]]> {{ 7 * 7 }} {% raw %}"
 MOST_BYTES = 2_000_000

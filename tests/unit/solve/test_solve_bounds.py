@@ -19,8 +19,7 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
-from tests.support.relaxing import relax
-from tests.support.solve_checks import between_switches
+from tests.support.solve_checks import between_switches, relax
 from tests.support.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
 from tests.support.solve_flows import any_flows, flows_of
 from tests.support.solve_reference import (

@@ -13,7 +13,7 @@ from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from tests.support.solve_chunks import chunks_of, inner_paths
+from tests.support.solve_checks import chunks_of, inner_paths
 from tests.support.solve_fabrics import KINDS
 from tests.support.solve_flows import any_flows, flows_of
 

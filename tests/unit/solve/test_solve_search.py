@@ -20,8 +20,7 @@ from heddle_controller.solve.search.chains import SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
-from tests.support.solve_checks import between_switches
-from tests.support.solve_chunks import chunks_of
+from tests.support.solve_checks import between_switches, chunks_of
 from tests.support.solve_fabrics import EACH, KINDS, SEEDS, frayed
 from tests.support.solve_flows import any_flows, flows_of, permutations
 from tests.support.solve_reference import least_over_paths

@@ -22,18 +22,20 @@ import yaml
 
 from heddle_controller.importers.cabling import (
     ANY_SWITCH,
-    HOST,
-    KIND_WORDS,
     NODE_KINDS,
     Cable,
     Machine,
     Port,
-    by_word,
     fabric_of,
+)
+from heddle_controller.importers.options import (
+    HOST,
+    KIND_WORDS,
+    ImportOptions,
+    by_word,
     gbps_of,
     plain,
 )
-from heddle_controller.importers.options import ImportOptions
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heddle_controller.importers.cabling import ANY_SWITCH, HOST, Cable, Machine, Port, fabric_of
-from heddle_controller.importers.options import ImportOptions
+from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
+from heddle_controller.importers.options import HOST, ImportOptions
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.content import read_text

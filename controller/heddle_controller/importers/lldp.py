@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heddle_controller.importers.cabling import ANY_SWITCH, HOST, Cable, Machine, Port, fabric_of
-from heddle_controller.importers.options import ImportOptions
+from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
+from heddle_controller.importers.options import HOST, ImportOptions
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short

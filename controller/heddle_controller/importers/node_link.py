@@ -25,19 +25,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle_controller.importers.cabling import (
+from heddle_controller.importers.options import (
     EDGE_FIELDS,
     HOST,
     NODE_FIELDS,
     WORDS,
+    ImportOptions,
     NodeRecord,
     attribute_names,
+    check_words,
     gbps_of,
     kinds_by_word,
     plain,
     state_word_of,
 )
-from heddle_controller.importers.options import ImportOptions, check_words
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric

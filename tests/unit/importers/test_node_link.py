@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
-from heddle_controller.importers.cabling import gbps_of
+from heddle_controller.importers.options import gbps_of
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, NodeKind, State

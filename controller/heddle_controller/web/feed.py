@@ -25,7 +25,13 @@ from heddle_controller.serve.errors import Refusal
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord
 from heddle_controller.web.audience import Audience, EventLog, Sight
-from heddle_controller.web.overview import PlanView, Standing, SwitchLinks, overview, same_structure
+from heddle_controller.web.overview import (
+    PlanView,
+    StandingPlan,
+    SwitchLinks,
+    overview,
+    same_structure,
+)
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -67,7 +73,7 @@ class FabricView:
         self.connected: AgentsHere | None = None
         """None where that changed since it was asked."""
         self.before: Sight | None = None
-        self.standing: Standing | None = None
+        self.standing: StandingPlan | None = None
         """What viewers were told last."""
         self.made = -LONGEST_KEPT
         """When the overview was made, by the loop's clock."""
@@ -296,11 +302,11 @@ class ViewFeed:
         jobs: tuple[JobRecord, ...],
         seen: SeenLinks,
         missing: tuple[str, ...],
-    ) -> Standing:
+    ) -> StandingPlan:
         assert view.before is not None
         record = view.before.record
         fabric = record.name
-        return Standing(
+        return StandingPlan(
             record=record,
             seen=seen,
             unwell=dict(self.reads.unwell(fabric)),
@@ -314,7 +320,7 @@ class ViewFeed:
             stale_seconds=self._stale(),
         )
 
-    async def _told(self, view: FabricView, standing: Standing) -> bytes:
+    async def _told(self, view: FabricView, standing: StandingPlan) -> bytes:
         links = await view.links(standing.record)
         told = {**overview(standing, links), "events": list(view.log.events)[-SHOWN_EVENTS:]}
         return orjson.dumps(told)

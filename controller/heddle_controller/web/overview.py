@@ -203,7 +203,7 @@ _CLOSE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class StandingPlan:
     """All that an overview is made of."""
 
     record: FabricRecord
@@ -221,7 +221,7 @@ class Standing:
     stale_seconds: float
 
 
-def overview(now: Standing, links: SwitchLinks) -> _Json:
+def overview(now: StandingPlan, links: SwitchLinks) -> _Json:
     """As the page takes it."""
     fabric = now.record.fabric
     switches, missing = len(links.switches), now.missing
@@ -299,7 +299,7 @@ def _many(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _links(now: Standing, links: SwitchLinks) -> _Json:
+def _links(now: StandingPlan, links: SwitchLinks) -> _Json:
     fabric = now.record.fabric
     down = _down(fabric, now.seen)
     drained = ~down & (fabric.effective == State.DRAINED)
@@ -367,7 +367,7 @@ def _plan(plan: plan_pb2.Plan | None) -> _Json | None:
     }
 
 
-def _tiers(now: Standing) -> list[_Json]:
+def _tiers(now: StandingPlan) -> list[_Json]:
     """The worst link of each tier against the least that it could be."""
     if now.plan is None or now.view is None:
         return []

@@ -15,7 +15,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, after_losses, solve
-from heddle_controller.solve.headroom import LEFT, MOST_NAMED
+from heddle_controller.solve.headroom import LEFT, MOST_CROWDED_NAMED
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.support.depth import fresh_seeds
@@ -113,8 +113,12 @@ def test_switches_without_room_for_more_parts_are_named() -> None:
         assert solve(fabric, flows, ECONOMY).notes == ()
         told = [note.rpartition("taken at ")[2] for note in solve(fabric, flows, HEADROOM).notes]
         names = lacking.get(size, [])
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        assert told == ([", ".join(names[:MOST_NAMED]) + more] if names else [])
+        more = (
+            f" and {len(names) - MOST_CROWDED_NAMED} more"
+            if len(names) > MOST_CROWDED_NAMED
+            else ""
+        )
+        assert told == ([", ".join(names[:MOST_CROWDED_NAMED]) + more] if names else [])
 
 
 def _entries(plan: Plan) -> Ints:

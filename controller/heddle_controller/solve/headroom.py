@@ -30,7 +30,7 @@ _WORTH = 0.01
 """How much less full the fullest link of a tier must be, relative to it, for more entries."""
 LEFT = 2
 """One entry of so many is for pieces at most; the others are for flows that come."""
-MOST_NAMED = 3
+MOST_CROWDED_NAMED = 3
 """Switches that are told by name."""
 HALF = 0.5
 """Utilisation up to which one link can take what another carried."""
@@ -90,8 +90,12 @@ def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
 
 
 def _given_up(fabric: Fabric, crowded: Ints) -> str:
-    names = [fabric.structure.nodes.ids[row] for row in crowded[:MOST_NAMED].tolist()]
-    more = f" and {len(crowded) - MOST_NAMED} more" if len(crowded) > MOST_NAMED else ""
+    names = [fabric.structure.nodes.ids[row] for row in crowded[:MOST_CROWDED_NAMED].tolist()]
+    more = (
+        f" and {len(crowded) - MOST_CROWDED_NAMED} more"
+        if len(crowded) > MOST_CROWDED_NAMED
+        else ""
+    )
     return (
         "flows are in fewer parts than would leave most room after a loss: more than half of the"
         f" table would be taken at {', '.join(names)}{more}"

@@ -43,8 +43,7 @@ from heddle_controller.serve.agents.stream import EpochGuard
 from heddle_controller.serve.api import Api, Reads, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
-from heddle_controller.serve.security.certificates import Mapper, read_rules
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Mapper, Tls, read_rules
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
 from heddle_controller.serve.server import ServerTerms

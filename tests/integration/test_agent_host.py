@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from heddle_agent.host import HostAgent, PortsFolder, Probing, Wanted
 from heddle_agent.metrics import host_registry
 from heddle_agent.session import Backoff, Channels, Tls
-from heddle_controller.serve.security.keys import Tls as ServerTls
+from heddle_controller.serve.security.certificates import Tls as ServerTls
 from tests.integration.certifying import Authority
 from tests.support.job_flows import commit, flows_of
 from tests.support.serving import LOOPBACK, serving

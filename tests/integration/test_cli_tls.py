@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from tests.integration.certifying import Authority
 from tests.support.operating import heddle, unlogged
 from tests.support.serving import LOOPBACK, serving

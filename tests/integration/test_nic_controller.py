@@ -20,7 +20,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, concatenate
 from heddle_controller.model.plan import arc_loads, utilization
 from heddle_controller.serve.nic_ports import MOST_PORTS
-from heddle_controller.serve.security.keys import Tls as ServerTls
+from heddle_controller.serve.security.certificates import Tls as ServerTls
 from heddle_emulator.client import Client
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.switches import Switches

@@ -12,7 +12,7 @@ from heddle_agent.fib import MemoryFib, NextHop
 from heddle_agent.session import Backoff, Channels, SessionOptions
 from heddle_agent.session import Tls as AgentTls
 from heddle_agent.watch import ManualLinks
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from tests.integration.certifying import Authority
 from tests.support.serving import LOOPBACK, serving
 from tests.support.waiting import until

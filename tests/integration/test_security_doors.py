@@ -22,7 +22,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.support.operating import controlling, heddle, unlogged

@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from heddle_agent import cli as agent_cli
 from heddle_controller.app import main as controller_main
 from heddle_controller.cli.main import main as heddle_main
-from heddle_controller.serve.security.certificates import read_rules
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls, read_rules
 from heddle_controller.serve.security.revoked import Revoked
 from tests.support.needs import missing
 from tests.support.operating import heddle, unlogged

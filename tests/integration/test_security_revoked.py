@@ -20,7 +20,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.caller import Caller, Role
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair

@@ -17,7 +17,7 @@ from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.limits import Allowance
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from tests.integration.certifying import Authority, Pair
 from tests.support.depth import examples
 from tests.support.operating import Controller, controlling

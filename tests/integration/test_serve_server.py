@@ -19,8 +19,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback, peer_host
 from heddle_controller.serve.security.caller import Caller, Role
-from heddle_controller.serve.security.certificates import Mapper, Rule
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Mapper, Rule, Tls
 from heddle_controller.serve.server import ServerTerms
 from tests.support.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
 from tests.support.store_samples import clos

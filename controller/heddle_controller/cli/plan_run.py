@@ -32,7 +32,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Objective, Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
-from heddle_controller.plan.exposed import exposed_flows
+from heddle_controller.plan.limits import exposed_flows
 from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs

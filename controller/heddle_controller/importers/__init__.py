@@ -1,8 +1,8 @@
 """Fabrics of other systems: found by discovery or drawn for labs, read and some written."""
 
 from heddle_controller.importers.containerlab import clab_text
-from heddle_controller.importers.dot import dot_text
 from heddle_controller.importers.load import load_fabric
+from heddle_controller.importers.node_link import dot_text
 from heddle_controller.importers.options import ImportOptions, parse_mapping
 
 __all__ = ["ImportOptions", "clab_text", "dot_text", "load_fabric", "parse_mapping"]

@@ -17,10 +17,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.errors import (
+    CURE,
+    MAX_FLOW,
+    MAX_NAME,
+    MAX_PROBLEMS,
+    InputError,
+    Problem,
+    sensible,
+    too_long,
+)
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.limits import CURE, MAX_FLOW, MAX_NAME, sensible, too_long
 
 
 @dataclass(frozen=True, slots=True, eq=False)

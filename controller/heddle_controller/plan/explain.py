@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
+from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import State
-from heddle_controller.model.limits import size_words
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.underlay import Underlay, underlay
 from heddle_controller.plan.shortest_paths import ArcUsers, Choice, arc_users, choice, cost_of, free

@@ -16,10 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from heddle_controller.model.demand import Demands, resolve
-from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.errors import MAX_TITLE, InputError, refuse, too_long
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job
-from heddle_controller.model.limits import MAX_TITLE, too_long
 from heddle_controller.reconcile.admission import (
     JobFlows,
     admit_fabric,

@@ -41,7 +41,7 @@ from heddle_controller.serve.interceptors.outcomes import (
     Errors,
     StaleMarks,
 )
-from heddle_controller.serve.security.keys import Tls, credentials
+from heddle_controller.serve.security.certificates import Tls, credentials
 from heddle_controller.serve.watch import shutting_down
 
 LAST_WORD_SECONDS = 0.2

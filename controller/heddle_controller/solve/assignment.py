@@ -23,9 +23,8 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.phases import PhaseTable, phase_tables
+from heddle_controller.solve.phases import PhaseTable, copied, phase_tables
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
 

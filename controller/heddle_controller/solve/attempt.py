@@ -17,13 +17,12 @@ from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bou
 from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
-from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
+from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of, whole_shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.residue import place_residue
-from heddle_controller.solve.search.rounding import whole_shares
 from heddle_controller.solve.search.search import (
     WORTH_SEARCHING,
     LoadTarget,

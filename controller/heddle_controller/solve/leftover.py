@@ -23,10 +23,10 @@ from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_path
 from heddle_controller.solve.assignment import concatenated, with_nics
 from heddle_controller.solve.bounds.bound import Bound, certify
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of
 from heddle_controller.solve.options import Options
+from heddle_controller.solve.phases import copied
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.solve.repair.spare_paths import backups_for
 from heddle_controller.solve.tables.needs import limited

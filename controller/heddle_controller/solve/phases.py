@@ -3,18 +3,39 @@
 Such a job puts the greatest of its phases' loads on each arc. The table of a job
 holds one row a phase and one column for each arc that it has touched; column 0
 stands for all others and stays zero.
+
+Copies that share what does not change.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.solve.copies import copied
+
+_T = TypeVar("_T")
+
+
+def copied(one: _T, *own: str, **others: Any) -> _T:  # noqa: ANN401 - attributes are of any type
+    """A copy that shares all attributes, but for those named.
+
+    Args:
+        one: What is copied.
+        own: Attributes of which it has a copy of its own, as their method ``copy`` makes it.
+        others: Attributes that are something else in the copy.
+    """
+    other = copy(one)
+    for name in own:
+        setattr(other, name, getattr(one, name).copy())
+    for name, value in others.items():
+        setattr(other, name, value)
+    return other
 
 
 class PhaseTable:

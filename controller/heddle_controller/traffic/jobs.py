@@ -33,11 +33,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import LEAST, InputError, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate, no_flows
 from heddle_controller.model.job import Collective, Job, Operation, Parallelism
-from heddle_controller.model.limits import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
 from heddle_controller.traffic.groups import implied_collectives, rank_groups, resolve_parallelism
 from heddle_controller.traffic.patterns import (

@@ -36,11 +36,17 @@ from heddle_controller.serve.interceptors.auth import CHANGED
 from heddle_controller.serve.interceptors.outcomes import status_of
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.errors import NotFound
-from heddle_controller.web.access import COOKIE, HEADERS, Access
+from heddle_controller.web.access import (
+    COOKIE,
+    HEADERS,
+    REPORT_HEADERS,
+    Access,
+    report_page,
+    reports_in,
+)
 from heddle_controller.web.audience import NO_STORE, OverviewStream
 from heddle_controller.web.feed import ViewFeed
 from heddle_controller.web.overview import PlanView, flow_json, link_view, same_structure
-from heddle_controller.web.reports import REPORT_HEADERS, report_page, reports_in
 
 log = structlog.stdlib.get_logger(__name__)
 

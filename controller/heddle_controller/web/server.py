@@ -24,7 +24,7 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.serve.api import Reads
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback
 from heddle_controller.serve.interceptors.limits import Allowance, Budget
-from heddle_controller.serve.security.keys import Tls, server_context
+from heddle_controller.serve.security.certificates import Tls, server_context
 from heddle_controller.web.access import CERTIFICATE, Access, peer_certificate
 from heddle_controller.web.app import Pages
 from heddle_controller.web.audience import CONNECTION

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.server import ApiServer, ServerTerms
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.support.ports import free_port

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.limits import LEAST, MOST, sensible
+from heddle_controller.model.errors import LEAST, MOST, sensible
 
 
 def test_bounds() -> None:

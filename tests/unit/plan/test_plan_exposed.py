@@ -13,7 +13,7 @@ from heddle_controller.cli.main import main
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import Flows
-from heddle_controller.plan.exposed import exposed_flows
+from heddle_controller.plan.limits import exposed_flows
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows

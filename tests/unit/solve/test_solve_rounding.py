@@ -12,9 +12,8 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.commodities import Commodities, commodities_of
+from heddle_controller.solve.commodities import Commodities, commodities_of, whole_shares
 from heddle_controller.solve.network import Network, attached
-from heddle_controller.solve.search.rounding import whole_shares
 from heddle_emulator.topology import clos
 from tests.support.solve_fabrics import KINDS, damaged
 from tests.support.solve_flows import any_flows, flows_of

@@ -33,9 +33,14 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_server
 from heddle_controller.cli.output import echo
 from heddle_controller.cli.slurm.allocation import Allocation, allocation, slurm_job_name
-from heddle_controller.cli.slurm.folder import JobsFolder, write_hosts, write_ports, write_said
 from heddle_controller.cli.slurm.shape import allocated_gpus, read_shape, with_gpus
-from heddle_controller.cli.slurm.topology import NODE_NAME
+from heddle_controller.cli.slurm.topology import (
+    NODE_NAME,
+    JobsFolder,
+    write_hosts,
+    write_ports,
+    write_said,
+)
 from heddle_controller.model.errors import InputError
 
 _Command = Callable[..., Any]

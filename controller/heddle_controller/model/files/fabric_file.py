@@ -22,7 +22,14 @@ import orjson
 
 from heddle.names import link_name
 from heddle_controller.model.arrays import NONE, Bools, Ints
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
+from heddle_controller.model.errors import (
+    MAX_PROBLEMS,
+    MAX_TITLE,
+    InputError,
+    Problem,
+    refuse,
+    too_long,
+)
 from heddle_controller.model.fabric import (
     NUMBERS,
     Fabric,
@@ -36,7 +43,6 @@ from heddle_controller.model.fabric import (
 )
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
 from heddle_controller.model.files.records import Records, short
-from heddle_controller.model.limits import MAX_TITLE, too_long
 
 _NAMES_TOLD = 3
 

@@ -20,11 +20,10 @@ import numpy as np
 from heddle.text import number
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.demand import Demands, Transfers
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
+from heddle_controller.model.errors import CURE, MAX_PROBLEMS, InputError, Problem, refuse, sensible
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
-from heddle_controller.model.limits import CURE, sensible
 
 _CEILING = 1024 * MEBIBYTE
 """A million flows take some 50 MB."""

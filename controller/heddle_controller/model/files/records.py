@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
-from heddle_controller.model.limits import CURE, MAX_NAME, sensible, too_long
+from heddle_controller.model.errors import (
+    CURE,
+    MAX_NAME,
+    MAX_PROBLEMS,
+    InputError,
+    Problem,
+    sensible,
+    too_long,
+)
 
 LARGEST = 2**62
 """Integers above are refused: no count or index is as large."""

@@ -1,28 +1,183 @@
-"""DoctorService: gathers what this controller knows, and has the rules look at it."""
+"""Whether an installation is well: rules over what one controller knows. Pure: nothing is asked.
+
+DoctorService: gathers what this controller knows, and has the rules look at it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from grpc import aio
 from typing_extensions import override
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle.v1.doctor_pb2_grpc import DoctorServiceServicer
-from heddle_controller.reconcile.observations import Observations
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
+from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
-from heddle_controller.serve.doctor.installation import Installation, examine_installation
+from heddle_controller.serve.doctor import TOLD, found, many, since, some
 from heddle_controller.serve.doctor.job import JobCase, examine
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
+from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
+
+NEARLY_FULL = 0.9
+"""Part of its table from which on a switch counts as nearly full."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Installation:
+    """All that is known of a fabric and of who looks after it."""
+
+    record: FabricRecord
+    jobs: tuple[JobRecord, ...]
+    committed: Committed | None
+    seen: SeenLinks
+    unwell: Mapping[Ends, Condition]
+    sessions: Mapping[str, AgentSession]
+    """Of agents with this controller, by switch."""
+    aside: Mapping[str, str]
+    """Switches that are set aside, and why."""
+    leader: str
+    stale_seconds: float
+    version: str
+    """Of this controller."""
+
+
+def examine_installation(now: Installation) -> list[pb.Finding]:
+    """What is wrong with it, the worst first."""
+    findings = [
+        *_store(now),
+        *_agents(now),
+        *_versions(now),
+        *_tables(now),
+        *_links(now),
+        *_plan(now),
+    ]
+    return sorted(findings, key=lambda one: -one.severity)
+
+
+def _store(now: Installation) -> Iterator[pb.Finding]:
+    if now.stale_seconds > 0:
+        text = f"The store cannot be reached for {now.stale_seconds:.0f} s: no change is taken."
+        yield found(pb.SEVERITY_ERROR, "store", text, "See to the store: the controller's log")
+    if not now.leader:
+        cure = "Start a controller, or see in their logs why none can lead"
+        yield found(pb.SEVERITY_ERROR, "controller", "No controller leads.", cure)
+
+
+def _agents(now: Installation) -> Iterator[pb.Finding]:
+    structure = now.record.fabric.structure
+    switches = [structure.nodes.ids[row] for row in structure.programmed.tolist()]
+    missing = [one for one in switches if one not in now.sessions and one not in now.aside]
+    if missing:
+        has = many(len(missing), "agent has", "agents have")
+        text = f"{has} no session with this controller: {some(missing)}."
+        cure = "Start heddle-agent there, or see in its log why it cannot reach the controller"
+        yield found(pb.SEVERITY_WARNING, "agents", text, cure)
+    for switch, why in list(now.aside.items())[:TOLD]:
+        cure = "See the log of its agent"
+        yield found(pb.SEVERITY_WARNING, "agents", f"Switch {switch} is {why}.", cure)
+
+
+def _versions(now: Installation) -> Iterator[pb.Finding]:
+    others = defaultdict(list)
+    for switch, session in sorted(now.sessions.items()):
+        if session.software_version != now.version:
+            others[session.software_version].append(switch)
+    for release, switches in sorted(others.items()):
+        told = release or "no version"
+        text = f"Agents with {told}, the controller with {now.version}: {some(switches)}."
+        cure = f"Install heddle-agent {now.version} there when it suits"
+        yield found(pb.SEVERITY_WARNING, "versions", text, cure)
+
+
+def _tables(now: Installation) -> Iterator[pb.Finding]:
+    """Switches whose entries nearly fill what they, or the fabric, say that they hold."""
+    if now.committed is None:
+        return
+    structure = now.committed.plan.fabric.structure
+    nodes = structure.nodes
+    held = np.bincount(now.committed.program.entries.switch, minlength=len(nodes.ids))
+    for row in structure.programmed.tolist():
+        session = now.sessions.get(nodes.ids[row])
+        told = [int(nodes.table_size[row])] if nodes.table_size[row] != NONE else []
+        told += [session.table_size] if session is not None and session.table_size else []
+        if told and held[row] >= NEARLY_FULL * min(told):
+            text = f"{nodes.ids[row]} holds {held[row]} of {min(told)} entries."
+            cure = "Give jobs fewer QPs or flows; flows that find no room are not split or planned"
+            yield found(pb.SEVERITY_WARNING, "tables", text, cure)
+
+
+def _links(now: Installation) -> Iterator[pb.Finding]:
+    fabric = now.record.fabric
+    for link in sorted(now.seen.down)[:TOLD]:
+        text = f"{fabric.link_name(link)} is down{since(now.seen.since.get(link, 0.0))}."
+        yield found(pb.SEVERITY_WARNING, "links", text, "See to its cable and optics")
+    for ends, condition in list(now.unwell.items())[:TOLD]:
+        named = ",".join(ends)
+        cure = f"Run: heddle drain {named}; then see to its cable and optics"
+        text = f"{named} is {condition.reason}."
+        yield found(pb.SEVERITY_WARNING, "links", text, cure)
+    out = np.flatnonzero(fabric.effective != State.UP).tolist()
+    if out:
+        labels = [fabric.link_name(link) for link in out]
+        told = some(labels, "; ")
+        text = f"Operators have {many(len(out), 'link', 'links')} out of service: {told}."
+        cure = f"Run, when the work is done: heddle undrain {labels[0]}, or its switch"
+        yield found(pb.SEVERITY_INFO, "links", text, cure)
+
+
+def _plan(now: Installation) -> Iterator[pb.Finding]:
+    if now.record.overlay.withdrawn:
+        text = "The whole fabric is on the underlay: an operator has withdrawn the overlay."
+        yield found(pb.SEVERITY_WARNING, "plan", text, "Run: heddle overlay restore")
+    degraded = [one.job.name for one in now.jobs if one.facts.state == JobState.DEGRADED]
+    if degraded:
+        text = f"{many(len(degraded), 'job is', 'jobs are')} degraded: {some(degraded)}."
+        yield found(pb.SEVERITY_ERROR, "jobs", text, f"Run: heddle doctor job {degraded[0]}")
+    if now.committed is None:
+        return
+    yield from _unannounced(now.committed.plan)
+    lost, lacking = len(now.committed.plan.unrouted), list(now.committed.lacking())
+    if lost:
+        text = f"{many(lost, 'flow has', 'flows have')} no path: routing carries what it can."
+        yield found(pb.SEVERITY_ERROR, "plan", text, "Run: heddle show routes")
+    if lacking:
+        generation = now.committed.generation
+        does = many(len(lacking), "switch does", "switches do")
+        text = f"{does} not hold plan {generation} yet: {some(lacking)}."
+        yield found(pb.SEVERITY_WARNING, "plan", text, "Wait; else see the logs of their agents")
+
+
+def _unannounced(plan: Plan) -> Iterator[pb.Finding]:
+    """Flows that were found by counters, the largest first."""
+    rows = unannounced_rows(plan.flows)
+    if not len(rows):
+        return
+    rows = rows[np.argsort(-plan.flows.gbps[rows], kind="stable")]
+    pairs = [plan.flows.ids[row].removeprefix(PREFIX) for row in rows.tolist()]
+    send = many(len(pairs), "pair of NICs sends", "pairs of NICs send")
+    most = float(plan.flows.gbps[rows[0]])
+    text = f"{send} much that nobody announced, up to {most:.3g} Gbit/s: {some(pairs)}."
+    cure = f"Submit the job that it is of; see: heddle demand show {SET}"
+    yield found(pb.SEVERITY_INFO, "traffic", text, cure)
+
 
 _Context = aio.ServicerContext[Any, Any]
 

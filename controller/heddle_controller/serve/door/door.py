@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from heddle_controller.serve.door.frames import Answers, Frames, Unbearable
-from heddle_controller.serve.security.keys import Tls, server_context
+from heddle_controller.serve.security.certificates import Tls, server_context
 
 log = structlog.stdlib.get_logger(__name__)
 

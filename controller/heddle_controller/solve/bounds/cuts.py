@@ -24,8 +24,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.phases import copied
 
 
 def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:

@@ -22,11 +22,10 @@ from heddle_controller.solve.bounds.bound import Bound, certify_worst
 from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.phases import only_appended
+from heddle_controller.solve.phases import copied, only_appended
 from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.repair.spare_paths import (
     MANY_BACKUPS,

@@ -36,10 +36,10 @@ from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
+from heddle_controller.solve.phases import copied
 from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.carry_over import carried, carry_over
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan

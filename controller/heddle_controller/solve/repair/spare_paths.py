@@ -19,8 +19,8 @@ from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
-from heddle_controller.solve.copies import copied
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.phases import copied
 from heddle_controller.solve.repair.backups import (
     OF_ALL,
     OF_BETWEEN,

@@ -30,9 +30,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, TrafficClass
-from heddle_controller.model.limits import size_words
 from heddle_controller.model.plan import Paths, arc_loads, join_paths, no_paths
 from heddle_controller.model.underlay import needs_entry
 from heddle_controller.solve.assignment import with_nics

@@ -313,7 +313,8 @@ async def test_a_link_slower_than_it_should_be_is_told(pair: Pair) -> None:
     async with agent(pair, "--interfaces=alias", probes) as one:
         with flood(pair, 0), flood(pair, 1):
             await one.says(0, "link is slower than it should be", "slow")
-        (line,) = [line for line in one.lines if line.get("reason") == "slow"]
+        # It may be told again: on a busy machine the flood may stop and begin anew.
+        line, *_ = [line for line in one.lines if line.get("reason") == "slow"]
         assert isinstance(line["rate_ratio"], float)
         assert 0.1 < line["rate_ratio"] < 0.4
         assert one.links(1) == []

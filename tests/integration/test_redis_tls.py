@@ -13,7 +13,6 @@ import pytest
 
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.redis.address import Files
-from heddle_controller.store.redis.store import open_redis
 from tests.support.needs import missing
 from tests.support.ports import free_port
 from tests.support.redis_server import NEVER, RedisServer, opened
@@ -97,7 +96,7 @@ async def test_strangers(
     """
     url = f"rediss://:{password}@127.0.0.1:{port}"
     with pytest.raises(Unavailable) as refused:
-        await open_redis(url, files=files(folder, ca, name))
+        await opened(url, files=files(folder, ca, name))
     assert f"rediss://127.0.0.1:{port}" in str(refused.value)
     assert password not in str(refused.value)
     assert cure in str(refused.value)
@@ -119,7 +118,7 @@ async def test_a_server_that_hangs_up(folder: Path, *, abrupt: bool) -> None:
     number = free_port()
     async with await asyncio.start_server(hang_up, "127.0.0.1", number, ssl=context):
         with pytest.raises(Unavailable) as refused:
-            await open_redis(f"rediss://127.0.0.1:{number}", files=files(folder))
+            await opened(f"rediss://127.0.0.1:{number}", files=files(folder))
     assert "--store-cert" in str(refused.value)
     assert "Start it" not in str(refused.value)
 
@@ -127,7 +126,7 @@ async def test_a_server_that_hangs_up(folder: Path, *, abrupt: bool) -> None:
 async def test_a_file_that_is_not_there(folder: Path, port: int) -> None:
     """It is named, with the option that named it."""
     with pytest.raises(Unusable) as refused:
-        await open_redis(f"rediss://127.0.0.1:{port}", files=Files(folder / "gone.pem"))
+        await opened(f"rediss://127.0.0.1:{port}", files=Files(folder / "gone.pem"))
     assert f"--store-ca {folder / 'gone.pem'}: No such file" in str(refused.value)
 
 
@@ -135,7 +134,7 @@ async def test_no_sentinel_answers() -> None:
     """Which were asked for what, and why not, in one line."""
     port = free_port()
     with pytest.raises(Unavailable) as refused:
-        await open_redis(f"redis+sentinel://127.0.0.1:{port}/heddle")
+        await opened(f"redis+sentinel://127.0.0.1:{port}/heddle")
     text = str(refused.value)
     assert f"no master 'heddle' by the sentinels 127.0.0.1:{port}" in text
     assert "<redis" not in text
@@ -156,10 +155,10 @@ async def test_no_sentinel_answers() -> None:
 async def test_no_address(url: str) -> None:
     """What is no address is refused with the forms that are."""
     with pytest.raises(Unusable, match="use redis://host:6379"):
-        await open_redis(url)
+        await opened(url)
 
 
 async def test_a_cluster_has_one_database() -> None:
     """Another is refused, with what keeps stores apart instead; nothing is dialled."""
     with pytest.raises(Unusable, match=r"\?name="):
-        await open_redis("redis+cluster://127.0.0.1:1/1")
+        await opened("redis+cluster://127.0.0.1:1/1")

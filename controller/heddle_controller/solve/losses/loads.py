@@ -77,9 +77,8 @@ class Amounts:
     def total(self, place: Ints, path: Ints, sign: Floats, count: int) -> Floats:
         """Sums of uses of ``count`` places by paths; those of sign -1 are taken away."""
         value, phase = self.each[path] * sign, self.phase[path]
-        always = phase == ANY_PHASE
-        found = np.bincount(place[always], weights=value[always], minlength=count)
-        rest = np.flatnonzero(~always)
+        rest = np.flatnonzero(phase != ANY_PHASE)
+        found = np.bincount(place, np.where(phase == ANY_PHASE, value, 0.0), count)
         if not len(rest):
             return found.astype(np.float64)
         code = (place[rest] * self.jobs + self.job[path[rest]]) * self.phases + phase[rest]
@@ -250,18 +249,22 @@ def members(survey: Survey, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
     """
     plan, moves, uses = survey.plan, survey.moves, survey.standing.uses
     width, arcs = max(len(plan.paths), 1), 2 * plan.fabric.link_count
-    broken = moves.loss * width + moves.path
+    if not len(loss):
+        none = np.empty(0, dtype=np.int64)
+        return none, none
+    begin, end = np.searchsorted(moves.loss, [loss[0], loss[-1] + 1])
+    broken = moves.loss[begin:end] * width + moves.path[begin:end]
     place, path = uses.on(arc)
     stays = ~among(loss[place] * width + path, broken)
-    moved = moves.rows(MOVED)
     looked = np.zeros(len(survey.losses), dtype=np.bool_)
     looked[loss] = True
-    moved = moved[looked[moves.loss[moved]]]
+    moved = looked[moves.loss[begin:end]] & (moves.fate[begin:end] == MOVED)
+    moved = begin + np.flatnonzero(moved)
     row, step = _steps(plan.backups, moves.path[moved])
     row = moved[row]
     codes, code = loss * arcs + arc, moves.loss[row] * arcs + step
-    at = np.minimum(np.searchsorted(codes, code), max(len(codes) - 1, 0))
-    there = np.flatnonzero(codes[at] == code) if len(codes) else np.empty(0, dtype=np.int64)
+    at = np.minimum(np.searchsorted(codes, code), len(codes) - 1)
+    there = np.flatnonzero(codes[at] == code)
     return (
         np.concatenate([place[stays], at[there]]),
         np.concatenate([path[stays], moves.path[row[there]]]),

@@ -166,7 +166,8 @@ class _RatesAfterLosses:
         """
         mine = np.flatnonzero(self.survey.plan.paths.flow == flow)
         arcs, owner = self._ways(loss, mine)
-        level = self._levels_after(loss, arcs)
+        full = self.full_arcs(loss)
+        level = self._levels_after(loss, full, arcs)
         least = np.full(len(mine), np.inf)
         np.minimum.at(least, owner, level)
         rate = np.minimum(least, self.unit[mine])
@@ -182,7 +183,7 @@ class _RatesAfterLosses:
             return False
         arcs, owner = self._ways(loss, others)
         lowest = self.unit[others]
-        np.minimum.at(lowest, owner, self._levels_after(loss, arcs))
+        np.minimum.at(lowest, owner, self._levels_after(loss, full, arcs))
         return bool((lowest >= level[held][first][place] * (1 - _TOLERANCE)).all())
 
     def _leads(self, place: Ints, path: Ints) -> Bools:
@@ -213,9 +214,8 @@ class _RatesAfterLosses:
         owner = np.append(stays[some.owner()], np.flatnonzero(moved)[spare.owner()])
         return np.append(some.arcs, spare.arcs), owner
 
-    def _levels_after(self, loss: int, arcs: Ints) -> Floats:
-        """The even part of a QP on arcs after a loss, infinite on those that are not over-full."""
-        full = self.full_arcs(loss)
+    def _levels_after(self, loss: int, full: Ints, arcs: Ints) -> Floats:
+        """The even part of a QP on arcs after a loss, infinite on those that are not ``full``."""
         looked = full[among(full, np.unique(arcs))]
         level = np.full(len(self.full), np.inf)
         place, path = members(self.survey, np.full(len(looked), loss), looked)

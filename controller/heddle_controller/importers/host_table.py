@@ -25,10 +25,11 @@ cores do:
 - Without a core column, several groups of spines are joined by cores all the same;
   a single group needs none. Without a spine column all leaves are in one group.
 
-The graph of NVIDIA topograph: each instance with the switches above it, nearest first.
+The same is read from the graph of NVIDIA topograph: each instance with the switches above it,
+nearest first.
 
-That is what a host table tells (see ``host_table``): an instance is a host, its
-``network_layers`` are the leaf, the group of spines and the group of cores above it.
+It says what a host table says: an instance is a host, its ``network_layers`` are the leaf, the
+group of spines and the group of cores above it.
 """
 
 from __future__ import annotations

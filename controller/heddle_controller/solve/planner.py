@@ -10,7 +10,7 @@
    entries. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
    equal loads allow (``fairness``); among equals who sends most.
 4. Where tables have no room for flows to part, or switches cannot tell them apart,
-   those are tied (``colocated_pairs``) and planned again; what still exceeds a table then is
+   those are tied to one path (``tables.fit``) and planned again; what still exceeds a table then is
    given up (``tables``).
 5. Each path gets a backup, and the plan its certificate.
 """

@@ -1,6 +1,6 @@
 """A placed job as flows of a fabric.
 
-A job's collectives are divided into phases that take turns (see ``phases``), while all
+A job's collectives are divided into phases that take turns, while all
 groups of a kind run at once. Both directions of a pipeline are one phase.
 
 What each flow asks for is its share of the NICs it joins: within a phase the line

@@ -1,6 +1,6 @@
 """One look at each fabric after something changed, and its overview for all who watch.
 
-A look compares what is there with what was there before (``events``), whether anybody watches or
+A look compares what is there with what was there before, whether anybody watches or
 not. What changes within a moment is looked at once: an event of the fabric comes as a dozen changes
 of the store. The overview is made once for all viewers, and only while there are any.
 """

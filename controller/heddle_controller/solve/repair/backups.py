@@ -19,8 +19,6 @@ fewest links, then switches, and is then least full in the worst single failure 
 path's links, with all that falls on it then (``failure_loads``): one path after another,
 with no promise but that no failure counts on room that its own flows have filled.
 
-What links carry after one of them has failed, while backups are being chosen.
-
 The load that falls on an arc when a link fails is kept for each link by itself, so
 that flows of one link do not all fall back on the same way, which looked idle to each.
 """

@@ -4,19 +4,15 @@ Paths that still hold stay. What lost its path (or never had one) is placed wher
 it weighs least, and then the search makes room, but only on arcs that would
 otherwise be fuller than the bound *and* than anything in their tier was before:
 moving flows that nothing happened to is what repair is there to avoid.
-Flows that only links in maintenance could carry stay on them (``drained_flows``).
 
 Usually nothing is built anew: ``IncrementalPlan`` keeps the plan's loads and indexes, and the
 work is in proportion to what was lost or came.
 
-Flows that have no path left but through links in maintenance.
-
-A drained link still carries and takes nothing new. A flow that stood on one moves as
-soon as there is another path; where there is none it stays, since maintenance is not
-the same as down: to take its path away would lose what the operator did not ask to
-lose. It may even change its path, but never on to a drained link that it was not on.
-A flow that never had a path gets none over drained links, in a repair as in a plan
-made anew.
+Flows that only links in maintenance could carry stay on them. A drained link still carries and
+takes nothing new. A flow that stood on one moves as soon as there is another path. Where there is
+none it stays: maintenance is not the same as down, and the operator did not ask to lose a path. It
+may even change its path, but never on to a drained link that it was not on. A flow that never had a
+path gets none over drained links, in a repair as in a plan made anew.
 """
 
 from __future__ import annotations

@@ -197,8 +197,9 @@ class Slurm:
 
     def mend(self, node: str) -> None:
         """Bring it back."""
-        self._start_node(node)
+        # First: once the daemon has registered, Slurm may have resumed the node by itself.
         self.must("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self._start_node(node)
         patiently(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
 
     def _start_node(self, node: str) -> None:

@@ -31,11 +31,9 @@ from heddle_controller.planner.process import PlanningProcess, ProcessLimits
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
-from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
-from heddle_controller.reconcile.worker import Dependencies
+from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
@@ -59,6 +57,7 @@ from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis.address import Files
+from heddle_controller.store.store import Store
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry, follow_plans
 from heddle_controller.traffic.jobs import flows_of_job

@@ -37,8 +37,7 @@ from heddle_controller.planner.process import PlanningProcess, processor_seconds
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.settings import ReconcileSettings
-from heddle_controller.reconcile.worker import Dependencies
+from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms

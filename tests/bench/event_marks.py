@@ -13,8 +13,9 @@ from typing import Any
 
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.reconcile.ports import AgentGateway
 from heddle_controller.state.records import Programmed
+from heddle_controller.store.store import Store
 
 PARTS = (
     "notify",

@@ -16,10 +16,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.records import Request
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.redis.store import open_redis
+from heddle_controller.store.store import Store
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen

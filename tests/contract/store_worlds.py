@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from tests.support.redis_server import EVERY_SECOND, RedisServer, opened
 
 

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.audit import GENESIS, AuditBroken, Mark, verify
 from heddle_controller.state.errors import AlreadyExists, NotFound, RequestReused
 from heddle_controller.state.records import (
@@ -16,6 +15,7 @@ from heddle_controller.state.records import (
     PlanFacts,
     Request,
 )
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
 

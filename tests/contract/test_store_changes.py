@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import LinkName, Programmed
+from heddle_controller.store.store import Store
 from tests.support.store_samples import clos, demands, job
 from tests.support.waiting import PATIENCE
 

@@ -14,12 +14,12 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.revision import entries_after
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.state.codec.deltas import Base, unpack_delta
 from heddle_controller.state.codec.plans import PlanPacker
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanFacts
+from heddle_controller.store.store import Store
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
 from tests.contract.store_worlds import EmbeddedWorld, StoreWorld

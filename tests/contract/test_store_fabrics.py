@@ -6,9 +6,9 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
 from heddle_controller.state.records import LinkName
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, plain
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from heddle_controller.planner.planning import left_out
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import (
     AlreadyExists,
     Conflict,
@@ -21,6 +20,7 @@ from heddle_controller.state.records import (
     JobState,
     Request,
 )
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, demands, job, plain
 

@@ -8,7 +8,6 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.plan.causes import Cause, CauseKind
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, StaleEpoch, StaleGeneration
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import (
@@ -19,6 +18,7 @@ from heddle_controller.state.records import (
     Programmed,
     Request,
 )
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE

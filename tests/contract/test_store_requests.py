@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import AlreadyExists, NotFound, RequestReused
 from heddle_controller.state.records import LinkName, Request
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, demands, job, plain
 

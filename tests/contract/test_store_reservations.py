@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -14,6 +13,7 @@ from heddle_controller.state.errors import (
     StaleIntent,
 )
 from heddle_controller.state.records import JobRecord, Request, Reservation
+from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
@@ -24,6 +23,7 @@ from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.interceptors.outcomes import status_of
 from heddle_controller.serve.rates import RateBook
+from heddle_controller.store.store import Store
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, framed, messages_of, parts_of

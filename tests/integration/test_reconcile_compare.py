@@ -14,11 +14,11 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.planner.port import PlannerLost
-from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.reconcile.ports import AgentGateway, Metric
 from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import LinkName
+from heddle_controller.store.store import Store
 from tests.support.direct_planner import DirectPlanner
 from tests.support.reconcile_world import ENGINE, SETTINGS, House, ring, three_tiers
 from tests.support.waiting import PATIENCE

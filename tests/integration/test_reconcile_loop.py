@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.ports import Metric
 from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import LinkName

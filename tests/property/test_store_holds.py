@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from tests.support.depth import examples
 from tests.support.store_samples import clos, job
 

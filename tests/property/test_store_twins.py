@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import PortError
 from heddle_controller.state.records import (
     JobFacts,
@@ -30,6 +29,7 @@ from heddle_controller.state.records import (
     Request,
 )
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 
@@ -31,12 +32,11 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations, with_down
-from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
-from heddle_controller.reconcile.worker import Dependencies
+from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
@@ -142,7 +142,7 @@ class Scene:
 
     def lead(self) -> None:
         """Begin a controller on the store as it is."""
-        store = SlowStore(self.store, self.delays)
+        store = cast("Store", SlowStore(self.store, self.delays))
         clock, figures = VirtualClock(), Figures()
         planner = DirectPlanner(ENGINE)
         world = Dependencies(

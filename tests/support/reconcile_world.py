@@ -22,15 +22,14 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
-from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.reconcile.ports import AgentGateway, Metric
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
-from heddle_controller.reconcile.settings import ReconcileSettings
-from heddle_controller.reconcile.worker import Dependencies
+from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.solve import plan_anew, prove, repairer_of
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.direct_planner import DirectPlanner
 from tests.support.reconcile_gateway import MemoryGateway, all_switches

@@ -27,7 +27,6 @@ from heddle_controller.reconcile.admission import (
     check_name,
     check_request,
 )
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import FailedPrecondition, NotFound, StaleIntent
 from heddle_controller.state.records import (
     DemandRecord,
@@ -36,6 +35,7 @@ from heddle_controller.state.records import (
     Request,
     Reservation,
 )
+from heddle_controller.store.store import Store
 
 _TRIES = 5
 """A fabric that is put again between check and write five times in a row is a client's loop."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -20,7 +20,6 @@ from heddle_controller.plan.causes import Cause, CauseKind, causes_between
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
-from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.observations import (
     LinkEnds,
     LinkStates,
@@ -29,16 +28,39 @@ from heddle_controller.reconcile.observations import (
     undecided,
     with_down,
 )
-from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.rollout.driver import Rollout
+from heddle_controller.reconcile.ports import AgentGateway, Clock, Metric, Metrics
+from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings, pause
 from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
-from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.unannounced import FoundFlows
-from heddle_controller.reconcile.waiting import pause
 from heddle_controller.state.errors import PortError, StaleEpoch
 from heddle_controller.state.records import Committed, Intent, PlanFacts
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """How eager and how patient the controller is; all times in seconds."""
+
+    holder: str = "controller"
+    """This replica's name, for people."""
+    debounce: float = 0.005
+    """Changes that follow one another so closely are planned as one..."""
+    debounce_most: float = 0.1
+    """...but none waits longer than this for those that follow, and the first after so much quiet
+    does not wait at all."""
+    retry_first: float = 1.0
+    """Until planning is tried again after it failed; twice as long each time."""
+    retry_last: float = 60.0
+    """The longest until it is tried again."""
+    compare_after: float = 1.0
+    """Of quiet, until a plan is compared with one made anew."""
+    worth_moving: float = 0.02
+    """How much fuller than in another plan the worst link is, for flows to move that need not."""
+    found_pace: float = 1.0
+    """Between two plans that only follow flows that nobody announced."""
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
 
 
 Refused = tuple[tuple[str, str], ...]

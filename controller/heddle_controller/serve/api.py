@@ -33,7 +33,6 @@ from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook, LinkMeter
@@ -50,6 +49,7 @@ from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
+from heddle_controller.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from typing_extensions import override
 from heddle.v1 import audit_pb2 as pb
 from heddle.v1.audit_pb2_grpc import AuditServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.ports import AuditStore
 from heddle_controller.serve.codec import audit as codec
 from heddle_controller.state.audit import Mark
 from heddle_controller.state.errors import PortError
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -35,7 +35,7 @@ _DEFAULT, _CEILING = 100, 1000
 class AuditService(AuditServiceServicer):
     """Reads from the store; see audit.proto."""
 
-    def __init__(self, store: AuditStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     @override
@@ -56,7 +56,7 @@ class AuditService(AuditServiceServicer):
         )
 
 
-async def log_marks(store: AuditStore, pause: float = MARK_SECONDS) -> None:
+async def log_marks(store: Store, pause: float = MARK_SECONDS) -> None:
     """Log the mark of the trail's end now, and whenever it has moved, until cancelled."""
     told = Mark()
     while True:

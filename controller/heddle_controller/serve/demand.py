@@ -19,7 +19,6 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.errors import exhausted
@@ -28,6 +27,7 @@ from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.serve.request import Page, page, request_of, version_without
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import DemandRecord, Intent
+from heddle_controller.store.store import Store
 
 _Context = aio.ServicerContext[Any, Any]
 

@@ -22,7 +22,6 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations, SeenLinks
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
@@ -30,6 +29,7 @@ from heddle_controller.serve.request import page, request_of
 from heddle_controller.serve.watch import Changes
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord, LinkName
+from heddle_controller.store.store import Store
 
 _Context = aio.ServicerContext[Any, Any]
 

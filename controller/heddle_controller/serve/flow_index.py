@@ -18,9 +18,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.explain import ExplainIndex, explain_index_of, paths_of
 from heddle_controller.plan.limits import Fares, fares_of, hottest_arcs
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed
+from heddle_controller.store.store import Store
 
 PORTS = 65536
 FEW_PATHS = 16

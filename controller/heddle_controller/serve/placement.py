@@ -20,7 +20,6 @@ from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import admit_job
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.codec import placement as placements
@@ -29,6 +28,7 @@ from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import check_free
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, JobRecord
+from heddle_controller.store.store import Store
 
 _Context = aio.ServicerContext[Any, Any]
 

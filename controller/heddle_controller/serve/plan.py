@@ -20,7 +20,6 @@ from heddle_controller.plan.limits import loads_of
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import Refusal, not_found
@@ -46,6 +45,7 @@ from heddle_controller.serve.summaries import (
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import DrainWatch, suppose, what_if_to_pb
 from heddle_controller.state.errors import NotFound
+from heddle_controller.store.store import Store
 
 LONGEST_ROLLBACK = 604_800.0
 """Seconds."""

@@ -168,7 +168,7 @@ class ApiServer:
         meter: CallMeter,
         stale_for: Callable[[], float] = float,
     ) -> None:
-        """Bind; ``stale_for`` says how old answers are, see ``reconcile.replicas.Freshness``.
+        """Bind; ``stale_for`` says how old answers are, see ``Store.stale_for``.
 
         Raises:
             InputError: the address cannot be had, plain text would leave this host,

@@ -17,12 +17,12 @@ from heddle_controller.plan.causes import Cause, CauseKind, causes_between
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.limits import fares_of
 from heddle_controller.reconcile.observations import Observations, with_down
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import not_found
 from heddle_controller.serve.what_if import MAX_TOLD, outcomes
 from heddle_controller.state.records import Committed, PlanSummary, Rollback
+from heddle_controller.store.store import Store
 
 KINDS = {
     CauseKind.FABRIC_PUT: pb.PlanCause.FABRIC_PUT,

@@ -14,9 +14,9 @@ import time
 from collections.abc import AsyncGenerator
 
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal, unavailable
 from heddle_controller.state.errors import Unavailable
+from heddle_controller.store.store import Store
 
 _PACE = 0.02
 """Least time between two reads of one stream, in seconds."""

@@ -156,7 +156,7 @@ def put_demands(
 ) -> tuple[Change, DemandRecord]:
     """Set a demand set whole; ``others`` are all other sets of the fabric.
 
-    Raises as ``WorkStore.put_demands`` tells.
+    Raises as ``Store.put_demands`` tells.
     """
     check_revision(view, put.checked)
     if put.name == SET:

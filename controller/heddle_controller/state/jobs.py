@@ -42,7 +42,7 @@ FACT = "fact"
 def submit_job(
     view: View, job: Job, checked: int, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
-    """Add a job. Raises as ``WorkStore.submit_job`` tells."""
+    """Add a job. Raises as ``Store.submit_job`` tells."""
     check_revision(view, checked)
     if view.raw(_field(job.name)) is not None:
         raise AlreadyExists(_name(view.name, job.name))
@@ -55,7 +55,7 @@ def submit_job(
 def update_job(
     view: View, job: Job, checked: int, etag: str, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
-    """Replace a specification. Raises as ``WorkStore.update_job`` tells."""
+    """Replace a specification. Raises as ``Store.update_job`` tells."""
     check_revision(view, checked)
     old = job_record(view, job.name, etag)
     if old.job == job and not redeems:

@@ -96,7 +96,7 @@ class Taken(NamedTuple):
 def reserve_hosts(
     view: View, wanted: Reservation, checked: int, stamp: Stamp
 ) -> tuple[Change, Reservation]:
-    """Keep hosts. Raises as ``WorkStore.reserve`` tells."""
+    """Keep hosts. Raises as ``Store.reserve`` tells."""
     check_revision(view, checked)
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):

@@ -23,13 +23,12 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from heddle_controller.reconcile.ports import AuditStore, Leadership
-from heddle_controller.reconcile.replicas import Freshness, Succession
-from heddle_controller.reconcile.waiting import end
+from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.view import Ask, Change, Outcome, View
+from heddle_controller.store.waiting import end
 
 
 class Watcher:
@@ -105,7 +104,25 @@ class Bounds:
     """Names of what the newest writes changed, for replicas to follow."""
 
 
-class Applier(AuditStore, Leadership, Succession, Freshness, Protocol):
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The controller that leads, or led last."""
+
+    epoch: int = 0
+    """0 before the first."""
+    holder: str = ""
+    """For people."""
+
+
+Following: TypeAlias = Callable[[Leader], None]
+"""Takes the leader whom this controller follows."""
+
+
+def heed_nobody(_leader: Leader) -> None:
+    """What is done about a leader where nobody asks."""
+
+
+class Applier(Protocol):
     """Of one database; every method raises ``Unavailable`` where it cannot be had."""
 
     name: str
@@ -147,6 +164,50 @@ class Applier(AuditStore, Leadership, Succession, Freshness, Protocol):
 
     async def blob(self, identity: str) -> bytes | None:
         """A large value; None if it is there no more. Raises ``Unusable`` where it is damaged."""
+        ...
+
+    async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
+        """Records numbered above ``after`` that are still kept, at most ``limit`` (0: all)."""
+        ...
+
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = ...
+    ) -> int:
+        """Wait until no other leads, then lead: the epoch, greater than any before.
+
+        Args:
+            holder: This replica's name, for people.
+            above: The epoch must also be greater than this: an agent's memory of
+                epochs outlives a store that came back older.
+            following: Told who leads meanwhile, now and then.
+        """
+        ...
+
+    async def leadership_lost(self, epoch: int) -> None:
+        """Return when the epoch is known to be over; wait for as long as it is not."""
+        ...
+
+    async def release_leadership(self, epoch: int) -> None:
+        """Hand over at once; nothing if the epoch is over already."""
+        ...
+
+    def leads(self, epoch: int) -> bool:
+        """Whether nobody else can lead yet, by this machine's clock: asks nobody.
+
+        A process that was stopped and goes on finds its lease over before it has heard
+        of the next leader.
+        """
+        ...
+
+    async def leader(self) -> Leader:
+        """The one with the newest epoch; it may be gone by now. Raises ``Unavailable``."""
+        ...
+
+    def stale_for(self) -> float:
+        """Seconds since the store was last heard, while it cannot be; 0.0 where all is well.
+
+        Meanwhile reads that can be are answered from what this replica knew last.
+        """
         ...
 
     async def close(self) -> None:

@@ -3,6 +3,19 @@
 A write is decided on what is known here, applied, and decided anew if that had moved. A
 refusal ("there is no such job") is believed only when it was decided on what the database
 has now; until then it may just be that this controller is behind.
+
+- *Leadership* covers the whole store. It is waited for, has an epoch that only grows, and may
+  be lost; every write of the leader carries the epoch and is refused with ``StaleEpoch`` once
+  it is not the newest.
+- *Changes* are names of fabrics, coalesced, possibly repeated, never the event: who hears one
+  reads what is there now.
+- *Writes of intent* take a ``Request``. Where its id has been seen for the same request, the
+  first answer comes back and nothing is written. The same id with a different request raises
+  ``RequestReused``. Each change adds one record to the audit trail, in its own transaction.
+- Checks that need more than the store can do by itself (does a job fit a fabric) are made by
+  ``reconcile.intake`` against a revision or version that the write then names; a write whose
+  ground has moved raises ``StaleIntent``.
+- Every method raises ``Unavailable`` when the database cannot be reached or written.
 """
 
 from __future__ import annotations
@@ -19,7 +32,6 @@ from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
 from heddle_controller.state import fabrics, jobs, plans, reservations
 from heddle_controller.state.audit import AuditPage
@@ -62,7 +74,14 @@ from heddle_controller.state.view import (
     check_known,
     fingerprint,
 )
-from heddle_controller.store.applier import Applier, Tokens, Watcher
+from heddle_controller.store.applier import (
+    Applier,
+    Following,
+    Leader,
+    Tokens,
+    Watcher,
+    heed_nobody,
+)
 from heddle_controller.store.large import LargeValues
 
 _Answer = TypeVar("_Answer")
@@ -75,8 +94,8 @@ PATIENT = 3
 """Tries that follow one another at once; later ones step aside for a moment."""
 
 
-class StateStore:
-    """``Store`` on an applier."""
+class Store:
+    """All that must survive the controller, on a database of some kind."""
 
     def __init__(self, applier: Applier, now: Callable[[], float] = time.time) -> None:
         self.applier = applier
@@ -100,7 +119,21 @@ class StateStore:
         checked_version: int | None = None,
         request: Request = NOBODY,
     ) -> FabricRecord:
-        """See ``FabricStore``."""
+        """Create a fabric, or replace it whole; its states become the administrative ones.
+
+        Args:
+            name: Last part of "fabrics/f1".
+            fabric: With its administrative states.
+            title: Free text for people.
+            etag: If not empty, must be that of the stored fabric.
+            checked_version: Version of the intent that the fabric was checked
+                against; 0 for "there was none". None: not checked.
+            request: Who asks.
+
+        Raises:
+            Conflict: the etag is another, or there is no fabric to have it.
+            StaleIntent: the version has moved since.
+        """
         put = await asyncio.to_thread(
             fabrics.fabric_put,
             name,
@@ -122,7 +155,7 @@ class StateStore:
         return record
 
     async def get_fabric(self, name: str) -> FabricRecord:
-        """See ``FabricStore``."""
+        """Raises ``NotFound``. Cheap: structures are kept in memory."""
         return await self._record(await self._view(name))
 
     async def _record(self, view: View) -> FabricRecord:
@@ -133,7 +166,7 @@ class StateStore:
                     return fabrics.record_of(view, self._large.structures)
 
     async def list_fabrics(self, *, after: str = "", limit: int = 0) -> Sequence[FabricSummary]:
-        """See ``FabricStore``."""
+        """Fabrics by name, those greater than ``after``, at most ``limit`` (0: all)."""
         await self.applier.fresh()
         names = [name for name in self.applier.fabrics() if name > after]
         views = [self.applier.view(name) for name in names[: limit or None]]
@@ -142,7 +175,7 @@ class StateStore:
     async def set_link_state(
         self, fabric: str, link: LinkName, state: State, *, request: Request = NOBODY
     ) -> LinkRecord:
-        """See ``FabricStore``."""
+        """Set the administrative state. Raises ``NotFound`` for fabric or link."""
         ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name))
         structures = self._large.structures
         return await self._write(
@@ -155,7 +188,7 @@ class StateStore:
     async def set_switch_state(
         self, fabric: str, node: str, state: State, *, request: Request = NOBODY
     ) -> SwitchRecord:
-        """See ``FabricStore``."""
+        """Set the administrative state. Raises ``NotFound`` for a fabric, an id, or a NIC's id."""
         ask = Ask(request, fingerprint("set_switch_state", fabric, node, state.name))
         answer, structures = SwitchRecord(node, state), self._large.structures
 
@@ -167,7 +200,11 @@ class StateStore:
     async def set_overlay(
         self, fabric: str, *, withdrawn: bool, request: Request = NOBODY
     ) -> FabricSummary:
-        """See ``FabricStore``."""
+        """Put the whole fabric on the underlay, or back on its entries.
+
+        Kept when the fabric is put again. Asking for what is there already writes
+        nothing. Raises ``NotFound``.
+        """
         ask = Ask(request, fingerprint("set_overlay", fabric, str(withdrawn)))
         structures = self._large.structures
 
@@ -179,7 +216,12 @@ class StateStore:
     async def roll_back(
         self, fabric: str, generation: int, seconds: float, *, request: Request = NOBODY
     ) -> Rollback:
-        """See ``FabricStore``."""
+        """Keep to an earlier plan for so long.
+
+        Raises:
+            NotFound: there is no such fabric, or no such plan (any more).
+            FailedPrecondition: the plan was made for other nodes or links.
+        """
         ask = Ask(request, fingerprint("roll_back", fabric, str(generation), repr(seconds)))
         return await self._write(
             fabric,
@@ -189,7 +231,7 @@ class StateStore:
         )
 
     async def end_rollback(self, fabric: str, *, request: Request = NOBODY) -> None:
-        """See ``FabricStore``."""
+        """Plan freely again. Raises ``NotFound``, also where there is no rollback (any more)."""
         await self._write(
             fabric,
             Ask(request, fingerprint("end_rollback", fabric)),
@@ -198,7 +240,7 @@ class StateStore:
         )
 
     async def rollback(self, fabric: str) -> Rollback | None:
-        """See ``FabricStore``."""
+        """The one that is not over."""
         view = await self._view(fabric)
         with self._large.sound():
             return plans.rollback_of(view, self._now())
@@ -214,7 +256,22 @@ class StateStore:
         reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
-        """See ``WorkStore``."""
+        """Add a job, ACCEPTED and durable on return.
+
+        Args:
+            fabric: Which fabric.
+            job: Checked against the fabric of ``checked_revision``.
+            checked_revision: ``FabricRecord.revision``.
+            reservation: Name of one that the job redeems, and that ends with this; empty: none.
+            request: Who asks.
+
+        Raises:
+            NotFound: there is no such fabric.
+            AlreadyExists: a job has the name.
+            FailedPrecondition: hosts are in use or reserved; names each, and by whom. Or the
+                reservation is over, or a demand set has ids of its flows.
+            StaleIntent: the fabric was put again since.
+        """
         return await self._write(
             fabric,
             Ask(request, fingerprint("submit_job", fabric, job_json(job), reservation)),
@@ -225,7 +282,7 @@ class StateStore:
         )
 
     async def get_job(self, fabric: str, job: str) -> JobRecord:
-        """See ``WorkStore``."""
+        """Raises ``NotFound``."""
         view = await self._view(fabric)
         with self._large.sound():
             return jobs.job_record(view, job)
@@ -233,7 +290,11 @@ class StateStore:
     async def list_jobs(
         self, fabric: str, *, after: str = "", limit: int = 0
     ) -> Sequence[JobRecord]:
-        """See ``WorkStore``."""
+        """Jobs by name, those greater than ``after``, at most ``limit`` (0: all).
+
+        Raises:
+            NotFound: there is no such fabric.
+        """
         view = await self._view(fabric)
         with self._large.sound():
             return jobs.jobs_of(view, after, limit)
@@ -248,7 +309,18 @@ class StateStore:
         reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
-        """See ``WorkStore``."""
+        """Replace a job's specification; it is ACCEPTED again, under a new etag.
+
+        With the specification that it has, and no reservation to redeem, the job is answered as it
+        stands, and nothing is written.
+
+        Raises:
+            NotFound: there is no such fabric or job.
+            Conflict: the etag is another.
+            FailedPrecondition: hosts are in use by other jobs or reserved, or the reservation is
+                over.
+            StaleIntent: the fabric was put again since.
+        """
         return await self._write(
             fabric,
             Ask(request, fingerprint("update_job", fabric, job_json(job), etag, reservation)),
@@ -269,7 +341,14 @@ class StateStore:
         checked_revision: int,
         request: Request = NOBODY,
     ) -> Reservation:
-        """See ``WorkStore``."""
+        """Keep free hosts, or GPUs of them, for a job to come, for so long by this store's clock.
+
+        Raises:
+            NotFound: there is no such fabric.
+            AlreadyExists: a reservation that is not over has the name.
+            FailedPrecondition: hosts are in use or reserved; names each, and by whom.
+            StaleIntent: the fabric was put again since.
+        """
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
             end = stamp.now + seconds
@@ -281,13 +360,13 @@ class StateStore:
         return await self._write(fabric, ask, decide, reservations.parse_reservation)
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
-        """See ``WorkStore``."""
+        """Those that are not over, by name. Raises ``NotFound``."""
         view = await self._view(fabric)
         with self._large.sound():
             return reservations.reservations_of(view, self._now())
 
     async def release(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
-        """See ``WorkStore``."""
+        """End a reservation. Raises ``NotFound``, also for one that is over."""
         await self._write(
             fabric,
             Ask(request, fingerprint("release", fabric, name)),
@@ -298,7 +377,7 @@ class StateStore:
     async def delete_job(
         self, fabric: str, job: str, *, etag: str = "", request: Request = NOBODY
     ) -> None:
-        """See ``WorkStore``."""
+        """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
         ask = Ask(request, fingerprint("delete_job", fabric, job, etag))
         await self._write(
             fabric,
@@ -316,7 +395,14 @@ class StateStore:
         checked_revision: int,
         request: Request = NOBODY,
     ) -> DemandRecord:
-        """See ``WorkStore``."""
+        """Set a demand set whole; what it is already is answered as it stands.
+
+        Raises:
+            NotFound: there is no such fabric.
+            FailedPrecondition: flows of another set have its ids, or a job's may; see
+                ``ids.id_problems``.
+            StaleIntent: the fabric was put again since.
+        """
         put = await asyncio.to_thread(
             demand_rules.demands_put, fabric, name, demands, checked_revision, self._new_token()
         )
@@ -336,7 +422,7 @@ class StateStore:
             await self.applier.fresh()  # one was put again, and the old one dropped
 
     async def get_demands(self, fabric: str, name: str) -> DemandRecord:
-        """See ``WorkStore``."""
+        """Raises ``NotFound``."""
         while True:
             view = await self._view(fabric)
             with self._large.sound():
@@ -346,7 +432,7 @@ class StateStore:
                 return DemandRecord(name, demands, wanted.etag, wanted.update_time)
 
     async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
-        """See ``WorkStore``."""
+        """Take a set away. Raises ``NotFound``."""
         ask = Ask(request, fingerprint("delete_demands", fabric, name))
         await self._write(
             fabric,
@@ -358,7 +444,7 @@ class StateStore:
     # What the loop reads and writes
 
     async def intent(self, fabric: str) -> Intent:
-        """See ``PlanStore``."""
+        """One consistent snapshot. Raises ``NotFound``."""
         while True:
             view = await self._view(fabric)
             await self._large.structure_of(view)
@@ -381,7 +467,7 @@ class StateStore:
                 )
 
     async def versions(self, fabric: str) -> Versions:
-        """See ``Store``."""
+        """Cheap. Raises ``NotFound``."""
         return (await self._view(fabric)).versions()
 
     async def commit(
@@ -394,7 +480,16 @@ class StateStore:
         program: Program,
         facts: PlanFacts,
     ) -> Committed:
-        """See ``PlanStore``."""
+        """Make a plan the newest, in one step.
+
+        ``program.generation`` is ``expected_generation + 1`` and ``program.epoch``
+        is ``epoch``. A few older plans are kept, the rest is trimmed.
+
+        Raises:
+            NotFound: there is no such fabric.
+            StaleEpoch: the epoch is not the newest.
+            StaleGeneration: the newest plan is not ``expected_generation`` (0: none).
+        """
         if (program.epoch, program.generation) != (epoch, expected_generation + 1):
             raise ValueError(
                 f"program of epoch {program.epoch}, generation {program.generation} committed "
@@ -474,7 +569,14 @@ class StateStore:
     async def certify(
         self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
     ) -> bool:
-        """See ``PlanStore``."""
+        """Give the newest plan a better certificate; nothing else of it changes.
+
+        Whether that was done: not if a plan of another generation is the newest.
+
+        Raises:
+            NotFound: there is no such fabric.
+            StaleEpoch: the epoch is not the newest.
+        """
         committed = await self.committed(fabric)
         self.applier.check()
         self._check_epoch(epoch)
@@ -502,7 +604,7 @@ class StateStore:
         return done
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
-        """See ``PlanStore``."""
+        """The newest plan, or that of a generation; None where there is none (any more)."""
         while True:
             view = await self._view(fabric)
             with self._large.sound():
@@ -517,23 +619,42 @@ class StateStore:
     async def plan_summaries(
         self, fabric: str, *, below: int = 0, limit: int = 0
     ) -> Sequence[PlanSummary]:
-        """See ``PlanStore``."""
+        """Plans below a generation (0: all), newest first, as far as they are remembered."""
         view = await self._view(fabric)
         with self._large.sound():
             return plans.plan_summaries(view, below, limit or plans.REMEMBERED)
 
     async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
-        """See ``PlanStore``."""
+        """Note which generation switches hold whole, by their FIB acks.
+
+        Of a switch for which a newer one is noted that stays.
+
+        Raises:
+            StaleEpoch: the epoch is not the newest.
+        """
         await self._note(
             fabric, lambda view, stamp: plans.record_programmed(view, epoch, programmed, stamp)
         )
 
     async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
-        """See ``PlanStore``."""
+        """Note that the newest plan answers to this version of the intent as it stands.
+
+        An older version than the one noted changes nothing.
+
+        Raises:
+            StaleEpoch: the epoch is not the newest.
+        """
         await self._note(fabric, lambda view, stamp: plans.record_kept(view, epoch, version, stamp))
 
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
-        """See ``PlanStore``."""
+        """Note how far jobs have come, by job name.
+
+        Facts whose etag is not that of the stored specification, and facts of jobs
+        that are gone, are dropped.
+
+        Raises:
+            StaleEpoch: the epoch is not the newest.
+        """
         await self._note(fabric, lambda view, stamp: plans.record_jobs(view, epoch, facts, stamp))
 
     async def _note(self, fabric: str, decide: Callable[[View, Stamp], Change]) -> None:
@@ -616,7 +737,11 @@ class StateStore:
     # What the applier does by itself
 
     async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
-        """See ``Store``."""
+        """Names of fabrics whose intent (or also facts) may have changed.
+
+        Yields every fabric once at the start, then a name after each write; names
+        not yet taken are coalesced. Ends when the store is closed.
+        """
         feed, watcher = self.applier.feed, Watcher(facts=facts)
         feed.add(watcher)
         try:
@@ -629,38 +754,38 @@ class StateStore:
             feed.remove(watcher)
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``AuditStore``."""
+        """See ``Applier``."""
         with self._large.sound():
             return await self.applier.audit(after=after, limit=limit)
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         return await self.applier.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         await self.applier.leadership_lost(epoch)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         await self.applier.release_leadership(epoch)
 
     def leads(self, epoch: int) -> bool:
-        """See ``Succession``."""
+        """See ``Applier``."""
         return self.applier.leads(epoch)
 
     async def leader(self) -> Leader:
-        """See ``Succession``."""
+        """See ``Applier``."""
         return await self.applier.leader()
 
     def stale_for(self) -> float:
-        """See ``Freshness``."""
+        """See ``Applier``."""
         return self.applier.stale_for()
 
     async def close(self) -> None:
-        """See ``Store``."""
+        """Finish writes under way, wake every waiter, let go of the file or server."""
         await self.applier.close()
 
 

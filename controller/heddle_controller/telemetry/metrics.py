@@ -32,10 +32,10 @@ from prometheus_client import (
 )
 
 from heddle_controller.model.plan import Certificate
-from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.ports import Metric
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import JobState, Versions
+from heddle_controller.store.store import Store
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

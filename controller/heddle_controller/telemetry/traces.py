@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heddle.traces import Happened, Root, Spans, Value
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed
+from heddle_controller.store.store import Store
 
 MOST_WAITING = 1000
 """Requests of one fabric whose routes are not in force yet; older ones are told no more of."""

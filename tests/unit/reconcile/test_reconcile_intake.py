@@ -12,10 +12,10 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.reconcile.admission import admit_job
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import FailedPrecondition, StaleIntent
 from heddle_controller.state.records import Request
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.store import Store
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.store_samples import clos, demands, job, plain
 

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Certificate
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.watch import Changes
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.store.store import Store
 from heddle_controller.telemetry.metrics import Telemetry, follow_plans
 from tests.support.store_samples import clos, plan_of, program_of
 from tests.support.waiting import PATIENCE

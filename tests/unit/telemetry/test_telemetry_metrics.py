@@ -7,7 +7,7 @@ from urllib.request import urlopen
 import pytest
 
 from heddle_controller.model.plan import Certificate, TierCertificate
-from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.ports import Metric
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 
 

@@ -18,8 +18,7 @@ from functools import partial
 import structlog
 
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
+from heddle_controller.reconcile.ports import AgentGateway, Clock, Metric, Metrics
 from heddle_controller.reconcile.rollout.answers import Answer, HeldState
 from heddle_controller.reconcile.rollout.carry_over import (
     first_ledger,
@@ -49,9 +48,9 @@ from heddle_controller.reconcile.rollout.report import (
 )
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
-from heddle_controller.reconcile.waiting import pause
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -86,6 +85,20 @@ class RolloutSettings:
     """Until an entry that failed is tried again; twice as long each time."""
     retry_last: float = 60.0
     """The longest until it is tried again."""
+
+
+async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None]) -> None:
+    """Waits until ``wake`` is set, or for the earliest of these times by the monotonic clock."""
+    times = [end for end in ends if end is not None]
+    waits: list[asyncio.Task[object]] = [asyncio.create_task(wake.wait())]
+    if times:
+        seconds = max(0.0, min(times) - clock.monotonic())
+        waits.append(asyncio.create_task(clock.sleep(seconds)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 class Rollout:

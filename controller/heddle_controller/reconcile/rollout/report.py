@@ -15,8 +15,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.ports import Clock, Metrics, Store
+from heddle_controller.reconcile.ports import Clock, Metric, Metrics
 from heddle_controller.reconcile.rollout.answers import (
     Answer,
     HeldState,
@@ -37,6 +36,7 @@ from heddle_controller.reconcile.rollout.steps import (
 )
 from heddle_controller.reconcile.southbound import AgentSession, Push
 from heddle_controller.state.records import Committed, JobFacts, JobRecord, JobState, Programmed
+from heddle_controller.store.store import Store
 
 QUICK = 256
 """Entries to make or to take away."""

@@ -31,10 +31,10 @@ import structlog
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.southbound import Capability
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.state.errors import NotFound, PortError
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -127,7 +127,7 @@ class Introductions:
     def __init__(
         self,
         schedule: KeySchedule,
-        store: FabricStore,
+        store: Store,
         now: Callable[[], float] = time.time,
         *,
         meters: bool = False,

@@ -19,8 +19,8 @@ from heddle.names import link_name
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -151,7 +151,7 @@ def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
 class Means:
     """The means of one session."""
 
-    def __init__(self, about: AgentSession, structure: Structure, store: FabricStore) -> None:
+    def __init__(self, about: AgentSession, structure: Structure, store: Store) -> None:
         self._about = about
         self._store = store
         self._links = _links_of(structure, about.switch)

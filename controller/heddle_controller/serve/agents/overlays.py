@@ -26,12 +26,12 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import overlay_pb2
 from heddle.v1.overlay_pb2_grpc import OverlayServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.ports import FabricStore, Store
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.request import request_of
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import FabricSummary, Overlay
+from heddle_controller.store.store import Store
 
 _LOOK_SECONDS = 2.0
 """How often the flag is read where no notice of a change came."""
@@ -233,7 +233,7 @@ MAX_FAILURES = 100
 class OverlayService(OverlayServiceServicer):
     """Writes the flag; says how many agents have it, as the book knows. See overlay.proto."""
 
-    def __init__(self, store: FabricStore, book: OverlayBook) -> None:
+    def __init__(self, store: Store, book: OverlayBook) -> None:
         self._store = store
         self._book = book
 

@@ -25,7 +25,6 @@ from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
@@ -38,6 +37,7 @@ from heddle_controller.serve.errors import Refusal, failed_precondition, not_fou
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord
+from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class AgentService(AgentServiceServicer):
 
     def __init__(
         self,
-        store: FabricStore,
+        store: Store,
         gateway: Gateway,
         counters: CounterBook,
         terms: SessionTerms,

@@ -25,7 +25,6 @@ from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.observations import Observations, SeenLinks
-from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
@@ -35,6 +34,7 @@ from heddle_controller.serve.doctor.job import JobCase, examine
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
+from heddle_controller.store.store import Store
 
 NEARLY_FULL = 0.9
 """Part of its table from which on a switch counts as nearly full."""

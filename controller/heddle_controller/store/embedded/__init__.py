@@ -17,13 +17,13 @@ from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded.applier import FileApplier
 from heddle_controller.store.embedded.database import Database
-from heddle_controller.store.store import StateStore
+from heddle_controller.store.store import Store
 
 AUDIT_KEPT = Bounds().audit
 """Records kept unless the operator says otherwise."""
 
 
-class EmbeddedStore(StateStore):
+class EmbeddedStore(Store):
     """``Store`` on one file; made by ``open_embedded``."""
 
 

@@ -20,7 +20,6 @@ from typing import TypeVar
 
 import orjson
 
-from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state.audit import (
     AuditEntry,
     AuditPage,
@@ -43,7 +42,15 @@ from heddle_controller.state.view import (
     Outcome,
     View,
 )
-from heddle_controller.store.applier import Bounds, Feed, Sent, WriteBatcher
+from heddle_controller.store.applier import (
+    Bounds,
+    Feed,
+    Following,
+    Leader,
+    Sent,
+    WriteBatcher,
+    heed_nobody,
+)
 from heddle_controller.store.embedded.database import Database, Work
 
 DONE = 1
@@ -167,7 +174,7 @@ def _anchor(connection: sqlite3.Connection) -> Mark:
 
 
 def audit_page(connection: sqlite3.Connection, after: int, limit: int) -> AuditPage:
-    """See ``AuditStore``."""
+    """See ``Applier``."""
     rows = connection.execute(
         "SELECT number, hash, entry FROM audit WHERE number > ? ORDER BY number LIMIT ?",
         (after, limit or -1),
@@ -334,13 +341,13 @@ class FileApplier:
         return await self._run(lambda c: blob_of(c, identity))
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``AuditStore``."""
+        """See ``Applier``."""
         return await self._run(lambda c: audit_page(c, after, limit))
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         async with self._turn:
             if self._leading:
                 following(self._newest)
@@ -353,12 +360,12 @@ class FileApplier:
             return self._leading
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         async with self._turn:
             await self._turn.wait_for(lambda: self._leading != epoch or self._closed)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         if self._leading == epoch:
             await self._lose()
 
@@ -369,16 +376,16 @@ class FileApplier:
             self._turn.notify_all()
 
     def leads(self, epoch: int) -> bool:
-        """See ``Succession``."""
+        """See ``Applier``."""
         return self._leading == epoch and not self._closed
 
     async def leader(self) -> Leader:
-        """See ``Succession``."""
+        """See ``Applier``."""
         await self.fresh()
         return self._newest
 
     def stale_for(self) -> float:
-        """See ``Freshness``: the file is here, or nothing is."""
+        """See ``Applier``: the file is here, or nothing is."""
         return 0.0
 
     async def close(self) -> None:

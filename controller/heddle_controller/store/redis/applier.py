@@ -31,12 +31,20 @@ from typing import Any, cast
 import structlog
 from redis.asyncio import Redis
 
-from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state.audit import AuditPage, AuditRecord, Mark, parse_entry
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.state.records import Versions
 from heddle_controller.state.view import FACTS, INTENT, Ask, Blob, Change, Outcome, View
-from heddle_controller.store.applier import Bounds, Feed, Sent, Tokens, WriteBatcher
+from heddle_controller.store.applier import (
+    Bounds,
+    Feed,
+    Following,
+    Leader,
+    Sent,
+    Tokens,
+    WriteBatcher,
+    heed_nobody,
+)
 from heddle_controller.store.redis.leadership import Leases
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Follower, Mirror, OlderError
@@ -245,7 +253,7 @@ class RedisApplier:
         return await self._blobs.read(identity)
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``AuditStore``."""
+        """See ``Applier``."""
         keys = self.keys
 
         async def read(client: Redis) -> list[Any]:
@@ -263,27 +271,27 @@ class RedisApplier:
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         return await self._leases.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         await self._leases.leadership_lost(epoch)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         await self._leases.release_leadership(epoch)
 
     def leads(self, epoch: int) -> bool:
-        """See ``Succession``."""
+        """See ``Applier``."""
         return self._leases.leads(epoch)
 
     async def leader(self) -> Leader:
-        """See ``Succession``."""
+        """See ``Applier``."""
         return await self._leases.leader()
 
     def stale_for(self) -> float:
-        """See ``Freshness``."""
+        """See ``Applier``."""
         return self.link.silent_for()
 
     async def secret(self, name: str, proposal: bytes) -> bytes:

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
-from heddle_controller.reconcile.waiting import end
 from heddle_controller.state.errors import PortError, Unavailable
-from heddle_controller.store.applier import Bounds, Tokens
+from heddle_controller.store.applier import Bounds, Following, Leader, Tokens, heed_nobody
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.writes import LEAD, RENEW, RESIGN
+from heddle_controller.store.waiting import end
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -47,7 +46,7 @@ class Term:
 
 
 class Leases:
-    """``Leadership``, ``Succession`` and ``Freshness``."""
+    """What ``Applier`` says of leadership and of how old reads are."""
 
     def __init__(self, mirror: Mirror, writer: str, bounds: Bounds, seconds: float) -> None:
         """None yet; for so many ``seconds`` a leader that was killed is waited for."""
@@ -70,7 +69,7 @@ class Leases:
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         while True:
             self._check_open()
             self._turn.clear()
@@ -166,13 +165,13 @@ class Leases:
             self._end(epoch)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         term = self._terms.get(epoch)
         if term is not None:
             await term.over.wait()
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Leadership``."""
+        """See ``Applier``."""
         term = self._terms.get(epoch)
         if term is None:
             return
@@ -188,18 +187,18 @@ class Leases:
             log.warning("lease not handed over, it runs out", epoch=epoch, why=str(error))
 
     def leads(self, epoch: int) -> bool:
-        """See ``Succession``."""
+        """See ``Applier``."""
         term = self._terms.get(epoch)
         return term is not None and term.left() > 0 and not self._link.closed
 
     async def leader(self) -> Leader:
-        """See ``Succession``."""
+        """See ``Applier``."""
         await self._mirror.fresh()
         self._link.check()
         return self._mirror.leader
 
     def stale_for(self) -> float:
-        """See ``Freshness``."""
+        """See ``Applier``."""
         return self._link.silent_for()
 
     async def resign_all(self) -> None:

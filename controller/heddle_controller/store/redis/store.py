@@ -31,7 +31,7 @@ from heddle_controller.store.redis.applier import RedisApplier
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.writes import FORM, Durability, Keys
-from heddle_controller.store.store import StateStore
+from heddle_controller.store.store import Store
 
 _START = "Start it, or name another with --store"
 PASSWORD = "Give the user and the password that it wants: --store SCHEME://USER:PASSWORD@HOST"  # noqa: S105 - the form of one
@@ -96,7 +96,7 @@ ELECTION_SECONDS = 3.0
 """Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
 
 
-class RedisStore(StateStore):
+class RedisStore(Store):
     """``Store`` on a Redis; made by ``open_redis``."""
 
     def __init__(self, applier: RedisApplier, now: Callable[[], float]) -> None:

@@ -1,25 +1,8 @@
-"""Waiting for something to happen, or for a time by the clock port; giving up, and ending."""
+"""Giving up what is waited for, and ending."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-
-from heddle_controller.reconcile.ports import Clock
-
-
-async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None]) -> None:
-    """Waits until ``wake`` is set, or for the earliest of these times by the monotonic clock."""
-    times = [end for end in ends if end is not None]
-    waits: list[asyncio.Task[object]] = [asyncio.create_task(wake.wait())]
-    if times:
-        seconds = max(0.0, min(times) - clock.monotonic())
-        waits.append(asyncio.create_task(clock.sleep(seconds)))
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 def end_if_asked() -> None:

@@ -28,7 +28,6 @@ import structlog
 from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.planner.process import PlanningProcess, ProcessLimits
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
@@ -60,7 +59,6 @@ from heddle_controller.store.redis.address import Files
 from heddle_controller.store.store import Store
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry, follow_plans
-from heddle_controller.traffic.jobs import flows_of_job
 
 if TYPE_CHECKING:
     from heddle_controller.store.redis.store import RedisStore
@@ -289,7 +287,6 @@ async def _api(  # noqa: PLR0917 - what others made, each once
     """What clients and agents talk to, bound to its port."""
     rooms = Rooms(
         store=world.store,
-        intake=Intake(world.store, flows_of_job),
         gateway=gateway,
         observations=world.observations,
         meter=telemetry,

@@ -34,7 +34,6 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.planner.process import PlanningProcess, processor_seconds
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
@@ -47,7 +46,6 @@ from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import Settings
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.telemetry.metrics import Telemetry, follow_plans
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.event_marks import (
     PARTS,
     Marks,
@@ -187,8 +185,7 @@ async def house(folder: Path, fabric: Fabric, *, metrics: bool = True) -> AsyncI
             pace,
         )
         reconciler = Reconciler(world)
-        intake = Intake(store, flows_of_job)
-        rooms = Rooms(store, intake, gateway, observations, telemetry, advisor)
+        rooms = Rooms(store, gateway, observations, telemetry, advisor)
         api = Api(rooms, ServerTerms("127.0.0.1", 0), SessionTerms("bench", 10.0, 0.0))
         stack.push_async_callback(api.stop, 2.0)
         await api.start()

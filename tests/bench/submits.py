@@ -15,12 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.state.records import Request
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.redis.store import open_redis
 from heddle_controller.store.store import Store
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
 from tests.support.redis_server import ALWAYS, EVERY_SECOND, RedisServer
@@ -74,7 +72,7 @@ async def _row(
 
 async def _submit(store: Store, count: int) -> tuple[float, list[float]]:
     """Submissions a second, and how long each took."""
-    intake, numbers = Intake(store, flows_of_job), iter(range(count))
+    numbers = iter(range(count))
     waits: list[float] = []
 
     async def client() -> None:
@@ -82,7 +80,7 @@ async def _submit(store: Store, count: int) -> tuple[float, list[float]]:
             leaf, host = divmod(number, HOSTS // 2)
             hosts = (f"h{leaf}.{2 * host}", f"h{leaf}.{2 * host + 1}")
             begin = time.perf_counter()
-            await intake.submit_job("f1", job(f"j{number}", hosts), request=Request(f"r{number}"))
+            await store.submit_job("f1", job(f"j{number}", hosts), request=Request(f"r{number}"))
             waits.append(time.perf_counter() - begin)
 
     begin = time.perf_counter()

@@ -32,9 +32,7 @@ from cryptography import x509
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.store.redis.store import open_redis
-from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
@@ -197,10 +195,9 @@ async def _asked(crowd: subprocess.Popen[str], question: str) -> dict[str, Any]:
 async def _furnish(redis: RedisServer, fabric: Fabric) -> None:
     """A fabric, and a little to be planned for it."""
     store = await open_redis(redis.url)
-    intake = Intake(store, flows_of_job)
-    await intake.put_fabric("f1", fabric)
+    await store.put_fabric("f1", fabric)
     nics = [fabric.structure.nodes.ids[row] for row in fabric.rows_of_kind(NodeKind.NIC)]
-    await intake.put_demands("f1", "d", demands((nics[0], nics[1]), (nics[2], nics[3])))
+    await store.put_demands("f1", "d", demands((nics[0], nics[1]), (nics[2], nics[3])))
     await store.close()
 
 

@@ -27,8 +27,8 @@ async def furnished(world: StoreWorld) -> Store:
     """A store with a fabric, a job and a demand set."""
     store = await world.open()
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
-    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"), checked_revision=1)
+    await store.submit_job("f1", job())
+    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"))
     return store
 
 
@@ -61,32 +61,28 @@ WRITES: dict[str, tuple[Any, str, str]] = {
         "ba",
     ),
     "submit_job": (
-        lambda s, r: s.submit_job("f1", job("new", NEW_HOSTS), checked_revision=1, request=r),
+        lambda s, r: s.submit_job("f1", job("new", NEW_HOSTS), request=r),
         "fabrics/f1/jobs/new",
         "a",
     ),
     "update_job": (
-        lambda s, r: s.update_job("f1", job("j1", qps=2), checked_revision=1, request=r),
+        lambda s, r: s.update_job("f1", job("j1", qps=2), request=r),
         "fabrics/f1/jobs/j1",
         "ba",
     ),
     "delete_job": (lambda s, r: s.delete_job("f1", "j1", request=r), "fabrics/f1/jobs/j1", "b"),
     "reserve": (
-        lambda s, r: s.reserve("f1", "r1", NEW_HOSTS, 1000, checked_revision=1, request=r),
+        lambda s, r: s.reserve("f1", "r1", NEW_HOSTS, 1000, request=r),
         "fabrics/f1/reservations/r1",
         "a",
     ),
     "put_demands": (
-        lambda s, r: s.put_demands(
-            "f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1, request=r
-        ),
+        lambda s, r: s.put_demands("f1", "d1", demands(("n0.0", "n1.0")), request=r),
         "fabrics/f1/demands/d1",
         "a",
     ),
     "put_demands again": (
-        lambda s, r: s.put_demands(
-            "f1", "d0", demands(("n1.0", "n0.0"), ids="d0-"), checked_revision=1, request=r
-        ),
+        lambda s, r: s.put_demands("f1", "d0", demands(("n1.0", "n0.0"), ids="d0-"), request=r),
         "fabrics/f1/demands/d0",
         "ba",
     ),
@@ -132,7 +128,7 @@ async def test_what_a_person_reads(world: StoreWorld) -> None:
     entry = await newest(store)
     assert orjson.loads(entry.before) == {"admin_state": "UP"}
     assert orjson.loads(entry.after) == {"admin_state": "DOWN"}
-    await store.update_job("f1", job("j1", qps=7), checked_revision=1)
+    await store.update_job("f1", job("j1", qps=7))
     entry = await newest(store)
     assert [orjson.loads(side)["qps"] for side in (entry.before, entry.after)] == [1, 7]
     await store.put_fabric("f1", clos().with_links({0: State.DRAINED}))
@@ -155,7 +151,7 @@ async def test_what_changes_nothing_is_not_recorded(world: StoreWorld) -> None:
     store = await furnished(world)
     head = (await store.audit()).head
     with pytest.raises(AlreadyExists):
-        await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+        await store.submit_job("f1", job(), request=Request("r1"))
     with pytest.raises(NotFound):
         await store.delete_job("f1", "none", request=ANN)
     await store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
@@ -206,9 +202,7 @@ async def test_many_at_once(world: StoreWorld) -> None:
     store = await furnished(world)
     await asyncio.gather(
         *(
-            store.put_demands(
-                "f1", f"many{n}", demands(("n0.0", "n1.0"), ids=f"many{n}-"), checked_revision=1
-            )
+            store.put_demands("f1", f"many{n}", demands(("n0.0", "n1.0"), ids=f"many{n}-"))
             for n in range(50)
         )
     )

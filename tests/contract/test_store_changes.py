@@ -39,16 +39,16 @@ async def test_every_write_of_intent_is_heard(store: Store) -> None:
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
-    record = await store.submit_job("f1", job("j0", ("h0.1",)), checked_revision=1)
+    record = await store.submit_job("f1", job("j0", ("h0.1",)))
     await heard(changes)
     for write in (
         store.put_fabric("f1", clos(), title="again"),
         store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN),
         store.set_switch_state("f1", "s0", State.DRAINED),
-        store.submit_job("f1", job(), checked_revision=1),
-        store.update_job("f1", job(qps=2), checked_revision=1),
+        store.submit_job("f1", job()),
+        store.update_job("f1", job(qps=2)),
         store.delete_job("f1", "j0", etag=record.etag),
-        store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1),
+        store.put_demands("f1", "d", demands(("n0.0", "n1.0"))),
         store.delete_demands("f1", "d"),
     ):
         await write
@@ -93,11 +93,11 @@ async def test_a_cancelled_write_is_heard(store: Store) -> None:
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
-    write = asyncio.create_task(store.submit_job("f1", job(), checked_revision=1))
+    write = asyncio.create_task(store.submit_job("f1", job()))
     while (await store.versions("f1")).intent == 1:
         write.cancel()
         if write.done():
-            write = asyncio.create_task(store.submit_job("f1", job(), checked_revision=1))
+            write = asyncio.create_task(store.submit_job("f1", job()))
     assert await heard(changes) == "f1"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import State
-from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
+from heddle_controller.state.errors import Conflict, NotFound
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
@@ -71,17 +71,6 @@ async def test_etag_guards_a_put(store: Store) -> None:
         await store.put_fabric("f2", clos(), etag=first.etag)
     assert plain(await store.get_fabric("f1")) == plain(second)
     assert [f.name for f in await store.list_fabrics()] == ["f1"]
-
-
-async def test_checked_version_guards_a_put(store: Store) -> None:
-    """A put that was checked against an intent that has moved since is refused."""
-    await store.put_fabric("f1", clos(), checked_version=0)
-    with pytest.raises(StaleIntent):
-        await store.put_fabric("f1", clos(), checked_version=0)
-    await store.put_fabric("f1", clos(), checked_version=1)
-    await store.set_switch_state("f1", "s0", State.DRAINED)
-    with pytest.raises(StaleIntent):
-        await store.put_fabric("f1", clos(), checked_version=2)
 
 
 async def test_revision_grows_with_the_structure_only(store: Store) -> None:

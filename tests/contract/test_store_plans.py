@@ -45,7 +45,7 @@ async def commit(store: Store, epoch: int, generation: int) -> Committed:
 async def led(store: Store) -> Store:
     """A store with fabric f1, job j1, and a leader of epoch 1."""
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
+    await store.submit_job("f1", job())
     assert await store.acquire_leadership("c1") == 1
     return store
 
@@ -266,7 +266,7 @@ async def test_facts_are_true_of_one_specification(led: Store) -> None:
     facts = JobFacts(old.etag, JobState.DEGRADED, "no path", 4, 1, 7, 9.0)
     await led.record_jobs("f1", epoch=1, facts={"j1": facts, "gone": facts})
     assert (await led.get_job("f1", "j1")).facts == facts
-    new = await led.update_job("f1", job(qps=2), checked_revision=1)
+    new = await led.update_job("f1", job(qps=2))
     await led.record_jobs("f1", epoch=1, facts={"j1": facts})
     assert (await led.get_job("f1", "j1")).facts == new.facts
 
@@ -306,7 +306,7 @@ async def test_survives_reopening(world: StoreWorld) -> None:
     """The next process finds plan, program, acks and facts, and can follow on."""
     store = await world.open()
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
+    await store.submit_job("f1", job())
     await store.acquire_leadership("c1")
     await commit(store, 1, 1)
     await store.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 7.0))

@@ -34,32 +34,28 @@ WRITES: dict[str, tuple[Write, Write]] = {
         lambda s, r: s.set_switch_state("f1", "s1", State.DOWN, request=r),
     ),
     "submit_job": (
-        lambda s, r: s.submit_job("f1", job("new", ("h0.1",)), checked_revision=1, request=r),
-        lambda s, r: s.submit_job("f1", job("new", ("h1.1",)), checked_revision=1, request=r),
+        lambda s, r: s.submit_job("f1", job("new", ("h0.1",)), request=r),
+        lambda s, r: s.submit_job("f1", job("new", ("h1.1",)), request=r),
     ),
     "update_job": (
-        lambda s, r: s.update_job("f1", job("j1", qps=2), checked_revision=1, request=r),
-        lambda s, r: s.update_job("f1", job("j1", qps=3), checked_revision=1, request=r),
+        lambda s, r: s.update_job("f1", job("j1", qps=2), request=r),
+        lambda s, r: s.update_job("f1", job("j1", qps=3), request=r),
     ),
     "delete_job": (
         lambda s, r: s.delete_job("f1", "j1", request=r),
         lambda s, r: s.delete_job("f1", "j2", request=r),
     ),
     "reserve": (
-        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 1000, checked_revision=1, request=r),
-        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 2000, checked_revision=1, request=r),
+        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 1000, request=r),
+        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 2000, request=r),
     ),
     "release": (
         lambda s, r: s.release("f1", "r0", request=r),
         lambda s, r: s.release("f1", "r2", request=r),
     ),
     "put_demands": (
-        lambda s, r: s.put_demands(
-            "f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1, request=r
-        ),
-        lambda s, r: s.put_demands(
-            "f1", "d1", demands(("n1.0", "n0.0")), checked_revision=1, request=r
-        ),
+        lambda s, r: s.put_demands("f1", "d1", demands(("n0.0", "n1.0")), request=r),
+        lambda s, r: s.put_demands("f1", "d1", demands(("n1.0", "n0.0")), request=r),
     ),
     "delete_demands": (
         lambda s, r: s.delete_demands("f1", "d0", request=r),
@@ -72,9 +68,9 @@ async def furnished(world: StoreWorld) -> Store:
     """A store with a fabric, a job and a demand set."""
     store = await world.open()
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
-    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"), checked_revision=1)
-    await store.reserve("f1", "r0", ("h1.1",), 1000, checked_revision=1)
+    await store.submit_job("f1", job())
+    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"))
+    await store.reserve("f1", "r0", ("h1.1",), 1000)
     return store
 
 
@@ -111,11 +107,11 @@ async def test_replay_comes_before_every_check(world: StoreWorld) -> None:
     """A replay answers although the job is there, or gone, or the fabric is another by now."""
     store = await furnished(world)
     wanted = job("new", ("h0.1",))
-    first = await store.submit_job("f1", wanted, checked_revision=1, request=Request("r1"))
+    first = await store.submit_job("f1", wanted, request=Request("r1"))
     await store.put_fabric("f1", clos(spines=3), request=Request("r2"))
     await store.delete_job("f1", "new")
-    assert await store.submit_job("f1", wanted, checked_revision=-1, request=Request("r1")) == first
-    await store.put_fabric("f1", clos(spines=3), checked_version=-1, request=Request("r2"))
+    assert await store.submit_job("f1", wanted, request=Request("r1")) == first
+    await store.put_fabric("f1", clos(spines=3), request=Request("r2"))
     with pytest.raises(NotFound):
         await store.get_job("f1", "new")
     await store.close()
@@ -125,9 +121,9 @@ async def test_refused_requests_are_not_remembered(world: StoreWorld) -> None:
     """What was refused was not done: the same request may succeed later."""
     store = await furnished(world)
     with pytest.raises(AlreadyExists):
-        await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+        await store.submit_job("f1", job(), request=Request("r1"))
     await store.delete_job("f1", "j1")
-    await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    await store.submit_job("f1", job(), request=Request("r1"))
     await store.close()
 
 
@@ -136,10 +132,7 @@ async def test_replays_at_once(world: StoreWorld) -> None:
     store = await furnished(world)
     wanted = job("new", ("h0.1",))
     answers = await asyncio.gather(
-        *(
-            store.submit_job("f1", wanted, checked_revision=1, request=Request("r1"))
-            for _ in range(20)
-        )
+        *(store.submit_job("f1", wanted, request=Request("r1")) for _ in range(20))
     )
     assert len({a.etag for a in answers}) == 1
     assert len(await store.list_jobs("f1")) == 2
@@ -150,5 +143,5 @@ async def test_no_id_no_memory(world: StoreWorld) -> None:
     """Requests without an id are each their own."""
     store = await furnished(world)
     with pytest.raises(AlreadyExists):
-        await store.submit_job("f1", job(), checked_revision=1, request=Request(actor="me"))
+        await store.submit_job("f1", job(), request=Request(actor="me"))
     await store.close()

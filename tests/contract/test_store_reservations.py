@@ -10,7 +10,6 @@ from heddle_controller.state.errors import (
     AlreadyExists,
     FailedPrecondition,
     NotFound,
-    StaleIntent,
 )
 from heddle_controller.state.records import JobRecord, Request, Reservation
 from heddle_controller.store.store import Store
@@ -29,7 +28,7 @@ async def fabric(store: Store) -> Store:
 
 async def reserved(store: Store, name: str, *hosts: str, seconds: float = LONG) -> Reservation:
     """A reservation in f1."""
-    return await store.reserve("f1", name, hosts, seconds, checked_revision=1)
+    return await store.reserve("f1", name, hosts, seconds)
 
 
 def problems(caught: pytest.ExceptionInfo[FailedPrecondition]) -> str:
@@ -43,15 +42,15 @@ async def test_reserved_hosts_are_nobody_elses(fabric: Store) -> None:
     assert one.end_time == one.create_time + LONG
     assert await fabric.list_reservations("f1") == [one]
     with pytest.raises(FailedPrecondition) as caught:
-        await fabric.submit_job("f1", job("j", ("h0.0", "h0.1")), checked_revision=1)
+        await fabric.submit_job("f1", job("j", ("h0.0", "h0.1")))
     assert "host 'h0.0': is reserved by 'r1' until" in problems(caught)
     assert "h0.1" not in problems(caught)
     with pytest.raises(FailedPrecondition) as caught:
         await reserved(fabric, "r2", "h1.0", "h1.1")
     assert "host 'h1.0': is reserved by 'r1' until" in problems(caught)
-    await fabric.submit_job("f1", job("k", ("h0.1",)), checked_revision=1)
+    await fabric.submit_job("f1", job("k", ("h0.1",)))
     with pytest.raises(FailedPrecondition) as caught:
-        await fabric.update_job("f1", job("k", ("h0.1", "h1.0")), checked_revision=1)
+        await fabric.update_job("f1", job("k", ("h0.1", "h1.0")))
     assert "reserved by 'r1'" in problems(caught)
     with pytest.raises(FailedPrecondition) as caught:
         await reserved(fabric, "r2", "h0.1", "h1.1")
@@ -65,14 +64,12 @@ async def test_reserved_hosts_are_nobody_elses(fabric: Store) -> None:
 async def test_a_job_redeems_a_reservation(fabric: Store) -> None:
     """It gets the hosts, and those that it does not take are free again."""
     await reserved(fabric, "r1", "h0.0", "h1.0", "h1.1")
-    await fabric.submit_job(
-        "f1", job("j", ("h1.0", "h0.1", "h0.0")), checked_revision=1, reservation="r1"
-    )
+    await fabric.submit_job("f1", job("j", ("h1.0", "h0.1", "h0.0")), reservation="r1")
     assert await fabric.list_reservations("f1") == []
     await reserved(fabric, "r1", "h1.1")
     with pytest.raises(FailedPrecondition, match="in use by job 'j'"):
         await reserved(fabric, "r2", "h0.0")
-    await fabric.update_job("f1", job("j", ("h1.1",)), checked_revision=1, reservation="r1")
+    await fabric.update_job("f1", job("j", ("h1.1",)), reservation="r1")
     await fabric.delete_job("f1", "j")
     await reserved(fabric, "r3", "h0.0", "h0.1", "h1.0", "h1.1")
 
@@ -83,13 +80,13 @@ async def test_a_reservation_that_is_over_is_refused(fabric: Store) -> None:
     await reserved(fabric, "r1", "h0.0", "h1.0", seconds=1.0)  # this sweeps the other
     for name, why in (("r1", "is over since"), ("r2", "is over or redeemed, or never was")):
         with pytest.raises(FailedPrecondition) as caught:
-            await fabric.submit_job("f1", job(), checked_revision=1, reservation=name)
+            await fabric.submit_job("f1", job(), reservation=name)
         assert f"reservation {name!r}: {why}" in problems(caught)
     assert await fabric.list_jobs("f1") == []
     assert await fabric.list_reservations("f1") == []
     with pytest.raises(NotFound):
         await fabric.release("f1", "r1")
-    await fabric.submit_job("f1", job("j", ("h0.0",)), checked_revision=1)
+    await fabric.submit_job("f1", job("j", ("h0.0",)))
     again = await reserved(fabric, "r1", "h1.0", "h1.1")
     assert await fabric.list_reservations("f1") == [again]
     await fabric.release("f1", "r1", request=Request("q", "operator ann"))
@@ -101,13 +98,13 @@ async def test_a_reservation_that_is_over_is_refused(fabric: Store) -> None:
     )
     assert '"host_count":2' in told.before
     assert told.after == ""
-    await fabric.submit_job("f1", job("k", ("h1.0", "h1.1")), checked_revision=1)
+    await fabric.submit_job("f1", job("k", ("h1.0", "h1.1")))
 
 
 async def test_one_of_many_gets_a_host(fabric: Store) -> None:
     """Of jobs and reservations that want the same host at the same time, one gets it."""
     asked = [reserved(fabric, f"r{n}", "h0.0", f"h{n % 2}.1") for n in range(8)]
-    jobs = [fabric.submit_job("f1", job(f"j{n}", ("h0.0",)), checked_revision=1) for n in range(8)]
+    jobs = [fabric.submit_job("f1", job(f"j{n}", ("h0.0",))) for n in range(8)]
     answers = await asyncio.gather(*asked, *jobs, return_exceptions=True)
     won = [one for one in answers if isinstance(one, Reservation | JobRecord)]
     assert len(won) == 1
@@ -127,18 +124,16 @@ async def test_a_reservation_outlives_the_controller(world: StoreWorld) -> None:
     store = await world.open()
     assert await store.list_reservations("f1") == [one]
     with pytest.raises(FailedPrecondition, match="reserved by 'r1'"):
-        await store.submit_job("f1", job(), checked_revision=1)
+        await store.submit_job("f1", job())
     await store.close()
 
 
 async def test_what_is_not_there(fabric: Store) -> None:
-    """A fabric that is unknown, or was put again since; a reservation that nobody made."""
+    """A fabric that is unknown; a reservation that nobody made."""
     with pytest.raises(NotFound):
-        await fabric.reserve("f9", "r1", ("h0.0",), LONG, checked_revision=1)
+        await fabric.reserve("f9", "r1", ("h0.0",), LONG)
     with pytest.raises(NotFound):
         await fabric.list_reservations("f9")
     with pytest.raises(NotFound, match="fabrics/f1/reservations/r1"):
         await fabric.release("f1", "r1")
-    with pytest.raises(StaleIntent):
-        await fabric.reserve("f1", "r1", ("h0.0",), LONG, checked_revision=7)
     assert await fabric.list_reservations("f1") == []

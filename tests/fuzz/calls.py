@@ -30,7 +30,6 @@ from heddle.v1 import (
 )
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.planner.main import planning_engine
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.gateway import Gateway, SetAside
 from heddle_controller.serve.agents.link_book import LinkBook
@@ -52,7 +51,6 @@ from heddle_controller.state.errors import PortError
 from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.fuzz.target import Target, check, scratch
 from tests.fuzz.wires import disturbed, framed, message, parts_of, varied
 from tests.support.direct_planner import DirectPlanner
@@ -157,23 +155,20 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.store: EmbeddedStore = self.loop.run_until_complete(self._furnish())
         store, telemetry, observations = self.store, Telemetry(), Observations()
-        intake, changes = Intake(store, flows_of_job), Changes(store, observations)
+        changes = Changes(store, observations)
         indexes, advisor = FlowIndexes(store), DirectPlanner(planning_engine(1.0))
         gateway, rates, unwell = Gateway(telemetry, 64), RateBook(), LinkBook(telemetry).unwell
         self.services: dict[str, Any] = {
             "FabricService": FabricService(
                 store,
-                intake,
                 changes,
                 observations,
                 unwell=unwell,
                 aside=SetAside().of,
             ),
-            "PlacementService": PlacementService(store, intake, changes, advisor, observations),
-            "DemandService": DemandService(store, intake, indexes, rates, observations),
-            "PlanService": PlanService(
-                store, changes, indexes, advisor, intake.flows_of_job, observations=observations
-            ),
+            "PlacementService": PlacementService(store, changes, advisor, observations),
+            "DemandService": DemandService(store, indexes, rates, observations),
+            "PlanService": PlanService(store, changes, indexes, advisor, observations=observations),
             "DoctorService": DoctorService(
                 store, gateway, indexes, rates, observations, unwell=unwell
             ),
@@ -193,8 +188,8 @@ class World:
     async def _furnish(self) -> EmbeddedStore:
         store = await open_embedded(scratch() / "store.sqlite3", audit_kept=1000)
         await store.put_fabric("f1", clos())
-        await store.submit_job("f1", job(), checked_revision=1)
-        await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")), checked_revision=1)
+        await store.submit_job("f1", job())
+        await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")))
         epoch = await store.acquire_leadership("fuzz")
         plan = plan_of((await store.get_fabric("f1")).fabric)
         program, facts = program_of(plan, epoch, 1), PlanFacts()
@@ -234,9 +229,6 @@ class World:
         await self._judge(method.name, requests[0], answer)
         return True
 
-    async def _revision(self) -> int:
-        return (await self.store.get_fabric("f1")).revision
-
     async def _state(self) -> object:
         """Changes with every write."""
         page = await self.store.audit(after=2**62)
@@ -258,7 +250,7 @@ class World:
                     await self.store.delete_job("f1", request.job_id)
         if method == "DeleteJob" and request.name == f"{F1}/jobs/j1":
             with suppress(PortError):  # it was a request repeated
-                await self.store.submit_job("f1", job(), checked_revision=await self._revision())
+                await self.store.submit_job("f1", job())
         if self.calls % 500 == 0:
             page = await self.store.audit()
             check(verify(page.anchor, page.records) == page.head, "the audit trail holds")

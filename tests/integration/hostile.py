@@ -68,7 +68,7 @@ async def never_read(serving: Serving) -> None:
         held = [watch for _ in range(STREAMS // 4) for watch in watches(channel)]
         for number in range(40):
             name = f"j{number}"
-            await serving.store.submit_job("f1", job(name), checked_revision=1)
+            await serving.store.submit_job("f1", job(name))
             await serving.store.delete_job("f1", name)
         del held
 
@@ -79,7 +79,7 @@ async def read_slowly(serving: Serving) -> None:
     async with visitor(serving) as channel:
         held = [watch for _ in range(STREAMS // 4) for watch in watches(channel)]
         for number in range(10):
-            await serving.store.submit_job("f1", job(f"j{number}"), checked_revision=1)
+            await serving.store.submit_job("f1", job(f"j{number}"))
             reads.append(asyncio.ensure_future(held[number].read()))
             await asyncio.wait(reads[-1:], timeout=0.01)
             await serving.store.delete_job("f1", f"j{number}")

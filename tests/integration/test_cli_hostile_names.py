@@ -61,9 +61,7 @@ async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, 
     async with operating(tmp_path) as o:
         await o.s.store.put_fabric("f1", fabric, title=ODD)
         odd = demands((f"n0.0{ODD}", "n1.0"), ids=f"f{ODD}")
-        await o.s.store.put_demands(
-            "f1", "d1", replace(odd, job=(ODD,), phase=(ODD,)), checked_revision=1
-        )
+        await o.s.store.put_demands("f1", "d1", replace(odd, job=(ODD,), phase=(ODD,)))
         for style in ((), ("--json",), ("--yaml",)):
             done = await o.does(*style, *words)
             shown = done.out + done.err

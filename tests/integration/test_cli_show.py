@@ -62,7 +62,7 @@ async def test_what_if_exits_3_when_flows_would_be_lost(tmp_path: Path) -> None:
     """Safe changes exit 0; the store stays as it was."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
-        await o.s.store.submit_job("f1", job(), checked_revision=1)
+        await o.s.store.submit_job("f1", job())
         before = await o.s.store.versions("f1")
         safe = await o.does("show", "what-if", "--drain", "l0,s0")
         assert safe.code == 0, safe.err
@@ -79,7 +79,7 @@ async def test_what_if_takes_jobs_and_flows_from_files(tmp_path: Path) -> None:
     flows.write_text("flow,src,dst,gbps,job,phase\na,n0.1,n1.1,100,j,\n")
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
-        await o.s.store.submit_job("f1", job("old", ("h0.0", "h1.1")), checked_revision=1)
+        await o.s.store.submit_job("f1", job("old", ("h0.0", "h1.1")))
         words = ("show", "what-if", "--jobs", jobs_file(tmp_path), "--json")
         taken = await o.does(*words)
         assert (taken.code, "is in use by job 'old'" in taken.err) == (2, True)
@@ -156,7 +156,7 @@ async def test_a_job_is_shown_with_its_worst_link_and_slowest_flow(tmp_path: Pat
     """In the list, and by itself; not before it is planned."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
-        await o.s.store.submit_job("f1", job(), checked_revision=1)
+        await o.s.store.submit_job("f1", job())
         waiting = (await o.does("job", "list", "--json")).json
         assert "fare" not in waiting[0]
         await o.s.commit_plan()

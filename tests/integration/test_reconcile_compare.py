@@ -103,8 +103,8 @@ def house(tmp_path: Path) -> Comparing:
 
 async def lose_a_link(house: Comparing) -> int:
     """Plan a job, then drain a link; the generation of the plan that the repair made."""
-    await house.intake.put_fabric("f1", house.fabric)
-    await house.intake.submit_job("f1", JOB)
+    await house.store.put_fabric("f1", house.fabric)
+    await house.store.submit_job("f1", JOB)
     await house.programmed("j1")
     await house.settled()
     before = (await house.committed()).generation

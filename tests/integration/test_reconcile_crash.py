@@ -21,7 +21,7 @@ J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
 
 async def change_everything(house: House) -> None:
     """What a client says while the controller is about to die: all of it is acknowledged."""
-    await house.intake.submit_job("f1", J2)
+    await house.store.submit_job("f1", J2)
     await house.store.set_switch_state("f1", "s0.0", State.DRAINED)
     await house.store.set_link_state("f1", LinkName("s1.0", "c0.0"), State.DRAINED)
 
@@ -102,8 +102,8 @@ async def killed_at(folder: Path, at: int, *, after: bool, of: str = "") -> str:
     """One death, and all brought about by the next controller; where it was, "" if nowhere."""
     house = house_in(folder)
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.programmed("j1")
         await house.settled()
         lost = house.watch_packets(house.fabric, J1)
@@ -117,8 +117,8 @@ async def test_killed_again_and_again(tmp_path: Path) -> None:
     """Several deaths in a row, each a little later, lose nothing either."""
     house = House(tmp_path, three_tiers())
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.programmed("j1")
         await house.settled()
     lost = house.watch_packets(house.fabric, J1)

@@ -76,8 +76,8 @@ async def moody(house: House) -> AsyncIterator[Moody]:
 
 async def furnish(house: House) -> None:
     """Put the fabric and a job, and wait until it is programmed."""
-    await house.intake.put_fabric("f1", house.fabric)
-    await house.intake.submit_job("f1", J1)
+    await house.store.put_fabric("f1", house.fabric)
+    await house.store.submit_job("f1", J1)
     await house.programmed("j1")
     await house.settled()
 
@@ -94,7 +94,7 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
             assert second.epoch == 0, "it knows who leads, and follows"
             await house.store.release_leadership(house.reconciler.epoch)
             await until(lambda: second.epoch > before.program.epoch, "the second to lead")
-            await house.intake.submit_job("f1", J2)
+            await house.store.submit_job("f1", J2)
             await house.programmed("j1", "j2")
             await house.settled()
             after = await house.committed()
@@ -187,8 +187,8 @@ async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Ex
     """The loop tries again until the store is well, and nothing else is needed."""
     async with moody(house) as store:
         store.failing[call] = error
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await reach(house, store, 3)
         store.failing.clear()
         await house.programmed("j1")
@@ -200,8 +200,8 @@ async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
     """Switches are programmed all the same, and the facts are written when they can be."""
     async with moody(house) as store:
         store.failing[call] = Unavailable("disk full")
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.until(
             lambda: all(s.table.whole for s in house.gateway.switches.values()), "programmed"
         )
@@ -224,12 +224,12 @@ async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
     named = replace(named, structure=replace(named.structure, name="broken"))
     house.engine = replace(ENGINE, entries_of=entries_of)
     async with house.running():
-        await house.intake.put_fabric("f0", named)
-        await house.intake.submit_job("f0", J1)
+        await house.store.put_fabric("f0", named)
+        await house.store.submit_job("f0", J1)
         await furnish(house)
         assert house.reconciler is not None
         epoch = house.reconciler.epoch
-        await house.intake.submit_job("f1", J2)
+        await house.store.submit_job("f1", J2)
         await house.programmed("j1", "j2")
         assert house.reconciler.epoch == epoch
 
@@ -243,8 +243,8 @@ async def test_an_epoch_out_of_this_world_is_not_believed(house: House, claim: i
     house.settings = IMPATIENT
     house.gateway.switches["l0.0"].table.fence = (claim, 1)
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.degraded("j1", "switch l0.0 is not connected")
         assert house.reconciler is not None
         assert house.reconciler.epoch == 1
@@ -294,7 +294,7 @@ async def test_agents_that_come_back_do_not_end_the_epoch_they_follow(
         faults.append(RuntimeError("a fault of ours"))
         house.gateway.connect(*house.gateway.switches)
         await house.until(lambda: not faults, "a worker that fails")
-        await house.intake.submit_job("f1", J2)
+        await house.store.submit_job("f1", J2)
         await house.programmed("j1", "j2")
         await house.settled()
         assert house.reconciler.epoch == epoch

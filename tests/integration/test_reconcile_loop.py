@@ -29,9 +29,9 @@ def house(tmp_path: Path) -> House:
 
 async def furnish(house: House, *jobs: Job) -> None:
     """Put the fabric and the jobs, and wait until they are programmed."""
-    await house.intake.put_fabric("f1", house.fabric)
+    await house.store.put_fabric("f1", house.fabric)
     for job in jobs:
-        await house.intake.submit_job("f1", job)
+        await house.store.submit_job("f1", job)
     await house.programmed(*(job.name for job in jobs))
     await house.settled()
 
@@ -59,10 +59,10 @@ async def test_nothing_to_do_writes_nothing(house: House) -> None:
     async with house.running():
         await furnish(house, J1)
         before, changes = await house.committed(), house.change_count()
-        await house.intake.put_fabric("f1", house.fabric, title="another")
+        await house.store.put_fabric("f1", house.fabric, title="another")
         runs = house.figures.counts[Metric.RECONCILE_RUNS]
         await house.store.set_link_state("f1", LinkName("l0.0", "s0.0"), State.UP)
-        await house.intake.update_job("f1", replace(J1, traffic_class=J1.traffic_class))
+        await house.store.update_job("f1", replace(J1, traffic_class=J1.traffic_class))
         await house.programmed("j1")
         await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs, "a run")
         assert (await house.committed()).generation == before.generation
@@ -81,7 +81,7 @@ async def test_restart_with_nothing_new_writes_nothing(house: House) -> None:
     async with house.running():
         runs = house.figures.counts[Metric.RECONCILE_RUNS]
         await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs, "a run")
-        await house.intake.put_fabric("f1", house.fabric, title="still the same")
+        await house.store.put_fabric("f1", house.fabric, title="still the same")
         await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs + 1, "more")
         assert (await house.committed()).generation == before.generation
         assert house.change_count() == changes
@@ -190,7 +190,7 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
     async with house.running():
         await furnish(house, J1)
         before = await house.committed()
-        await house.intake.submit_job("f1", J2)
+        await house.store.submit_job("f1", J2)
         why = "planning failed: RuntimeError: out of colours; the plan of generation "
         await house.degraded("j1", f"{why}{before.generation} stays")
         await house.degraded("j2", "not planned: RuntimeError: out of colours")
@@ -214,8 +214,8 @@ async def test_the_first_planning_fails(house: House) -> None:
 
     house.engine = replace(ENGINE, solve=solve)
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.degraded("j1", "not planned: RuntimeError: out of colours")
         broken = False
         await house.programmed("j1")
@@ -233,7 +233,7 @@ async def test_an_invalid_plan_is_never_committed(house: House) -> None:
     async with house.running():
         await furnish(house, J1)
         before = await house.committed()
-        await house.intake.submit_job("f1", J2)
+        await house.store.submit_job("f1", J2)
         await house.degraded("j2", "path of j2 is broken")
         assert (await house.committed()).generation == before.generation
         await house.store.delete_job("f1", "j2")
@@ -250,9 +250,9 @@ async def test_one_job_that_cannot_be_had_harms_no_other(house: House) -> None:
 
     house.engine = replace(ENGINE, flows_of_job=flows_of_job)
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J2)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J2)
+        await house.store.submit_job("f1", J1)
         await house.programmed("j1")
         await house.degraded("j2", "not planned: job 'j2': hosts: vanished")
 
@@ -263,14 +263,14 @@ async def test_bad_jobs_are_refused_at_the_door(house: House) -> None:
         await furnish(house, J1)
         version = (await house.store.versions("f1")).intent
         with pytest.raises(InputError, match="'h9'"):
-            await house.intake.submit_job("f1", ring("j3", "h9", "h0.0.1"))
+            await house.store.submit_job("f1", ring("j3", "h9", "h0.0.1"))
         with pytest.raises(FailedPrecondition, match="in use by job 'j1'"):
-            await house.intake.submit_job("f1", ring("j3", "h0.0.0", "h0.0.1"))
+            await house.store.submit_job("f1", ring("j3", "h0.0.0", "h0.0.1"))
         bad = replace(J2, parallelism=replace(J2.parallelism, dp=3))
         with pytest.raises(InputError):
-            await house.intake.submit_job("f1", bad)
+            await house.store.submit_job("f1", bad)
         with pytest.raises(FailedPrecondition, match="job 'j1': needs it"):
-            await house.intake.put_fabric("f1", three_tiers(zones=1))
+            await house.store.put_fabric("f1", three_tiers(zones=1))
         assert (await house.store.versions("f1")).intent == version
         assert [r.job.name for r in await house.store.list_jobs("f1")] == ["j1"]
 
@@ -287,7 +287,7 @@ async def test_a_fabric_that_grows(house: House) -> None:
         await furnish_without_new(house)
         lost = house.watch_packets(house.fabric, J1)
         generation = (await house.committed()).generation
-        await house.intake.put_fabric("f1", grown)
+        await house.store.put_fabric("f1", grown)
         await house.until(lambda: _newer(house, generation), "a new plan")
         await house.settled()
         await house.programmed("j1")
@@ -297,6 +297,6 @@ async def test_a_fabric_that_grows(house: House) -> None:
 
 async def furnish_without_new(house: House) -> None:
     """As ``furnish``, but for switches that the fabric does not have yet."""
-    await house.intake.put_fabric("f1", house.fabric)
-    await house.intake.submit_job("f1", J1)
+    await house.store.put_fabric("f1", house.fabric)
+    await house.store.submit_job("f1", J1)
     await house.programmed("j1")

@@ -48,8 +48,8 @@ async def down_in_plan(house: House, link: LinkName) -> bool:
 async def with_a_lost_link(house: House) -> LinkName:
     """A controller that plans around a lost link, and is gone then."""
     async with house.running():
-        await house.intake.put_fabric("f1", house.fabric)
-        await house.intake.submit_job("f1", J1)
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
         await house.programmed("j1")
         link = used((await house.committed()).plan)
         tell(house, link.source, link, State.DOWN)

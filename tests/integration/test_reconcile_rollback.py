@@ -52,8 +52,8 @@ def same(one: Paths, other: Paths) -> bool:
 
 async def moved_away(house: House) -> tuple[Committed, Committed, LinkName]:
     """A plan, the one after a link was drained and brought back, and the link."""
-    await house.intake.put_fabric("f1", house.fabric)
-    await house.intake.submit_job("f1", JOB)
+    await house.store.put_fabric("f1", house.fabric)
+    await house.store.submit_job("f1", JOB)
     first = await planned(house, 0)
     link = used_link(first.plan)
     await house.store.set_link_state("f1", link, State.DRAINED)
@@ -133,6 +133,6 @@ async def test_there_must_be_such_a_plan_of_this_fabric(house: House) -> None:
         with pytest.raises(NotFound, match="rollback"):
             await house.store.end_rollback("f1")
         assert (await house.store.versions("f1")).intent == version
-        await house.intake.put_fabric("f1", three_tiers(leaves=3))
+        await house.store.put_fabric("f1", three_tiers(leaves=3))
         with pytest.raises(FailedPrecondition, match="other nodes or links"):
             await house.store.roll_back("f1", first.generation, LONG)

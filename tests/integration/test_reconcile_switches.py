@@ -29,9 +29,9 @@ def house(tmp_path: Path) -> House:
 
 async def furnish(house: House, *jobs: Job) -> None:
     """Put the fabric and the jobs."""
-    await house.intake.put_fabric("f1", house.fabric)
+    await house.store.put_fabric("f1", house.fabric)
     for job in jobs:
-        await house.intake.submit_job("f1", job)
+        await house.store.submit_job("f1", job)
 
 
 async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
@@ -40,7 +40,7 @@ async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
     async with house.running():
         house.gateway.switches["l1.0"].answers.clear()
         await furnish(house, J1)
-        await house.intake.submit_job("f1", INSIDE)
+        await house.store.submit_job("f1", INSIDE)
         await house.programmed("inside")
         await house.degraded("j1", "switch l1.0 has not answered for 0.2 s")
         done = await house.committed()
@@ -76,7 +76,7 @@ async def test_a_switch_that_went_away_still_forwards(house: House) -> None:
         await house.settled()
         house.gateway.disconnect("l0.0")
         await asyncio.sleep(2 * IMPATIENT.rollout.patience)
-        await house.intake.submit_job("f1", replace(ring("alone", "h1.0.1"), collectives=()))
+        await house.store.submit_job("f1", replace(ring("alone", "h1.0.1"), collectives=()))
         await house.programmed("alone", "j1")
         house.gateway.connect("l0.0")
         await house.settled()
@@ -138,7 +138,7 @@ async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
         await house.store.delete_job("f1", "inside")
         await house.until(lambda: not house.gateway.switches[switch].table.entries, "emptied")
         house.gateway.switches[switch].refuses[match] = FailureReason.BACKEND
-        await house.intake.submit_job("f1", INSIDE)
+        await house.store.submit_job("f1", INSIDE)
         why = f"1 flow not on the planned path: switch {switch}: BACKEND: no"
         await house.degraded("inside", why)
         house.gateway.switches[switch].refuses.clear()
@@ -167,7 +167,7 @@ async def test_a_full_table_makes_room_first(house: House) -> None:
         assert len(table.entries) == 1
         table.size = 1
         await house.store.delete_job("f1", "inside")
-        await house.intake.submit_job("f1", ring("next", "h0.0.0", "h0.1.0"))
+        await house.store.submit_job("f1", ring("next", "h0.0.0", "h0.1.0"))
         await house.programmed("next")
         await house.settled()
         assert len(table.entries) == 1
@@ -208,7 +208,7 @@ async def test_tables_that_agents_tell_need_no_sync(house: House) -> None:
         await furnish(house)
         # A push that the next plan overtakes leaves its switch in doubt, which is not meant here.
         await house.settled()
-        await house.intake.submit_job("f1", J1)
+        await house.store.submit_job("f1", J1)
         await house.programmed("j1")
         await house.settled()
     for leaf in ("l0.0", "l0.1"):
@@ -256,7 +256,7 @@ async def test_a_greater_epoch_met_in_an_answer(house: House) -> None:
         await furnish(house, J1)
         await house.programmed("j1")
         house.gateway.switches["l0.0"].table.fence = (99, 1)
-        await house.intake.submit_job("f1", INSIDE)
+        await house.store.submit_job("f1", INSIDE)
         await house.programmed("inside", "j1")
         await house.settled()
         assert house.reconciler is not None

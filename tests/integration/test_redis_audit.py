@@ -23,9 +23,9 @@ async def test_controllers_that_write_at_once_make_one_chain(tmp_path: Path) -> 
 
         async def submit(who: int, number: int) -> None:
             # Those of the second and third are of the same names: one of the two is refused.
-            wanted = job(f"j{min(who, 1)}-{number}", ())
+            wanted = job(f"j{min(who, 1)}-{number}", (f"h{min(who, 1)}.{number}",))
             try:
-                await stores[who].submit_job("f1", wanted, checked_revision=1)
+                await stores[who].submit_job("f1", wanted)
             except AlreadyExists:
                 return
             told.append(f"fabrics/f1/jobs/{wanted.name}")

@@ -76,7 +76,7 @@ async def test_large_values_go_with_what_points_at_them(store: RedisStore) -> No
         await commit(store, epoch)
     assert len(await blobs(store)) == KEPT + 1, "all plans that are kept, on one structure"
     for _ in range(3):
-        await store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=5)
+        await store.put_demands("f1", "d", demands(("n0.0", "n1.0")))
     assert len(await blobs(store)) == KEPT + 1 + 1
     await store.delete_demands("f1", "d")
     assert len(await blobs(store)) == KEPT + 1
@@ -99,12 +99,12 @@ async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisSer
 
 async def test_memories_are_bounded(store: RedisStore) -> None:
     """Answers to requests, the log and the audit trail keep the newest; the trail verifies."""
-    await store.put_fabric("f1", clos(hosts=1))
+    await store.put_fabric("f1", clos(hosts=7))
     for number in range(400):
         name = f"j{number % 7}"
         request = Request(f"r{number}")
         if number % 14 < 7:
-            await store.submit_job("f1", job(name, ()), checked_revision=1, request=request)
+            await store.submit_job("f1", job(name, (f"h0.{number % 7}",)), request=request)
         else:
             await store.delete_job("f1", name, request=request)
     assert await ask(store, "HLEN", KEYS.requests) == BOUNDS.requests
@@ -126,7 +126,7 @@ async def test_a_replica_that_slept_through_the_log(store: RedisStore, server: R
     assert await anext(changes) == "f1"
     for number in range(400):
         wanted = job(f"j{number}", (f"h0.{number}",))
-        await other.submit_job("f1", wanted, checked_revision=1)
+        await other.submit_job("f1", wanted)
     assert await anext(changes) == "f1"
     assert len(await store.list_jobs("f1")) == 400
     assert await store.versions("f1") == await other.versions("f1")

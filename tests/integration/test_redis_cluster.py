@@ -45,8 +45,8 @@ async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> N
 
     listening = asyncio.create_task(listen())
     await one.put_fabric("f1", fabric)
-    record = await one.submit_job("f1", job("j1", ("h0.1",)), checked_revision=1)
-    await one.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1)
+    record = await one.submit_job("f1", job("j1", ("h0.1",)))
+    await one.put_demands("f1", "d", demands(("n0.0", "n1.0")))
     epoch = await one.acquire_leadership("c1")
     plan = plan_of(fabric)
     committed = await one.commit(

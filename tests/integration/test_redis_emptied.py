@@ -68,7 +68,7 @@ async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
     """Nothing of before is taken for present, and all can be asked for again."""
     one, other = await opened(server.url), await opened(server.url)
     await one.put_fabric("f1", clos())
-    await one.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    await one.submit_job("f1", job(), request=Request("r1"))
     epoch = await one.acquire_leadership("c1")
     assert (await other.leader()).epoch == epoch
     await emptied(server, one, other)
@@ -77,7 +77,7 @@ async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
         with pytest.raises(NotFound):
             await store.list_jobs("f1")
     await other.put_fabric("f1", clos())
-    await one.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    await one.submit_job("f1", job(), request=Request("r1"))
     assert [record.job.name for record in await other.list_jobs("f1")] == [job().name]
     assert await other.acquire_leadership("c2") > epoch
     page = await one.audit()

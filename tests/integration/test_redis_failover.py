@@ -86,7 +86,7 @@ async def test_without_its_replica_nothing_is_acknowledged(sentinels: Sentinels)
     await furnished(store)
 
     async def asked() -> JobRecord:
-        return await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+        return await store.submit_job("f1", job(), request=Request("r1"))
 
     async def put_again() -> FabricRecord:
         return await store.put_fabric("f1", clos(hosts=100), request=Request("f"))

@@ -70,7 +70,7 @@ async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> Non
 
     async def submit(number: int) -> None:
         wanted = job(f"j{number}", (f"h0.{number}",))
-        await store.submit_job("f1", wanted, checked_revision=1)
+        await store.submit_job("f1", wanted)
         told.append(wanted.name)
         begun.set()
 
@@ -91,14 +91,14 @@ async def test_away_and_back(server: RedisServer) -> None:
     """While the server is away writes are refused and reads are of what was known last."""
     store = await opened(server)
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
-    await store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1)
+    await store.submit_job("f1", job())
+    await store.put_demands("f1", "d", demands(("n0.0", "n1.0")))
     known = plain(await store.intent("f1"))
     assert store.stale_for() == 0.0
     server.kill()
     for _ in range(2):
         with pytest.raises(Unavailable) as refused:
-            await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+            await store.submit_job("f1", job("j2", ("h0.1",)))
         assert refused.value.retry_after > 0
     assert plain(await store.intent("f1")) == known
     assert (await store.get_job("f1", "j1")).job == job()
@@ -106,7 +106,7 @@ async def test_away_and_back(server: RedisServer) -> None:
     server.start()
     await usable(store)
     assert store.stale_for() == 0.0
-    await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+    await store.submit_job("f1", job("j2", ("h0.1",)))
     assert [record.job.name for record in await store.list_jobs("f1")] == ["j1", "j2"]
     await store.close()
 
@@ -119,9 +119,7 @@ async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(Unavailable):
             await store.set_switch_state("f1", "s0", State.DOWN)
-        refusals = [
-            store.submit_job("f1", job(f"j{n}", ()), checked_revision=1) for n in range(500)
-        ]
+        refusals = [store.submit_job("f1", job(f"j{n}", ("h0.0",))) for n in range(500)]
         answers = await asyncio.gather(*refusals, return_exceptions=True)
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert (await store.get_fabric("f1")).name == "f1"
@@ -137,12 +135,10 @@ async def test_the_same_request_finds_out(server: RedisServer) -> None:
     await acknowledged(lambda: store.put_fabric("f1", clos(), request=Request("f")))
     server.signal(signal.SIGSTOP)
     with pytest.raises(Unavailable):
-        await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+        await store.submit_job("f1", job(), request=Request("r1"))
     server.signal(signal.SIGCONT)
     await usable(store)
-    record = await acknowledged(
-        lambda: store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
-    )
+    record = await acknowledged(lambda: store.submit_job("f1", job(), request=Request("r1")))
     assert await store.list_jobs("f1") == [record]
     await store.close()
 
@@ -186,13 +182,13 @@ async def test_an_older_server_counts_from_then_on(server: RedisServer, tmp_path
     """
     one, other = await opened(server), await opened(server)
     await one.put_fabric("f1", clos(hosts=4))
-    first = await one.submit_job("f1", job("old", ("h0.3",)), checked_revision=1)
+    first = await one.submit_job("f1", job("old", ("h0.3",)))
     epoch = await one.acquire_leadership("c1")
     copy = tmp_path / "copy"
     shutil.copytree(server.folder / "appendonlydir", copy)
     await one.release_leadership(epoch)
     second = await other.acquire_leadership("c2")
-    await one.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    await one.submit_job("f1", job(), request=Request("r1"))
     await other.delete_job("f1", "old", etag=first.etag)
     versions = await one.versions("f1")
     put_back(server, copy)
@@ -203,7 +199,7 @@ async def test_an_older_server_counts_from_then_on(server: RedisServer, tmp_path
         assert [(r.job, r.etag) for r in now.jobs] == [(first.job, first.etag)]
         assert now.version > versions.intent
         assert not store.leads(second)
-    again = await other.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    again = await other.submit_job("f1", job(), request=Request("r1"))
     assert [r.job.name for r in await one.list_jobs("f1")] == [again.job.name, "old"]
     page = await one.audit()
     assert verify(page.anchor, page.records) == page.head
@@ -245,7 +241,7 @@ async def test_figures_tell_of_it(server: RedisServer) -> None:
     assert [read() for read in figures.values()] == [0, 0]
     assert server.command("FLUSHALL").startswith(b"+OK")
     with suppress(Unavailable):
-        await store.submit_job("f1", job(), checked_revision=1)
+        await store.submit_job("f1", job())
     await usable(store)
     assert figures["heddle_store_losses"]() == 1
     assert figures["heddle_store_older_returns"]() == 1

@@ -68,7 +68,7 @@ async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None
     """A new fabric without a job's hosts is refused; the old one stays."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        await s.store.submit_job("f1", job(), checked_revision=1)
+        await s.store.submit_job("f1", job())
         smaller = wire(clos(leaves=1))
         error = await refusal(s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=smaller)))
         assert error.code().name == "FAILED_PRECONDITION"

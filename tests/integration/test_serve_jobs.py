@@ -147,9 +147,9 @@ async def test_a_slow_watcher_sees_the_last_state_not_every_one(tmp_path: Path) 
         watch = s.jobs.WatchJobs(pb.WatchJobsRequest(parent="fabrics/f1"))
         events = aiter(watch)
         assert (await anext(events)).synced
-        await s.store.submit_job("f1", job("j1"), checked_revision=1)
+        await s.store.submit_job("f1", job("j1"))
         for _ in range(50):
-            await s.store.update_job("f1", job("j1"), checked_revision=1)
+            await s.store.update_job("f1", job("j1"))
         newest = (await s.store.get_job("f1", "j1")).etag
         seen = 0
         async with asyncio.timeout(PATIENCE):

@@ -141,7 +141,7 @@ async def test_what_if_answers_and_changes_nothing(tmp_path: Path) -> None:
     """With one spine lost a flow moves or fills; with both it has no path, and says why."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        await s.store.submit_job("f1", job(), checked_revision=1)
+        await s.store.submit_job("f1", job())
         before = await s.store.versions("f1")
         one = await s.plans.WhatIf(supposed(links=[link("l0", "s0")]))
         assert one.before.unrouted_count == one.after.unrouted_count == 0
@@ -181,7 +181,7 @@ async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:
     two = placement_pb2.Job(name="fabrics/f1/jobs/j2", spec=spec)
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        await s.store.submit_job("f1", job("j1"), checked_revision=1)
+        await s.store.submit_job("f1", job("j1"))
         error = await refusal(s.plans.WhatIf(supposed(jobs=[two])))
         assert error.code().name == "FAILED_PRECONDITION"
         answer = await s.plans.WhatIf(supposed(jobs=[two], deleted_jobs=["j1"]))

@@ -431,7 +431,7 @@ async def test_malformed_requests_are_refused_and_change_nothing(tmp_path: Path)
     """One server, every case in turn: status, field, and the store as before."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        await s.store.submit_job("f1", job("j1"), checked_revision=1)
+        await s.store.submit_job("f1", job("j1"))
         await s.commit_plan()
         before = await _state(s)
         faults = [fault for case in CASES for fault in await _faults(s, case)]

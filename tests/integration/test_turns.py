@@ -38,9 +38,9 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     house = House(tmp_path, FABRIC)
     house.settings = replace(house.settings, compare_after=0.01)
     async with house.running():
-        await house.intake.put_fabric("f1", FABRIC)
+        await house.store.put_fabric("f1", FABRIC)
         for at in range(2):
-            await house.intake.submit_job("f1", _job(at))
+            await house.store.submit_job("f1", _job(at))
         await house.programmed("j0", "j1")
         yield house
 
@@ -69,7 +69,7 @@ async def test_turns_come_with_the_plan_and_follow_iterations(house: House) -> N
     await _until(house, {"j0", "j1"}, 1.8)
     before = await house.committed()
     for at in range(2):
-        await house.intake.update_job("f1", _job(at, compute=1.2))
+        await house.store.update_job("f1", _job(at, compute=1.2))
     await _until(house, {"j0", "j1"}, 2.0)
     await house.settled()
     after = await house.committed()
@@ -87,9 +87,9 @@ async def test_who_is_left_alone_has_no_turn(house: House, how: str) -> None:
     if how == "went":
         await house.store.delete_job("f1", "j1")
     elif how == "rests":
-        await house.intake.update_job("f1", replace(other, suspended=True))
+        await house.store.update_job("f1", replace(other, suspended=True))
     else:
-        await house.intake.update_job("f1", replace(other, compute_seconds=0.0))
+        await house.store.update_job("f1", replace(other, compute_seconds=0.0))
     await _until(house, set(), 0.0)
 
 
@@ -97,13 +97,13 @@ async def test_an_earlier_plan_that_is_kept_to_has_turns_of_its_own(house: House
     """Gone back to, it is not compared, but jobs that share its links are told when to begin."""
     await _until(house, {"j0", "j1"}, 1.8)
     first = await house.committed()
-    await house.intake.submit_job("f1", _job(2, compute=0.01))  # it never stops sending
+    await house.store.submit_job("f1", _job(2, compute=0.01))  # it never stops sending
     await _until(house, set(), 0.0)
     await house.store.roll_back("f1", first.generation, 3600.0)
     await house.store.delete_job("f1", "j2")
     await _until(house, {"j0", "j1"}, 1.8)
     for at in range(2):
-        await house.intake.update_job("f1", _job(at, compute=1.2))
+        await house.store.update_job("f1", _job(at, compute=1.2))
     await _until(house, {"j0", "j1"}, 2.0)
 
 

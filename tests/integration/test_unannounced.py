@@ -85,7 +85,7 @@ async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
     """Its switches hold entries for it; one quiet interval changes nothing, the second ends it."""
     elephant = flow_id(*PAIR)
     async with house.leading():
-        await house.intake.put_fabric("f1", house.fabric)
+        await house.store.put_fabric("f1", house.fabric)
         await house.until_found({})
         house.say("l0.0", {PAIR: 100.0, OTHER: 399.0})
         await house.until_found({elephant: 100.0})
@@ -105,7 +105,7 @@ async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
         house.say("l0.0", {})
         house.say("l0.0", {PAIR: 120.0})
         house.say("l0.0", {})
-        await house.intake.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
+        await house.store.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
         await house.programmed("j1")
         assert await house.found() == {elephant: 100.0}
         assert (await house.committed()).generation == generation + 1
@@ -120,12 +120,12 @@ async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
 async def test_a_leader_goes_on_with_what_the_plan_was_made_with(house: Watched) -> None:
     """Nothing moves when another leads; it ends when two reports say so."""
     async with house.leading():
-        await house.intake.put_fabric("f1", house.fabric)
+        await house.store.put_fabric("f1", house.fabric)
         house.say("l0.0", {PAIR: 100.0})
         await house.until_found({flow_id(*PAIR): 100.0})
         before = (await house.committed()).generation
     async with house.leading():
-        await house.intake.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
+        await house.store.submit_job("f1", ring("j1", "h0.1.0", "h1.0.0"))
         await house.programmed("j1")
         assert await house.found() == {flow_id(*PAIR): 100.0}
         assert (await house.committed()).generation == before + 1
@@ -137,12 +137,12 @@ async def test_a_leader_goes_on_with_what_the_plan_was_made_with(house: Watched)
 async def test_a_pair_that_is_announced_is_planned_once(house: Watched) -> None:
     """Its job's flow takes the place of what was found; the rest weighs next to nothing."""
     async with house.leading():
-        await house.intake.put_fabric("f1", house.fabric)
+        await house.store.put_fabric("f1", house.fabric)
         house.say("l0.0", {PAIR: 100.0})
         house.say("l0.1", {OTHER: 200.0})
         await house.until_found({flow_id(*PAIR): 100.0, flow_id(*OTHER): 200.0})
         job = replace(ring("j1", "h0.0.0", "h1.1.0"), priority=3.0)
-        await house.intake.submit_job("f1", job)
+        await house.store.submit_job("f1", job)
         await house.programmed("j1")
         await house.until_found({flow_id(*OTHER): 200.0})
         flows = (await house.committed()).plan.flows

@@ -24,7 +24,6 @@ from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.what_if import suppose
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.store_samples import clos
 
 FABRIC = clos()
@@ -82,7 +81,7 @@ DECODERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "result": (agent_pb2.PushResult, lambda m: agent_codec.stage_from_pb(m, PUSH, 1.0)),
     "links": (agent_pb2.LinkStateReport, agent_codec.links_from_pb),
     "counters": (agent_pb2.CounterReport, agent_codec.counters_from_pb),
-    "what-if": (plan_pb2.WhatIfRequest, lambda m: suppose(INTENT, frozenset(), m, flows_of_job)),
+    "what-if": (plan_pb2.WhatIfRequest, lambda m: suppose(INTENT, frozenset(), m)),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -125,9 +125,7 @@ class Table:
         if name in self.standing():
             return
         held = [*self.jobs.values(), *self.standing().values()]
-        reserve = store.reserve(
-            "f", name, tuple(want), step.seconds, gpus=_gpus(want), checked_revision=1
-        )
+        reserve = store.reserve("f", name, tuple(want), step.seconds, gpus=_gpus(want))
         if any(cells(want) & cells(one) for one in held):
             with pytest.raises(FailedPrecondition):
                 await reserve
@@ -137,9 +135,9 @@ class Table:
 
     async def _write(self, store: Store, step: Step) -> None:
         gpus = _gpus(step.want)
-        one = replace(job(step.name, tuple(step.want)), gpus=gpus)
+        one = job(step.name, tuple(step.want), gpus=gpus)
         write = store.submit_job if step.kind == "submit" else store.update_job
-        await write("f", one, checked_revision=1, reservation=step.redeems)
+        await write("f", one, reservation=step.redeems)
 
 
 def _gpus(want: dict[str, Part]) -> tuple[Part, ...]:
@@ -170,6 +168,6 @@ async def _play(asked: Sequence[Step]) -> None:
                 await store.delete_job("f", name)
             for name in table.standing():
                 await store.release("f", name)
-            await store.submit_job("f", job("last", HOSTS), checked_revision=1)
+            await store.submit_job("f", job("last", HOSTS))
         finally:
             await store.close()

@@ -29,7 +29,6 @@ from heddle_agent.watch import ManualLinks
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
@@ -37,7 +36,6 @@ from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.store import Store
-from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
 from tests.race.delays import Delays, Post, SlowStore
@@ -110,9 +108,8 @@ class Scene:
         """Everything up, nothing planned yet."""
         self.store = await open_embedded(folder / "store.db")
         try:
-            intake = Intake(self.store, flows_of_job)
-            await intake.put_fabric(NAME, self.world)
-            await intake.put_demands(NAME, "d", demands)
+            await self.store.put_fabric(NAME, self.world)
+            await self.store.put_demands(NAME, "d", demands)
             for name, agent in self.agents.items():
                 self._open(agent)
                 self.connect(name)

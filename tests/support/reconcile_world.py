@@ -20,7 +20,6 @@ from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.engine import Engine
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Metric
@@ -150,7 +149,6 @@ class House:
         self.gateway = MemoryGateway("f1", all_switches(fabric))
         self.observations = Observations()
         self.reconciler: Reconciler | None = None
-        self.intake: Intake
         self.store: Store
 
     def fresh_observations(self) -> Observations:
@@ -182,7 +180,6 @@ class House:
         """A controller process; ``through`` may put something between it and its ports."""
         raw = await open_embedded(self.path)
         self.store, self.observations = raw, self.fresh_observations()
-        self.intake = Intake(raw, flows_of_job)
         gateway = MemoryGateway("f1", self.gateway.switches)
         gateway.watch, self.gateway = self.gateway.watch, gateway
         if connected:

@@ -144,7 +144,7 @@ async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
 async def submitted(store: RedisStore, number: int) -> str:
     """Submit a job of a number; its name once it is acknowledged."""
     wanted, request = job(f"j{number:03}", (f"h0.{number}",)), Request(f"r{number}")
-    await acknowledged(lambda: store.submit_job("f1", wanted, checked_revision=1, request=request))
+    await acknowledged(lambda: store.submit_job("f1", wanted, request=request))
     return wanted.name
 
 

@@ -23,7 +23,6 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.planner.main import planning_engine
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
 from heddle_controller.serve.agents.gateway import Gateway
@@ -34,7 +33,6 @@ from heddle_controller.serve.server import ServerTerms
 from heddle_controller.state.records import Committed, LinkName, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.direct_planner import DirectPlanner
 from tests.support.store_samples import clos, plan_of, program_of
 
@@ -102,9 +100,8 @@ async def serving(
     store = await open_embedded(path / "store.sqlite3")
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
-    intake = Intake(store, flows_of_job)
     observations, planner = Observations(), DirectPlanner(planning_engine(None))
-    rooms = Rooms(store, intake, gateway, observations, telemetry, planner)
+    rooms = Rooms(store, gateway, observations, telemetry, planner)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))

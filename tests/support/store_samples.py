@@ -41,14 +41,16 @@ def clos(leaves: int = 2, spines: int = 2, hosts: int = 2, name: str = "small") 
 
 
 def job(name: str = "j1", hosts: tuple[str, ...] = ("h0.0", "h1.0"), **more: Any) -> Job:
-    """A job of one GPU a host."""
+    """A job of one GPU a host, or of those that are given."""
+    ranks = sum(map(len, more.get("gpus", ()))) or len(hosts)
+    ring = Collective(Operation.ALL_REDUCE, Group.DP, 1_000_000)
     return Job(
         name=name,
         hosts=hosts,
         gpus_per_host=1,
         **{
-            "parallelism": Parallelism(dp=len(hosts)),
-            "collectives": (Collective(Operation.ALL_REDUCE, Group.DP, 1_000_000),),
+            "parallelism": Parallelism(dp=ranks),
+            "collectives": (ring,) if ranks > 1 else (),
             "traffic_class": TrafficClass.LATENCY,
             **more,
         },

@@ -1,6 +1,6 @@
 """The services put together: what each is handed, and how all end at once.
 
-The wiring gives what other rooms make (store, intake, gateway, meter); this is what
+The wiring gives what other rooms make (store, gateway, meter); this is what
 serve makes for itself.
 """
 
@@ -31,7 +31,6 @@ from heddle.v1.overlay_pb2_grpc import add_OverlayServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
 from heddle_controller.planner.port import Planner
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
@@ -81,7 +80,6 @@ class Rooms:
     """What other rooms make and serve stands on."""
 
     store: Store
-    intake: Intake
     gateway: Gateway
     observations: Observations
     meter: Meter
@@ -108,22 +106,18 @@ class Api:
         links = LinkBook(rooms.meter)
         fabric = FabricService(
             store,
-            rooms.intake,
             self._changes,
             rooms.observations,
             unwell=links.unwell,
             aside=rooms.gateway.held_aside,
         )
-        placement = PlacementService(
-            store, rooms.intake, self._changes, rooms.advisor, rooms.observations
-        )
-        demand = DemandService(store, rooms.intake, indexes, self._rates, rooms.observations)
+        placement = PlacementService(store, self._changes, rooms.advisor, rooms.observations)
+        demand = DemandService(store, indexes, self._rates, rooms.observations)
         plan = PlanService(
             store,
             self._changes,
             indexes,
             rooms.advisor,
-            rooms.intake.flows_of_job,
             observations=rooms.observations,
         )
         guard = rooms.gateway.guard

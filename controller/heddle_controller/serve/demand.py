@@ -17,7 +17,6 @@ from heddle.v1.demand_pb2_grpc import DemandServiceServicer
 from heddle_controller.model.demand import SET, Demands
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.reconcile.demand_facts import demand_facts
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
@@ -38,19 +37,17 @@ MAX_BATCH = 1_000_000
 
 
 class DemandService(DemandServiceServicer):
-    """Demand sets through the intake, rates through the rate book; see demand.proto."""
+    """Demand sets in the store, rates through the rate book; see demand.proto."""
 
     def __init__(
         self,
         store: Store,
-        intake: Intake,
         indexes: FlowIndexes,
         rates: RateBook,
         observations: Observations,
     ) -> None:
         self._observations = observations
         self._store = store
-        self._intake = intake
         self._indexes = indexes
         self._rates = rates
 
@@ -85,7 +82,7 @@ class DemandService(DemandServiceServicer):
             text = f"says {told}, but {count} came; nothing was stored: send the whole set again"
             raise refuse("request", "flow_count", text)
         columns = await asyncio.to_thread(codec.joined_demands, parts)
-        record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
+        record = await self._store.put_demands(fabric, of_set, columns, request=asked)
         return codec.demand_record_to_pb(fabric, record)
 
     @override

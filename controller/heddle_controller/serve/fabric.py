@@ -20,7 +20,6 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
@@ -48,12 +47,11 @@ class FabricSnapshot:
 
 
 class FabricService(FabricServiceServicer):
-    """Reads from the store, writes through the intake; see fabric.proto."""
+    """Reads and writes the store; see fabric.proto."""
 
     def __init__(
         self,
         store: Store,
-        intake: Intake,
         changes: Changes,
         observations: Observations,
         *,
@@ -69,7 +67,6 @@ class FabricService(FabricServiceServicer):
         self._unwell = unwell
         self._aside = aside
         self._store = store
-        self._intake = intake
         self._changes = changes
 
     @override
@@ -79,7 +76,7 @@ class FabricService(FabricServiceServicer):
         name = names.parse_fabric_name(given.name, "fabric.name")
         asked = request_of(request.request_id)
         fabric = await asyncio.to_thread(codec.fabric_from_pb, given)
-        record = await self._intake.put_fabric(
+        record = await self._store.put_fabric(
             name, fabric, title=given.title, etag=given.etag, request=asked
         )
         seen = self._seen(record)

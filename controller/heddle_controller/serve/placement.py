@@ -17,8 +17,6 @@ from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import SUPPOSED
 from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.port import Planner
-from heddle_controller.reconcile.admission import admit_job
-from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
@@ -26,6 +24,7 @@ from heddle_controller.serve.codec import placement as placements
 from heddle_controller.serve.request import page, request_of, version_without
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import check_free
+from heddle_controller.state.admission import admit_job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, JobRecord
 from heddle_controller.store.store import Store
@@ -34,12 +33,11 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class PlacementService(PlacementServiceServicer):
-    """Reads from the store, writes through the intake; see placement.proto."""
+    """Reads and writes the store; see placement.proto."""
 
     def __init__(
         self,
         store: Store,
-        intake: Intake,
         changes: Changes,
         advisor: Planner,
         observations: Observations,
@@ -47,7 +45,6 @@ class PlacementService(PlacementServiceServicer):
         """``advisor`` is asked how jobs would fare."""
         self._observations = observations
         self._store = store
-        self._intake = intake
         self._changes = changes
         self._advisor = advisor
 
@@ -59,7 +56,7 @@ class PlacementService(PlacementServiceServicer):
         job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
         return codec.job_record_to_pb(
             fabric,
-            await self._intake.submit_job(
+            await self._store.submit_job(
                 fabric, job, reservation=request.reservation, request=asked
             ),
         )
@@ -89,7 +86,7 @@ class PlacementService(PlacementServiceServicer):
         fabric, name = names.parse_job_name(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
-        record = await self._intake.update_job(
+        record = await self._store.update_job(
             fabric, job, etag=request.etag, reservation=request.reservation, request=asked
         )
         return codec.job_record_to_pb(fabric, record)
@@ -136,7 +133,7 @@ class PlacementService(PlacementServiceServicer):
         name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._intent(fabric)
-        await asyncio.to_thread(admit_job, intent.fabric, job, self._intake.flows_of_job)
+        await asyncio.to_thread(admit_job, intent.fabric, job)
         check_free(job, intent.jobs)
         committed = await self._store.committed(fabric)
         standing = committed.plan if committed is not None else None
@@ -157,7 +154,7 @@ class PlacementService(PlacementServiceServicer):
         intent = await self._intent(fabric)
         reserved = await self._store.list_reservations(fabric)
         ask = await asyncio.to_thread(placements.ask_from_pb, request, intent, reserved)
-        await asyncio.to_thread(admit_job, intent.fabric, ask.job, self._intake.flows_of_job)
+        await asyncio.to_thread(admit_job, intent.fabric, ask.job)
         committed = await self._store.committed(fabric)
         standing = committed.plan if committed is not None else None
         found = await recommend(self._advisor, intent, ask, standing)
@@ -173,7 +170,7 @@ class PlacementService(PlacementServiceServicer):
         fabric = names.parse_fabric_name(request.parent, "parent")
         asked = request_of(request.request_id)
         name = names.check_id(request.reservation_id, "reservation_id")
-        found = await self._intake.reserve(
+        found = await self._store.reserve(
             fabric,
             name,
             tuple(request.hosts),

@@ -18,7 +18,6 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.plan.explain import explain
 from heddle_controller.plan.limits import loads_of
 from heddle_controller.planner.port import Planner
-from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
@@ -62,7 +61,6 @@ class PlanService(PlanServiceServicer):
         changes: Changes,
         indexes: FlowIndexes,
         advisor: Planner,
-        flows_of_job: JobFlows,
         *,
         observations: Observations,
     ) -> None:
@@ -72,7 +70,6 @@ class PlanService(PlanServiceServicer):
         self._changes = changes
         self._indexes = indexes
         self._advisor = advisor
-        self._flows_of_job = flows_of_job
         self._summaries = Summaries(store, observations)
 
     @override
@@ -236,7 +233,7 @@ class PlanService(PlanServiceServicer):
         intent = seen.with_unannounced(await self._store.intent(fabric))
         committed = await self._store.committed(fabric)
         down = seen.seen(intent.fabric).down
-        supposed = await asyncio.to_thread(suppose, intent, down, request, self._flows_of_job)
+        supposed = await asyncio.to_thread(suppose, intent, down, request)
         standing = committed.plan if committed is not None else None
         found = await self._advisor.what_if(intent, supposed, standing)
         return await asyncio.to_thread(what_if_to_pb, fabric, committed, found, request)

@@ -13,10 +13,10 @@ import json
 from dataclasses import dataclass
 
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.admission import check_request
 from heddle_controller.serve.errors import aborted
 from heddle_controller.serve.interceptors.outcomes import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
+from heddle_controller.state.admission import check_request
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request
 from heddle_controller.store.store import Store

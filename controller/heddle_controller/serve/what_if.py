@@ -28,12 +28,12 @@ from heddle_controller.model.job import Gpus, Job, in_use
 from heddle_controller.plan.limits import Fares, fares_of
 from heddle_controller.plan.what_if import cut_off, flows_over, links_of
 from heddle_controller.planner.port import WhatIf
-from heddle_controller.reconcile.admission import JobFlows, admit_job
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.codec import plan as plan_codec
 from heddle_controller.serve.codec.plan import NAMES_PER_ANSWER
+from heddle_controller.state.admission import admit_job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import (
     Committed,
@@ -54,16 +54,13 @@ _SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
 
-def suppose(
-    intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest, flows_of_job: JobFlows
-) -> Intent:
+def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -> Intent:
     """The intent with the changes of a request.
 
     Args:
         intent: As it is stored.
         down: Rows of links that agents say are down: these stay so unless supposed to be up.
         request: What is supposed.
-        flows_of_job: Checks supposed jobs.
 
     Raises:
         InputError: a link, switch, job or flow that is unknown or malformed.
@@ -81,7 +78,7 @@ def suppose(
     for i, message in enumerate(request.jobs):
         name = names.check_id(_last(message.name), f"jobs[{i}].name")
         job = job_codec.job_from_pb(name, message.spec, f"jobs[{i}].spec")
-        admit_job(fabric, job, flows_of_job)
+        admit_job(fabric, job)
         jobs.pop(name, None)
         check_free(job, jobs.values())
         jobs[name] = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))

@@ -13,6 +13,7 @@ import orjson
 from heddle_controller.model.demand import PREFIX, SET, Demands
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import job_of_flow
+from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import demands_text
 from heddle_controller.state.codec.jobs import pack_demands
 from heddle_controller.state.errors import FailedPrecondition, NotFound
@@ -22,13 +23,11 @@ from heddle_controller.state.view import (
     INTENT,
     JOB_KIND,
     NEITHER,
-    REVISION,
     Blob,
     Change,
     Stamp,
     View,
     check_known,
-    check_revision,
     entry_of,
     fingerprint,
 )
@@ -123,8 +122,6 @@ class DemandsPut:
     fabric: str
     name: str
     demands: Demands
-    checked: int
-    """Revision of the fabric that it was checked against."""
     blob: Blob
     text: str
     meant: frozenset[str]
@@ -136,14 +133,14 @@ class DemandsPut:
         return DemandRecord(self.name, self.demands, *orjson.loads(answer))
 
 
-def demands_put(fabric: str, name: str, demands: Demands, checked: int, token: str) -> DemandsPut:
+def demands_put(fabric: str, name: str, demands: Demands, token: str) -> DemandsPut:
     """The request, which takes a while to pack."""
+    check_name("demand set", name)
     body = pack_demands(demands)
     return DemandsPut(
         fabric=fabric,
         name=name,
         demands=demands,
-        checked=checked,
         blob=Blob(f"demands-{token}", body),
         text=demands_text(body),
         meant=jobs_meant(demands),
@@ -158,12 +155,12 @@ def put_demands(
 
     Raises as ``Store.put_demands`` tells.
     """
-    check_revision(view, put.checked)
+    check_known(view)
     if put.name == SET:
         reason = "holds what switches count of flows that nobody announced; take another name"
         raise FailedPrecondition(f"demands {SET!r}", Problem("name", reason))
     field, old = _field(put.name), view.get(DEMANDS, put.name, _parse)
-    guards = (view.guard(REVISION), view.guard(field))
+    guards = (view.guard(field),)
     if old is not None and old.text == put.text:
         answer = orjson.dumps([old.etag, old.update_time])
         same = Change(put.fabric, NEITHER, stamp.now, guards, answer=answer)

@@ -8,7 +8,6 @@
 | Conflict | the etag is not that of the stored record | ABORTED |
 | RequestReused | a request id came again with another request | INVALID_ARGUMENT |
 | FailedPrecondition | well-formed, but not now: hosts in use | FAILED_PRECONDITION |
-| StaleIntent | what a write was checked against has changed; check again and retry | ABORTED |
 | StaleEpoch, StaleGeneration | another leader wrote, or another plan was committed | ABORTED |
 | Unavailable | the store cannot be reached or written now | UNAVAILABLE |
 | Unusable | the store can never work as it is: corrupt, too new, already led | the process ends |
@@ -70,14 +69,6 @@ class FailedPrecondition(PortError):
         super().__init__(f"{source}: {problems[0]}{more}")
         self.source = source
         self.problems = problems
-
-
-class StaleIntent(PortError):
-    """The intent a write was checked against is no longer the stored one."""
-
-    def __init__(self, fabric: str) -> None:
-        super().__init__(f"fabrics/{fabric} changed while the request was checked; retry")
-        self.fabric = fabric
 
 
 class StaleEpoch(PortError):

@@ -12,7 +12,9 @@ import numpy as np
 import orjson
 
 from heddle_controller.model.arrays import Ints
+from heddle_controller.model.errors import MAX_TITLE, refuse, too_long
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
+from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import AuditEntry, fabric_text, overlay_text, state_text
 from heddle_controller.state.codec.container import pack, unpack
 from heddle_controller.state.codec.fabrics import (
@@ -24,7 +26,7 @@ from heddle_controller.state.codec.fabrics import (
     summary_json,
     unpack_states,
 )
-from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
+from heddle_controller.state.errors import Conflict, NotFound
 from heddle_controller.state.records import (
     FabricRecord,
     FabricSummary,
@@ -34,7 +36,6 @@ from heddle_controller.state.records import (
 )
 from heddle_controller.state.view import (
     INTENT,
-    INTENT_VERSION,
     NEITHER,
     REVISION,
     Blob,
@@ -76,7 +77,6 @@ class FabricPut:
     fabric: Fabric
     packed: PackedStructure
     etag: str
-    checked_version: int | None
     blob: Blob
     """Where the structure will be, unless the fabric has it already."""
     fingerprint: str
@@ -103,10 +103,12 @@ def fabric_put(
     *,
     title: str,
     etag: str,
-    checked_version: int | None,
     token: str,
 ) -> FabricPut:
     """The request, which takes a while to pack. Raises ``InputError`` for no sound fabric."""
+    check_name("fabric", name)
+    if len(title) > MAX_TITLE:
+        raise refuse(f"fabric {name!r}", "title", too_long("it", len(title), MAX_TITLE))
     packed = pack_structure(fabric.structure, f"fabric {name!r}")
     states = np.concatenate([fabric.link_state, fabric.node_state]).tobytes()
     return FabricPut(
@@ -115,7 +117,6 @@ def fabric_put(
         fabric=fabric,
         packed=packed,
         etag=etag,
-        checked_version=checked_version,
         blob=Blob(f"structure-{token}", packed.body),
         fingerprint=fingerprint("put_fabric", name, title, packed.digest, states, etag),
     )
@@ -170,12 +171,9 @@ def put_fabric(
     """Create a fabric, or replace it whole.
 
     Raises:
-        StaleIntent: the intent has another version than the fabric was checked against.
         Conflict: the etag is another.
     """
     old = meta_of(view) if view.known else None
-    if put.checked_version not in (None, view.number(INTENT_VERSION)):
-        raise StaleIntent(put.name)
     if put.etag and (old is None or put.etag != old.etag):
         raise Conflict(f"fabrics/{put.name}")
     digest = put.packed.digest
@@ -198,14 +196,11 @@ def put_fabric(
     if old:
         before = fabric_text(old.title, old.digest, record_of(view, structures).fabric)
     after = fabric_text(meta.title, digest, record.fabric)
-    guards = [view.guard(GROUND)]
-    if put.checked_version is not None:
-        guards.append(view.guard(INTENT_VERSION))
     change = Change(
         fabric=put.name,
         moves=INTENT,
         time=stamp.now,
-        guards=tuple(guards),
+        guards=(view.guard(GROUND),),
         sets={
             META: orjson.dumps(meta),
             _STATES: states.packed(),

@@ -27,12 +27,10 @@ from heddle_controller.state.view import (
     INTENT,
     JOB_KIND,
     NEITHER,
-    REVISION,
     Change,
     Stamp,
     View,
     check_known,
-    check_revision,
     entry_of,
 )
 
@@ -40,29 +38,27 @@ FACT = "fact"
 
 
 def submit_job(
-    view: View, job: Job, checked: int, stamp: Stamp, *, redeems: str = ""
+    view: View, job: Job, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
     """Add a job. Raises as ``Store.submit_job`` tells."""
-    check_revision(view, checked)
+    check_known(view)
     if view.raw(_field(job.name)) is not None:
         raise AlreadyExists(_name(view.name, job.name))
     check_job_ids(job.name, jobs_meant_by_sets(view))
     change, record = _save(view, job, None, redeems, stamp)
-    guards = (view.guard(REVISION), view.guard(SETS), *change.guards)
-    return replace(change, guards=guards), record
+    return replace(change, guards=(view.guard(SETS), *change.guards)), record
 
 
 def update_job(
-    view: View, job: Job, checked: int, etag: str, stamp: Stamp, *, redeems: str = ""
+    view: View, job: Job, etag: str, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
     """Replace a specification. Raises as ``Store.update_job`` tells."""
-    check_revision(view, checked)
+    check_known(view)
     old = job_record(view, job.name, etag)
     if old.job == job and not redeems:
-        guards = (view.guard(REVISION), view.guard(_field(job.name)))
+        guards = (view.guard(_field(job.name)),)
         return Change(view.name, NEITHER, stamp.now, guards, answer=record_json(old)), old
-    change, record = _save(view, job, old, redeems, stamp)
-    return replace(change, guards=(view.guard(REVISION), *change.guards)), record
+    return _save(view, job, old, redeems, stamp)
 
 
 def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:

@@ -30,7 +30,6 @@ from heddle_controller.state.view import (
     Stamp,
     View,
     check_known,
-    check_revision,
     entry_of,
 )
 
@@ -93,11 +92,9 @@ class Taken(NamedTuple):
     sets: Mapping[str, bytes | None]
 
 
-def reserve_hosts(
-    view: View, wanted: Reservation, checked: int, stamp: Stamp
-) -> tuple[Change, Reservation]:
+def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change, Reservation]:
     """Keep hosts. Raises as ``Store.reserve`` tells."""
-    check_revision(view, checked)
+    check_known(view)
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):
         raise AlreadyExists(_name(view.name, wanted.name))

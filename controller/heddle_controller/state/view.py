@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from heddle_controller.state.audit import AuditEntry
 from heddle_controller.state.codec.container import DamagedError
-from heddle_controller.state.errors import NotFound, StaleIntent
+from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import Request, Versions
 
 INTENT, FACTS, NEITHER = "i", "f", "n"
@@ -264,15 +264,3 @@ def check_known(view: View) -> None:
     """Nothing where there is such a fabric. Raises ``NotFound``."""
     if not view.known:
         raise NotFound(f"fabrics/{view.name}")
-
-
-def check_revision(view: View, checked: int) -> None:
-    """Nothing for one who checked against the present revision; the guard is of ``REVISION``.
-
-    Raises:
-        NotFound: there is no such fabric.
-        StaleIntent: it was put again since.
-    """
-    check_known(view)
-    if view.number(REVISION) != checked:
-        raise StaleIntent(view.name)

@@ -12,9 +12,9 @@ has now; until then it may just be that this controller is behind.
 - *Writes of intent* take a ``Request``. Where its id has been seen for the same request, the
   first answer comes back and nothing is written. The same id with a different request raises
   ``RequestReused``. Each change adds one record to the audit trail, in its own transaction.
-- Checks that need more than the store can do by itself (does a job fit a fabric) are made by
-  ``reconcile.intake`` against a revision or version that the write then names; a write whose
-  ground has moved raises ``StaleIntent``.
+- A job, a reservation or a demand set has to fit its fabric, and a new fabric what runs. That
+  may take long to find out, so it is found out before a write is decided, and the write holds
+  only if what was looked at is still there.
 - Every method raises ``Unavailable`` when the database cannot be reached or written.
 """
 
@@ -27,13 +27,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import TypeVar
 
-from heddle_controller.model.demand import Demands
+from heddle_controller.model.demand import Demands, resolve
+from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.state import demands as demand_rules
 from heddle_controller.state import fabrics, jobs, plans, reservations
+from heddle_controller.state.admission import admit_fabric, admit_job, admit_reservation
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.codec.deltas import Base
 from heddle_controller.state.codec.fabrics import pack_structure, parse_link, parse_summary
@@ -66,9 +68,11 @@ from heddle_controller.state.view import (
     INTENT_VERSION,
     NEITHER,
     NOBODY,
+    REVISION,
     Ask,
     Blob,
     Change,
+    Guard,
     Stamp,
     View,
     check_known,
@@ -86,6 +90,12 @@ from heddle_controller.store.large import LargeValues
 
 _Answer = TypeVar("_Answer")
 Decide = Callable[[View, Stamp], tuple[Change, _Answer]]
+Needs = Callable[[View], Awaitable[Guard]]
+"""Brings into memory what a decision looks at, and checks what takes long to check: a guard that
+what it looked at is still there."""
+SMALL = 32
+"""Ranks, and collectives, up to which a job is checked at once: that takes less than a turn in a
+thread, for which others would have to wait too."""
 
 NO_ASK = Ask()
 _TRIES = 50
@@ -116,7 +126,6 @@ class Store:
         *,
         title: str = "",
         etag: str = "",
-        checked_version: int | None = None,
         request: Request = NOBODY,
     ) -> FabricRecord:
         """Create a fabric, or replace it whole; its states become the administrative ones.
@@ -126,13 +135,11 @@ class Store:
             fabric: With its administrative states.
             title: Free text for people.
             etag: If not empty, must be that of the stored fabric.
-            checked_version: Version of the intent that the fabric was checked
-                against; 0 for "there was none". None: not checked.
             request: Who asks.
 
         Raises:
             Conflict: the etag is another, or there is no fabric to have it.
-            StaleIntent: the version has moved since.
+            FailedPrecondition: a job or a demand set needs what the new fabric lacks.
         """
         put = await asyncio.to_thread(
             fabrics.fabric_put,
@@ -140,7 +147,6 @@ class Store:
             fabric,
             title=title,
             etag=etag,
-            checked_version=checked_version,
             token=self._new_token(),
         )
         structures = self._large.structures
@@ -149,6 +155,7 @@ class Store:
             Ask(request, put.fingerprint),
             lambda view, stamp: fabrics.put_fabric(view, structures, put, stamp),
             put.decode,
+            lambda view: self._admit_fabric(view, fabric),
         )
         structures.setdefault(put.packed.digest, record.fabric.structure)
         self._large.forget_structures()
@@ -252,7 +259,6 @@ class Store:
         fabric: str,
         job: Job,
         *,
-        checked_revision: int,
         reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
@@ -260,8 +266,7 @@ class Store:
 
         Args:
             fabric: Which fabric.
-            job: Checked against the fabric of ``checked_revision``.
-            checked_revision: ``FabricRecord.revision``.
+            job: Its specification.
             reservation: Name of one that the job redeems, and that ends with this; empty: none.
             request: Who asks.
 
@@ -270,15 +275,13 @@ class Store:
             AlreadyExists: a job has the name.
             FailedPrecondition: hosts are in use or reserved; names each, and by whom. Or the
                 reservation is over, or a demand set has ids of its flows.
-            StaleIntent: the fabric was put again since.
         """
         return await self._write(
             fabric,
             Ask(request, fingerprint("submit_job", fabric, job_json(job), reservation)),
-            lambda view, stamp: jobs.submit_job(
-                view, job, checked_revision, stamp, redeems=reservation
-            ),
+            lambda view, stamp: jobs.submit_job(view, job, stamp, redeems=reservation),
             parse_record,
+            self._job_fits(job),
         )
 
     async def get_job(self, fabric: str, job: str) -> JobRecord:
@@ -304,7 +307,6 @@ class Store:
         fabric: str,
         job: Job,
         *,
-        checked_revision: int,
         etag: str = "",
         reservation: str = "",
         request: Request = NOBODY,
@@ -319,15 +321,13 @@ class Store:
             Conflict: the etag is another.
             FailedPrecondition: hosts are in use by other jobs or reserved, or the reservation is
                 over.
-            StaleIntent: the fabric was put again since.
         """
         return await self._write(
             fabric,
             Ask(request, fingerprint("update_job", fabric, job_json(job), etag, reservation)),
-            lambda view, stamp: jobs.update_job(
-                view, job, checked_revision, etag, stamp, redeems=reservation
-            ),
+            lambda view, stamp: jobs.update_job(view, job, etag, stamp, redeems=reservation),
             parse_record,
+            self._job_fits(job),
         )
 
     async def reserve(
@@ -338,7 +338,6 @@ class Store:
         seconds: float,
         *,
         gpus: Sequence[Gpus] = (),
-        checked_revision: int,
         request: Request = NOBODY,
     ) -> Reservation:
         """Keep free hosts, or GPUs of them, for a job to come, for so long by this store's clock.
@@ -347,17 +346,17 @@ class Store:
             NotFound: there is no such fabric.
             AlreadyExists: a reservation that is not over has the name.
             FailedPrecondition: hosts are in use or reserved; names each, and by whom.
-            StaleIntent: the fabric was put again since.
         """
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
             end = stamp.now + seconds
             wanted = Reservation(name, tuple(hosts), stamp.now, end, tuple(gpus))
-            return reservations.reserve_hosts(view, wanted, checked_revision, stamp)
+            return reservations.reserve_hosts(view, wanted, stamp)
 
         parts = [repr(part) for part in gpus]
         ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts, *parts))
-        return await self._write(fabric, ask, decide, reservations.parse_reservation)
+        fits = self._fits(lambda found: admit_reservation(found, name, hosts, gpus, seconds))
+        return await self._write(fabric, ask, decide, reservations.parse_reservation, fits)
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
         """Those that are not over, by name. Raises ``NotFound``."""
@@ -392,7 +391,6 @@ class Store:
         name: str,
         demands: Demands,
         *,
-        checked_revision: int,
         request: Request = NOBODY,
     ) -> DemandRecord:
         """Set a demand set whole; what it is already is answered as it stands.
@@ -401,10 +399,9 @@ class Store:
             NotFound: there is no such fabric.
             FailedPrecondition: flows of another set have its ids, or a job's may; see
                 ``ids.id_problems``.
-            StaleIntent: the fabric was put again since.
         """
         put = await asyncio.to_thread(
-            demand_rules.demands_put, fabric, name, demands, checked_revision, self._new_token()
+            demand_rules.demands_put, fabric, name, demands, self._new_token()
         )
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, DemandRecord]:
@@ -412,8 +409,16 @@ class Store:
             sets = [(one.name, one.demands) for one in others if one.name != name]
             return demand_rules.put_demands(view, sets, put, stamp)
 
+        origin = f"demands {name!r}"
+        fits = self._fits(lambda found: resolve(demands, found, origin=origin), aside=True)
+
+        async def needs(view: View) -> Guard:
+            ground = await fits(view)
+            await self._all_demands(view)
+            return ground
+
         ask = Ask(request, put.fingerprint)
-        return await self._write(fabric, ask, decide, put.decode, self._all_demands)
+        return await self._write(fabric, ask, decide, put.decode, needs)
 
     async def _all_demands(self, view: View) -> None:
         """Bring all sets that a fabric has now into memory."""
@@ -677,7 +682,7 @@ class Store:
         ask: Ask,
         decide: Decide[_Answer],
         decode: Callable[[bytes], _Answer] | None = None,
-        needs: Callable[[View], Awaitable[object]] | None = None,
+        needs: Needs | None = None,
     ) -> _Answer:
         """Make the change that ``decide`` wants of a fabric.
 
@@ -686,7 +691,7 @@ class Store:
             ask: The request that it answers.
             decide: The change, and the answer once it is made; refuses by raising.
             decode: The answer, from what is remembered of a request that was done before.
-            needs: Brings into memory what ``decide`` looks at, besides the structure.
+            needs: Finds out what takes long, before ``decide``; see ``Needs``.
 
         Raises:
             StaleEpoch: the change is of a leader who is none any more.
@@ -699,7 +704,7 @@ class Store:
                 await asyncio.sleep(random.uniform(0, 0.002 * turn))  # noqa: S311 - no secret
             try:
                 change, answer = await self._decided(fabric, ask.request, decide, needs)
-            except PortError:
+            except (PortError, InputError):
                 self.applier.check()
                 if current:
                     raise
@@ -725,14 +730,53 @@ class Store:
         fabric: str,
         request: Request,
         decide: Decide[_Answer],
-        needs: Callable[[View], Awaitable[object]] | None,
+        needs: Needs | None,
     ) -> tuple[Change, _Answer]:
         view = self.applier.view(fabric)
         await self._large.structure_of(view)
-        if needs is not None:
-            await needs(view)  # nothing is awaited from here on: one moment
+        grounds = [await needs(view)] if needs is not None else []
+        with self._large.sound():  # nothing is awaited from here on: one moment
+            change, answer = decide(view, Stamp(self._now(), self._new_token(), request))
+        return replace(change, guards=(*grounds, *change.guards)), answer
+
+    # Whether what is asked for fits
+
+    def _job_fits(self, job: Job) -> Needs:
+        most = max(job.rank_count, len(job.hosts), len(job.collectives))
+        return self._fits(lambda fabric: admit_job(fabric, job), aside=most > SMALL)
+
+    def _fits(self, check: Callable[[Fabric], object], *, aside: bool = False) -> Needs:
+        """Checks a request against the fabric that there is, once for each revision of it.
+
+        Args:
+            check: Raises ``InputError``.
+            aside: In a thread, as it may take long.
+        """
+        checked = 0
+
+        async def needs(view: View) -> Guard:
+            nonlocal checked
+            check_known(view)
+            record = await self._record(view)
+            if record.revision != checked:
+                if aside:
+                    await asyncio.to_thread(check, record.fabric)
+                else:
+                    check(record.fabric)
+                checked = record.revision
+            return REVISION, str(checked).encode()
+
+        return needs
+
+    async def _admit_fabric(self, view: View, fabric: Fabric) -> Guard:
+        """Checks a fabric against all that runs on the one before."""
+        if view.known:
+            await self._all_demands(view)
+        ground = view.guard(INTENT_VERSION)
         with self._large.sound():
-            return decide(view, Stamp(self._now(), self._new_token(), request))
+            wanted = jobs.jobs_of(view), self._large.demands_of(view) or ()
+        await asyncio.to_thread(admit_fabric, view.name, fabric, *wanted)
+        return ground
 
     # What the applier does by itself
 

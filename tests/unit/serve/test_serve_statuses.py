@@ -34,7 +34,6 @@ def details(status: status_pb2.Status | None, kind: type[M]) -> list[M]:
         (ports.NotFound("fabrics/f1"), "NOT_FOUND"),
         (ports.AlreadyExists("fabrics/f1/jobs/j"), "ALREADY_EXISTS"),
         (ports.Conflict("fabrics/f1"), "ABORTED"),
-        (ports.StaleIntent("f1"), "ABORTED"),
         (ports.StaleEpoch(1, 2), "ABORTED"),
         (ports.StaleGeneration(1, 2), "ABORTED"),
         (ports.RequestReused("r1"), "INVALID_ARGUMENT"),

@@ -82,11 +82,11 @@ async def test_nothing_is_acknowledged_that_a_restart_would_not_find(
     store = await store_with_a_fabric(path)
     epoch = await store.acquire_leadership("c1")
     lost = asyncio.create_task(store.leadership_lost(epoch))
-    await store.submit_job("f1", job("before", ("h0",)), checked_revision=1)
+    await store.submit_job("f1", job("before", ("h0.0",)))
     mishap(path)
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"store\.db"):
-            await store.submit_job("f1", job("after", ("h1",)), checked_revision=1)
+            await store.submit_job("f1", job("after", ("h1.0",)))
         with pytest.raises(Unavailable, match=r"store\.db"):
             await store.get_job("f1", "before")
     await lost
@@ -101,12 +101,12 @@ async def test_a_file_that_is_brought_back_is_used_again(tmp_path: Path) -> None
     path = tmp_path / "store.db"
     store = await store_with_a_fabric(path)
     epoch = await store.acquire_leadership("c1")
-    await store.submit_job("f1", job("before", ("h0",)), checked_revision=1)
+    await store.submit_job("f1", job("before", ("h0.0",)))
     moved(path)
     with pytest.raises(Unavailable, match="is not there any more"):
-        await store.submit_job("f1", job("refused", ("h1",)), checked_revision=1)
+        await store.submit_job("f1", job("refused", ("h1.0",)))
     path.with_name("elsewhere.db").rename(path)
-    await store.submit_job("f1", job("after", ("h1",)), checked_revision=1)
+    await store.submit_job("f1", job("after", ("h1.0",)))
     assert await store.acquire_leadership("c1") > epoch
     await store.close()
     again = await open_embedded(path)

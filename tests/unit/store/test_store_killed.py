@@ -23,15 +23,15 @@ from heddle_controller.store.embedded import open_embedded
 from tests.support.store_samples import clos, job, plan_of, program_of
 async def main():
     store = await open_embedded(Path(sys.argv[1]))
-    await store.put_fabric("f1", clos(hosts=9))
+    await store.put_fabric("f1", clos(hosts=99))
     epoch = await store.acquire_leadership("writer")
     done = await store.committed("f1")
     generation = done.generation if done else 0
     start = len(await store.list_jobs("f1"))
     print("epoch", epoch, flush=True)
     for number in range(start, 10_000):
-        wanted = job(f"j{number:05}", ())
-        await store.submit_job("f1", wanted, checked_revision=1, request=Request(f"r{number}"))
+        wanted = job(f"j{number:05}", (f"h0.{number}",))
+        await store.submit_job("f1", wanted, request=Request(f"r{number}"))
         print("job", number, flush=True)
         plan = plan_of((await store.intent("f1")).fabric)
         program = program_of(plan, epoch, generation + 1)

@@ -16,7 +16,7 @@ from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.embedded.database import SCHEMA_VERSION
-from tests.support.store_samples import clos, job
+from tests.support.store_samples import clos, demands, job
 
 HOLD = """
 import asyncio, sys
@@ -144,7 +144,7 @@ async def test_damaged_record_is_told(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = await open_embedded(path)
     await store.put_fabric("f1", clos())
-    await store.submit_job("f1", job(), checked_revision=1)
+    await store.submit_job("f1", job())
     await store.close()
     connection = sqlite3.connect(path)
     connection.execute("UPDATE fields SET value = x'00' WHERE field = 'job/j1'")
@@ -164,12 +164,11 @@ async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
     connection = database._database._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
-    big = job("big", tuple(f"x{n}" for n in range(10_000)))
     with pytest.raises(Unavailable, match="full"):
-        await store.submit_job("f1", big, checked_revision=1)
+        await store.put_demands("f1", "big", demands(*[("n0.0", "n1.0")] * 10_000))
     assert (await store.get_fabric("f1")).name == "f1"
     connection.execute("PRAGMA max_page_count = 100000")
-    await store.submit_job("f1", job("after"), checked_revision=1)
+    await store.submit_job("f1", job("after"))
     await store.close()
 
 

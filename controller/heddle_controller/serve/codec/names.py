@@ -7,7 +7,7 @@ same words, naming the field it came in.
 from __future__ import annotations
 
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.reconcile.admission import NAME
+from heddle_controller.state.admission import NAME
 
 ID_RULE = "1 to 63 letters, digits, '-', '_' or '.'"
 

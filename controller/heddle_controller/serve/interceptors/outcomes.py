@@ -214,7 +214,6 @@ _CODES: dict[type[ports.PortError], tuple[grpc.StatusCode, str]] = {
     ports.NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     ports.AlreadyExists: (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS"),
     ports.Conflict: (grpc.StatusCode.ABORTED, "ETAG_MISMATCH"),
-    ports.StaleIntent: (grpc.StatusCode.ABORTED, "STALE_INTENT"),
     ports.StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
     ports.StaleGeneration: (grpc.StatusCode.ABORTED, "STALE_GENERATION"),
     ports.Unavailable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),

@@ -8,7 +8,7 @@ write, because only there can no other job come between.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
@@ -19,9 +19,7 @@ from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
 from heddle_controller.traffic.checks import number_problems
 from heddle_controller.traffic.groups import gpu_problems
-
-JobFlows = Callable[[Job, Fabric], Flows]
-"""``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
+from heddle_controller.traffic.jobs import flows_of_job
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64
@@ -43,7 +41,7 @@ def check_request(request: Request) -> Request:
     return request
 
 
-def admit_job(fabric: Fabric, job: Job, flows_of_job: JobFlows) -> Flows:
+def admit_job(fabric: Fabric, job: Job) -> Flows:
     """The flows of a job on a fabric that it fits.
 
     Raises:
@@ -86,6 +84,7 @@ def admit_reservation(
     Raises:
         InputError: names each fault.
     """
+    check_name("reservation", name)
     problems = [*_host_problems(hosts, fabric), *gpu_problems(hosts, gpus)]
     if not 1 <= seconds <= LONGEST_RESERVATION:
         problems.append(Problem("seconds", f"is {seconds:g}; give 1 to {LONGEST_RESERVATION}"))
@@ -113,7 +112,6 @@ def admit_fabric(
     fabric: Fabric,
     jobs: Sequence[JobRecord],
     demands: Sequence[DemandRecord],
-    flows_of_job: JobFlows,
 ) -> None:
     """Nothing, where all that runs fits a fabric that is to replace the present one.
 
@@ -123,7 +121,7 @@ def admit_fabric(
     problems = []
     for record in jobs:
         try:
-            admit_job(fabric, record.job, flows_of_job)
+            admit_job(fabric, record.job)
         except InputError as error:
             problems.append(Problem(f"job {record.job.name!r}", f"needs it: {error.problems[0]}"))
     for demand_set in demands:

@@ -2,21 +2,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.job import Job, Parallelism
-from heddle_controller.reconcile.admission import admit_job
-from heddle_controller.reconcile.intake import Intake
-from heddle_controller.state.errors import FailedPrecondition, StaleIntent
+from heddle_controller.state.admission import admit_job
+from heddle_controller.state.errors import FailedPrecondition, Unavailable
 from heddle_controller.state.records import Request
+from heddle_controller.state.view import Ask, Change, Outcome
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.store import Store
-from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.store_samples import clos, demands, job, plain
 
 
@@ -27,12 +25,6 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.put_fabric("f1", clos())
     yield opened
     await opened.close()
-
-
-@pytest.fixture
-def intake(store: Store) -> Intake:
-    """The door to it."""
-    return Intake(store, flows_of_job)
 
 
 BAD_JOBS: dict[str, tuple[Job, str]] = {
@@ -50,10 +42,10 @@ BAD_JOBS: dict[str, tuple[Job, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_JOBS)
-async def test_bad_jobs(store: Store, intake: Intake, kind: str) -> None:
+async def test_bad_jobs(store: Store, kind: str) -> None:
     """Each is refused with what is wrong and the cure, submitted or updated; nothing is stored."""
     bad, says = BAD_JOBS[kind]
-    for ask in (intake.submit_job, intake.update_job):
+    for ask in (store.submit_job, store.update_job):
         with pytest.raises(InputError) as caught:
             await ask("f1", bad)
         assert says in str(caught.value)
@@ -64,115 +56,104 @@ def test_every_fault_is_told() -> None:
     """One refusal names all that is wrong."""
     bad = replace(job(hosts=("x", "y")), gpus_per_host=0, qps=-1)
     with pytest.raises(InputError) as caught:
-        admit_job(clos(), bad, flows_of_job)
+        admit_job(clos(), bad)
     records = [problem.record for problem in caught.value.problems]
     assert records == ["gpus_per_host", "qps", "hosts[0]", "hosts[1]"]
 
 
-async def test_good_jobs(store: Store, intake: Intake) -> None:
+async def test_good_jobs(store: Store) -> None:
     """A job that fits is stored, updated, and checked against the fabric of the day."""
-    await intake.submit_job("f1", job())
+    await store.submit_job("f1", job())
     await store.put_fabric("f1", clos(leaves=3))
     with pytest.raises(InputError):
-        await intake.update_job("f1", job(hosts=("h0.0", "h5.0")))
-    await intake.update_job("f1", job(hosts=("h0.0", "h2.0")))
+        await store.update_job("f1", job(hosts=("h0.0", "h5.0")))
+    await store.update_job("f1", job(hosts=("h0.0", "h2.0")))
     assert (await store.get_job("f1", "j1")).job.hosts == ("h0.0", "h2.0")
 
 
-async def test_fabric_that_jobs_need(store: Store, intake: Intake) -> None:
+async def test_fabric_that_jobs_need(store: Store) -> None:
     """A fabric without the NICs of a job or a demand is refused, and says whose they are."""
-    await intake.submit_job("f1", job(hosts=("h0.0", "h1.0")))
-    await intake.put_demands("f1", "d1", demands(("n0.1", "n1.1")))
+    await store.submit_job("f1", job(hosts=("h0.0", "h1.0")))
+    await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")))
     with pytest.raises(FailedPrecondition) as caught:
-        await intake.put_fabric("f1", clos(leaves=1))
+        await store.put_fabric("f1", clos(leaves=1))
     records = [problem.record for problem in caught.value.problems]
     assert records == ["job 'j1'", "demands 'd1'"]
     assert (await store.get_fabric("f1")).fabric.node_count == clos().node_count
-    await intake.put_fabric("f1", clos(leaves=3))
+    await store.put_fabric("f1", clos(leaves=3))
 
 
-async def test_bad_demands(store: Store, intake: Intake) -> None:
+async def test_bad_demands(store: Store) -> None:
     """Demands between what the fabric lacks are refused whole."""
     with pytest.raises(InputError, match="flow 'f1': source 'n9' is not in the fabric"):
-        await intake.put_demands("f1", "d1", demands(("n0.0", "n1.0"), ("n9", "n1.0")))
+        await store.put_demands("f1", "d1", demands(("n0.0", "n1.0"), ("n9", "n1.0")))
     with pytest.raises(InputError, match="demand set 'a b'"):
-        await intake.put_demands("f1", "a b", demands(("n0.0", "n1.0")))
+        await store.put_demands("f1", "a b", demands(("n0.0", "n1.0")))
     assert (await store.intent("f1")).demands == ()
 
 
-async def test_flow_ids_that_another_set_has(store: Store, intake: Intake) -> None:
+async def test_flow_ids_that_another_set_has(store: Store) -> None:
     """A set is refused, by name of the flow and of the set that has it: it would not be planned.
 
     The set itself may be replaced, and other ids are taken.
     """
     first, second = demands(("n0.0", "n1.0")), demands(("n0.1", "n1.1"))
-    await intake.put_demands("f1", "d1", first)
+    await store.put_demands("f1", "d1", first)
     for name in ("d0", "d2"):
         with pytest.raises(FailedPrecondition) as caught:
-            await intake.put_demands("f1", name, second)
+            await store.put_demands("f1", name, second)
         assert "flow 'f0': demands 'd1' have one of this id; rename it" in str(caught.value)
-    await intake.put_demands("f1", "d1", second)
-    await intake.put_demands("f1", "d2", replace(first, ids=("other",)))
+    await store.put_demands("f1", "d1", second)
+    await store.put_demands("f1", "d2", replace(first, ids=("other",)))
     assert [one.name for one in (await store.intent("f1")).demands] == ["d1", "d2"]
 
 
-async def test_request_ids_have_a_limit(intake: Intake) -> None:
-    """An id that is too long to keep is refused."""
-    with pytest.raises(InputError, match="at most 64 bytes"):
-        await intake.submit_job("f1", job(), request=Request("x" * 65))
+async def test_a_name_that_no_fabric_can_have(store: Store) -> None:
+    """It is refused."""
     with pytest.raises(InputError, match="fabric 'no/name'"):
-        await intake.put_fabric("no/name", clos())
+        await store.put_fabric("no/name", clos())
 
 
-async def test_a_replay_that_would_be_refused_today(store: Store, intake: Intake) -> None:
+async def test_a_replay_that_would_be_refused_today(store: Store) -> None:
     """A repeated request answers as it did, though its hosts are gone; a new one fails."""
     wanted = job(hosts=("h1.0",), parallelism=Parallelism(dp=1), collectives=())
-    first = await intake.submit_job("f1", wanted, request=Request("r1"))
+    first = await store.submit_job("f1", wanted, request=Request("r1"))
     await store.delete_job("f1", "j1")
-    await intake.put_fabric("f1", clos(leaves=1))
-    assert await intake.submit_job("f1", wanted, request=Request("r1")) == first
+    await store.put_fabric("f1", clos(leaves=1))
+    assert await store.submit_job("f1", wanted, request=Request("r1")) == first
     with pytest.raises(InputError, match=r"'h1\.0' has no NIC"):
-        await intake.submit_job("f1", wanted, request=Request("r2"))
+        await store.submit_job("f1", wanted, request=Request("r2"))
     assert await store.list_jobs("f1") == []
 
 
-class Hurried:
-    """A store in which somebody puts the fabric anew right before a write, some times."""
+def hurried(store: Store, times: int) -> None:
+    """From now on, somebody puts the fabric anew right before a write, some times."""
+    apply, left, spines = store.applier.apply, times, count(4)
 
-    def __init__(self, store: Store, times: int) -> None:
-        self._store = store
-        self._times = times
-        self._spines = 3
+    async def after_another(change: Change, ask: Ask) -> Outcome:
+        nonlocal left
+        if left:
+            left, again = 0, left - 1
+            await store.put_fabric("f1", clos(spines=next(spines)))
+            left = again
+        return await apply(change, ask)
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        return partial(self._hurry, method) if name in WRITES else method
-
-    async def _hurry(self, method: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._times:
-            self._times -= 1
-            self._spines += 1
-            await self._store.put_fabric("f1", clos(spines=self._spines))
-        return await method(*args, **kwargs)
-
-
-WRITES = ("submit_job", "put_fabric", "put_demands")
-
-
-def hurried(store: Store, times: int) -> Intake:
-    """The door to such a store."""
-    return Intake(cast("Store", Hurried(store, times)), flows_of_job)
+    store.applier.apply = after_another  # type: ignore[method-assign]
 
 
 async def test_checks_are_made_again(store: Store) -> None:
     """What was checked against a fabric that has gone is checked against the next."""
-    await hurried(store, 3).submit_job("f1", job())
-    await hurried(store, 3).put_demands("f1", "d", demands(("n0.0", "n1.0")))
-    put = await hurried(store, 3).put_fabric("f1", clos(hosts=3))
+    hurried(store, 3)
+    await store.submit_job("f1", job())
+    hurried(store, 3)
+    await store.put_demands("f1", "d", demands(("n0.0", "n1.0")))
+    hurried(store, 3)
+    put = await store.put_fabric("f1", clos(hosts=3))
     assert plain((await store.get_fabric("f1")).fabric) == plain(put.fabric)
 
 
 async def test_not_for_ever(store: Store) -> None:
     """Who cannot get between the changes is told to retry."""
-    with pytest.raises(StaleIntent):
-        await hurried(store, 99).submit_job("f1", job())
+    hurried(store, 99)
+    with pytest.raises(Unavailable, match="changes all the time"):
+        await store.submit_job("f1", job())

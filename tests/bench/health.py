@@ -22,6 +22,7 @@ from tests.bench.planned import size_of
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import published_zones, zone_traffic
+from tests.support.health import is_healthy
 
 MOST_SECONDS = 0.050
 PAUSE = 0.002
@@ -98,5 +99,5 @@ async def _busy(
 
 async def _answer(asking: Client) -> float:
     begin = time.perf_counter()
-    await asking.is_healthy()
+    await is_healthy(asking)
     return time.perf_counter() - begin

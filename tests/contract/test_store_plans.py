@@ -57,7 +57,7 @@ async def test_committed_is_got_back(led: Store) -> None:
     assert done.facts.commit_time > 0
     assert plain(await led.committed("f1")) == plain(done)
     assert await led.versions("f1") == replace(await led.versions("f1"), generation=1)
-    assert (done.switches(), done.programmed_switches()) == (("l0",), ())
+    assert (done.switches(), done.lacking()) == (("l0",), ("l0",))
 
 
 async def test_commit_leaves_the_intent_alone(led: Store) -> None:
@@ -214,11 +214,11 @@ async def test_programmed_only_grows(led: Store) -> None:
     await led.record_programmed("f1", epoch=1, programmed=Programmed(1, {"s0": 0}, 7.0))
     first = await led.committed("f1")
     assert first is not None
-    assert (first.programmed_switches(), first.programmed_time()) == (("l0",), 7.0)
+    assert (first.lacking(), first.programmed_time()) == ((), 7.0)
     await commit(led, 1, 2)
     second = await led.committed("f1")
     assert second is not None
-    assert (second.programmed_switches(), second.programmed_time()) == ((), 0.0)
+    assert (second.lacking(), second.programmed_time()) == (("l0",), 0.0)
     await led.record_programmed("f1", epoch=1, programmed=Programmed(1, {"l0": 2}, 8.0))
     await led.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 9.0))
     third = await led.committed("f1")

@@ -124,9 +124,6 @@ def _kept() -> list[Target]:
             states.packed(),
         ),
         _text(
-            "stored job", jobs.parse_job, lambda m: _again(jobs.job_json(m)), jobs.job_json(job())
-        ),
-        _text(
             "stored record of a job",
             jobs.parse_record,
             lambda made: _again(jobs.record_json(made)),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.depth import examples
+from tests.support.health import is_healthy
 from tests.support.replicating import SECONDS, House, Replica, job, replicated
 from tests.support.waiting import until
 
@@ -38,7 +39,7 @@ async def test_replicas_share_the_work_and_hand_it_over(tmp_path: Path) -> None:
         epochs = [replica.epoch for replica in house.replicas]
         assert len(set(epochs)) == len(epochs), "no epoch is given twice"
         for replica in house.replicas:
-            assert await (await house.client(replica)).is_healthy()
+            assert await is_healthy(await house.client(replica))
         for agent in house.fleet.agents.values():
             assert agent.sessions.connected == len(house.replicas)
         first, second = both(house)

@@ -312,6 +312,6 @@ class Scene:
             )
             and np.array_equal(done.plan.fabric.effective, self.world.effective)
             and len(done.plan.flows) == len(self.flows)
-            and set(done.programmed_switches()) == set(done.switches())
+            and not done.lacking()
             and all(agent.held.generation for agent in self.agents.values())
         )

@@ -9,8 +9,7 @@ from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.core import PlanningCore
-from heddle_controller.planner.engine import Engine
-from heddle_controller.planner.planning import Planned
+from heddle_controller.planner.planning import Engine, Planned
 from heddle_controller.planner.port import PlanAnswer, Trial, WhatIf
 from heddle_controller.state.records import Intent
 

@@ -15,11 +15,9 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.place.score import gain_of_jobs
-from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.planner.engine import Engine
+from heddle_controller.planner.planning import Engine
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Metric
@@ -42,8 +40,6 @@ ENGINE = Engine(
     prove=prove,
     verify=verify_plan,
     entries_of=entries_after,
-    changed_flows=changed_flows,
-    gain_of_jobs=gain_of_jobs,
 )
 
 SETTINGS = ReconcileSettings(
@@ -243,7 +239,7 @@ class House:
             return (
                 done is not None
                 and done.generation == versions.generation
-                and set(done.programmed_switches()) == set(done.switches())
+                and not done.lacking()
                 and self.network(done.plan.fabric).holds(done.program.entries)
                 and all(s.table.whole for s in self.gateway.switches.values())
             )

@@ -29,9 +29,10 @@ from heddle_controller.place.score import scores
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.what_if import compare_plans
-from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
+    Engine,
     Planned,
+    Repair,
     Wanted,
     after_quiet,
     expected_plan,

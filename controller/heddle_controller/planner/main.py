@@ -22,13 +22,11 @@ from typing import Any
 
 from heddle_controller.model import graphs
 from heddle_controller.model.plan import Objective
-from heddle_controller.place.score import gain_of_jobs
-from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.core import PlanningCore
-from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.mirror import FabricMirror
+from heddle_controller.planner.planning import Engine
 from heddle_controller.planner.port import PlanningFailed
 from heddle_controller.planner.protocol import (
     Failed,
@@ -55,8 +53,6 @@ def planning_engine(solve_seconds: float | None, objective: Objective = "headroo
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,
         entries_of=entries_after,
-        changed_flows=changed_flows,
-        gain_of_jobs=gain_of_jobs,
     )
 
 

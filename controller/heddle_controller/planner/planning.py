@@ -18,11 +18,12 @@ Pure but for the time it takes. What is planned how:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from math import log1p
 from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 
@@ -30,11 +31,13 @@ from heddle_controller.model.demand import Demands, first_flows, resolve, unanno
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Job
 from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined_port_paths, no_port_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL
-from heddle_controller.planner.engine import Engine, Repair
+from heddle_controller.place.score import gain_of_jobs
+from heddle_controller.plan.diff import changed_flows
 from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent
@@ -48,6 +51,66 @@ YIELDS = 0.001
 """What a flow that nobody announced weighs, where the least of the others weighs 1."""
 FEW = 256
 """Flows that are planned anew in less than half a second of processor."""
+
+
+class Repair(Protocol):
+    """A plan, ready to be repaired."""
+
+    def copy(self, *, backups: bool = True) -> Repair:
+        """Another of the same plan, for a repair that this one is not to know of.
+
+        Without ``backups`` it may leave out those of paths that it makes.
+        """
+        ...
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan for the fabric and flows as they are now, in which only what must move moves."""
+        ...
+
+    def relieved(self) -> Plan | None:
+        """The plan that ``repair`` gave, brought to its bound by moving few; None where not."""
+        ...
+
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        ...
+
+
+class EntriesOf(Protocol):
+    """What switches must hold."""
+
+    def __call__(self, plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
+        """Entries of a plan; ``before`` is an earlier plan and what this gave for it."""
+        ...
+
+
+class Verify(Protocol):
+    """Raises where a plan must not be used."""
+
+    def __call__(self, plan: Plan, known: Plan | None = None) -> None:
+        """Check a plan; ``known`` is one that passed, and need not be looked at twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The functions that make a plan, handed in as values: who only plans by them loads no solver.
+
+    Every one is pure, and may raise: the loop then keeps the plan it has.
+    """
+
+    flows_of_job: Callable[[Job, Fabric], Flows]
+    """``traffic.jobs.flows_of_job``."""
+    solve: Callable[[Fabric, Flows, Plan | None], Plan]
+    """``solve.anew``."""
+    repairer: Callable[[Plan], Repair]
+    """``solve.repairer_of``."""
+    prove: Callable[[Plan], Certificate]
+    """``solve.prove``."""
+    verify: Verify
+    """``plan.verify.verify_plan``."""
+    entries_of: EntriesOf
+    """``plan.revision.entries_after``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +322,7 @@ def make_plan(
         Exception: whatever the last attempt failed with.
     """
     plan = best_plan(wanted, previous, repair, engine, before[0] if before else None)
-    changed = len(engine.changed_flows(previous, plan)) if previous is not None else 0
+    changed = len(changed_flows(previous, plan)) if previous is not None else 0
     return Planned(plan, engine.entries_of(plan, before), changed)
 
 
@@ -359,17 +422,17 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
     if not slow and reached.within(worth_moving) and not plan.unrouted:
         return None
     fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
-    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, engine, worth_moving):
+    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, worth_moving):
         return None
-    return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
+    return Planned(fresh, engine.entries_of(fresh), len(changed_flows(plan, fresh)))
 
 
-def _faster(fresh: Plan, plan: Plan, engine: Engine, share: float) -> bool:
+def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
     """Whether jobs take less time by so much, all in all, and no link is fuller for it."""
     most = plan.certificate.max_utilization * (1 + EQUAL)
     if len(fresh.unrouted) > len(plan.unrouted) or fresh.certificate.max_utilization > most:
         return False
-    return engine.gain_of_jobs(plan, fresh) > -log1p(-share)
+    return gain_of_jobs(plan, fresh) > -log1p(-share)
 
 
 def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:

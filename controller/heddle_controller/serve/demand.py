@@ -16,7 +16,6 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
 from heddle_controller.model.demand import SET, Demands
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
@@ -92,7 +91,7 @@ class DemandService(DemandServiceServicer):
         """Lists sets by name."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
-        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        part = page(collection, request, default=100, ceiling=1000)
         seen = self._observations.of(fabric)
         intent = seen.with_unannounced(await self._store.intent(fabric))
         index = await self._indexes.of(fabric)
@@ -104,9 +103,7 @@ class DemandService(DemandServiceServicer):
     ) -> pb.ListDemandsResponse:
         """Lists demands in the order told; a page token dies when the set is put again."""
         fabric, name = names.parse_demands(request.name, "name")
-        part = page(
-            request.name, request.page_size, request.page_token, default=1000, ceiling=10000
-        )
+        part = page(request.name, request, default=1000, ceiling=10000)
         record = await self._record(fabric, name)
         first = part.row(record.etag)
         last = min(first + part.size, len(record.demands))
@@ -183,7 +180,7 @@ def _sets(
     fabric: str, intent: Intent, index: FlowIndex | None, part: Page
 ) -> pb.ListDemandSetsResponse:
     plan, rows = (index.plan, index.rows) if index else (None, {})
-    facts = demand_facts(intent, plan, rows)
+    facts = codec.demand_facts(intent, plan, rows)
     every = sorted(intent.demands, key=lambda record: record.name)
     found = [record for record in every if record.name > part.after]
     shown = found[: part.size]

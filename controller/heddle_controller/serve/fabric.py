@@ -96,7 +96,7 @@ class FabricService(FabricServiceServicer):
         self, request: pb.ListFabricsRequest, context: _Context
     ) -> pb.ListFabricsResponse:
         """Lists fabrics by name."""
-        part = page("fabrics", request.page_size, request.page_token, default=100, ceiling=1000)
+        part = page("fabrics", request, default=100, ceiling=1000)
         found = await self._store.list_fabrics(after=part.after, limit=part.size + 1)
         more = len(found) > part.size
         return pb.ListFabricsResponse(
@@ -111,7 +111,7 @@ class FabricService(FabricServiceServicer):
         """Lists links in the order of the fabric; a page token dies when any link changes."""
         name = names.parse_fabric_name(request.parent, "parent")
         collection = f"links/{name}/{request.not_up_only}"
-        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
+        part = page(collection, request, default=1000, ceiling=10000)
         record = await self._store.get_fabric(name)
         unwell = self._unwell(name)
         found = record.fabric.find_links

@@ -72,7 +72,7 @@ class PlacementService(PlacementServiceServicer):
         """Lists jobs by name."""
         fabric = names.parse_fabric_name(request.parent, "parent")
         collection = f"jobs/{fabric}"
-        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        part = page(collection, request, default=100, ceiling=1000)
         found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
         more = len(found) > part.size
         return pb.ListJobsResponse(

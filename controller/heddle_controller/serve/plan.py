@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 from grpc import aio
 from typing_extensions import override
 
+from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.model.errors import refuse
@@ -32,7 +34,7 @@ from heddle_controller.serve.nic_ports import (
     ports_to_pb,
     rows_leaving,
 )
-from heddle_controller.serve.request import page, request_of
+from heddle_controller.serve.request import Page, page, request_of
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.serve.summaries import (
     Summaries,
@@ -50,6 +52,9 @@ LONGEST_ROLLBACK = 604_800.0
 """Seconds."""
 
 _Context = aio.ServicerContext[Any, Any]
+_Told = TypeVar("_Told")
+_Tell = Callable[[FlowIndex, slice], tuple[_Told, int]]
+"""Some of a list, and how many it has in all."""
 
 
 class PlanService(PlanServiceServicer):
@@ -88,7 +93,7 @@ class PlanService(PlanServiceServicer):
         """Newest first; plans that come meanwhile are on no later page."""
         fabric = names.parse_plan_name(request.parent, "parent")
         collection = f"plans/{fabric}"
-        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        part = page(collection, request, default=100, ceiling=1000)
         found = await self._store.plan_summaries(fabric, below=part.row(""), limit=part.size + 1)
         told = found[: part.size]
         return pb.ListPlansResponse(
@@ -140,65 +145,51 @@ class PlanService(PlanServiceServicer):
         await self._store.end_rollback(fabric, request=request_of(request.request_id))
         return pb.EndRollbackResponse()
 
+    async def _listed(self, fabric: str, part: Page, tell: _Tell[_Told]) -> tuple[_Told, str, int]:
+        """A page of what the newest plan has, the token of the next, and the generation.
+
+        A token dies with its plan.
+        """
+        index = await self._index(fabric)
+        stamp = str(index.generation)
+        first = part.row(stamp)
+        last = first + part.size
+        told, count = await asyncio.to_thread(tell, index, slice(first, last))
+        return told, part.token(last, stamp) if last < count else "", index.generation
+
     @override
     async def ListRoutes(
         self, request: pb.ListRoutesRequest, context: _Context
     ) -> pb.ListRoutesResponse:
-        """Lists routes in the order of the plan; a page token dies with it."""
+        """Lists routes in the order of the plan."""
         fabric = names.parse_plan_name(request.parent, "parent")
         link = request.link if request.HasField("link") else None
         named = f"{link.source}/{link.target}/{link.key}" if link else ""
         collection = f"routes/{fabric}/{request.job}/{named}"
-        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
-        index = await self._index(fabric)
-        plan, stamp = index.plan, str(index.generation)
-        row = common.find_link(plan.fabric, link, "link") if link else None
-        first = part.row(stamp)
-        last = first + part.size
-        routes, more = await asyncio.to_thread(_routes, index, request.job, row, (first, last))
-        return pb.ListRoutesResponse(
-            routes=routes,
-            next_page_token=part.token(last, stamp) if more else "",
-            generation=index.generation,
-        )
+        part = page(collection, request, default=1000, ceiling=10000)
+        tell = partial(_routes, request.job, link)
+        routes, token, generation = await self._listed(fabric, part, tell)
+        return pb.ListRoutesResponse(routes=routes, next_page_token=token, generation=generation)
 
     @override
     async def ListJobFares(
         self, request: pb.ListJobFaresRequest, context: _Context
     ) -> pb.ListJobFaresResponse:
-        """Lists jobs by name; a page token dies with the plan."""
+        """Lists jobs by name."""
         fabric = names.parse_plan_name(request.parent, "parent")
-        collection = f"fares/{fabric}/{request.job}"
-        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
-        index = await self._index(fabric)
-        stamp = str(index.generation)
-        first = part.row(stamp)
-        last = first + part.size
-        fares, more = await asyncio.to_thread(_fares, index, request.job, (first, last))
-        return pb.ListJobFaresResponse(
-            fares=fares,
-            next_page_token=part.token(last, stamp) if more else "",
-            generation=index.generation,
-        )
+        part = page(f"fares/{fabric}/{request.job}", request, default=1000, ceiling=10000)
+        fares, token, generation = await self._listed(fabric, part, partial(_fares, request.job))
+        return pb.ListJobFaresResponse(fares=fares, next_page_token=token, generation=generation)
 
     @override
     async def ListLinkLoads(
         self, request: pb.ListLinkLoadsRequest, context: _Context
     ) -> pb.ListLinkLoadsResponse:
-        """The hottest first; a page token dies with the plan."""
+        """The hottest first."""
         fabric = names.parse_plan_name(request.parent, "parent")
-        collection = f"links/{fabric}"
-        part = page(collection, request.page_size, request.page_token, default=20, ceiling=1000)
-        index = await self._index(fabric)
-        stamp = str(index.generation)
-        first = part.row(stamp)
-        last = first + part.size
-        links, more = await asyncio.to_thread(_link_loads, index, (first, last))
-        return pb.ListLinkLoadsResponse(
-            links=links,
-            next_page_token=part.token(last, stamp) if more else "",
-            generation=index.generation,
-        )
+        part = page(f"links/{fabric}", request, default=20, ceiling=1000)
+        links, token, generation = await self._listed(fabric, part, _link_loads)
+        return pb.ListLinkLoadsResponse(links=links, next_page_token=token, generation=generation)
 
     @override
     async def WatchPlan(
@@ -259,21 +250,14 @@ class PlanService(PlanServiceServicer):
     async def GetJobPorts(
         self, request: pb.GetJobPortsRequest, context: _Context
     ) -> pb.GetJobPortsResponse:
-        """Gets ports in the order of the plan; a page token dies with it."""
+        """Gets ports in the order of the plan."""
         fabric = names.parse_plan_name(request.plan, "plan")
         _check_host(fabric, request)
         wanted = f"{list(request.hosts)}{list(request.nics)}"
         collection = f"ports/{fabric}/{request.job}/{wanted}"
-        part = page(
-            collection, request.page_size, request.page_token, default=1000, ceiling=MOST_FLOWS
-        )
-        index = await self._index(fabric)
-        first = part.row(str(index.generation))
-        ports, more = await asyncio.to_thread(_ports, index, request, (first, first + part.size))
-        return pb.GetJobPortsResponse(
-            ports=ports,
-            next_page_token=part.token(first + part.size, str(index.generation)) if more else "",
-        )
+        part = page(collection, request, default=1000, ceiling=MOST_FLOWS)
+        ports, token, _ = await self._listed(fabric, part, partial(_ports, request))
+        return pb.GetJobPortsResponse(ports=ports, next_page_token=token)
 
     @override
     async def WatchJobPorts(
@@ -306,8 +290,8 @@ class PlanService(PlanServiceServicer):
         return pb.ReportPortPathsResponse()
 
 
-def _fares(index: FlowIndex, job: str, span: tuple[int, int]) -> tuple[list[pb.JobFare], bool]:
-    """How some jobs fare, and whether there are more behind them."""
+def _fares(job: str, index: FlowIndex, span: slice) -> tuple[list[pb.JobFare], int]:
+    """How some jobs fare, and how many there are."""
     fares, flows = index.fares, index.plan.flows
     slowest, unrouted = fares.slowest_of_jobs(), fares.unrouted_of_jobs()
     worst = fares.worst_of_jobs()
@@ -316,7 +300,7 @@ def _fares(index: FlowIndex, job: str, span: tuple[int, int]) -> tuple[list[pb.J
     np.maximum.at(weight, flows.job, flows.weight)
     weights = dict(zip(flows.job_names, weight.tolist(), strict=True))
     told = []
-    for name in chosen[slice(*span)]:
+    for name in chosen[span]:
         fare = pb.JobFare(
             job=name,
             slowest=codec.slowest_to_pb(fares, slowest[name], unrouted[name]),
@@ -326,14 +310,13 @@ def _fares(index: FlowIndex, job: str, span: tuple[int, int]) -> tuple[list[pb.J
             fare.worst_link.CopyFrom(codec.directed(index.plan, worst[name]))
             fare.worst_utilization = float(fares.utilization[worst[name]])
         told.append(fare)
-    return told, span[1] < len(chosen)
+    return told, len(chosen)
 
 
-def _link_loads(index: FlowIndex, span: tuple[int, int]) -> tuple[list[pb.LinkLoad], bool]:
-    """Some of the hottest links, and whether there are more behind them."""
-    hottest = index.hottest
-    found = loads_of(index.plan, hottest[slice(*span)])
-    return [codec.link_load_to_pb(index.plan, one) for one in found], span[1] < len(hottest)
+def _link_loads(index: FlowIndex, span: slice) -> tuple[list[pb.LinkLoad], int]:
+    """Some of the hottest links, and how many carry something."""
+    found = loads_of(index.plan, index.hottest[span])
+    return [codec.link_load_to_pb(index.plan, one) for one in found], len(index.hottest)
 
 
 def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRequest) -> None:
@@ -346,18 +329,18 @@ def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRe
 
 
 def _ports(
-    index: FlowIndex, request: pb.GetJobPortsRequest, span: tuple[int, int]
-) -> tuple[pb.JobPorts, bool]:
-    """Some of a job's ports, and whether there are more behind them."""
+    request: pb.GetJobPortsRequest, index: FlowIndex, span: slice
+) -> tuple[pb.JobPorts, int]:
+    """Some of a job's ports, and of how many flows there are."""
     flows = index.plan.flows
     if request.job not in flows.job_names:
         message = f"job {request.job[:200]!r} has no flow in plan {index.generation}"
         raise not_found("UNKNOWN_JOB", f"{message}: see heddle job show", job=request.job)
     rows = rows_leaving(index, request.hosts, request.nics)
     rows = rows[flows.job[rows] == flows.job_names.index(request.job)]
-    ports = ports_to_pb(index.plan, index.ports, rows[slice(*span)], request.job)
+    ports = ports_to_pb(index.plan, index.ports, rows[span], request.job)
     ports.generation = index.generation
-    return ports, span[1] < len(rows)
+    return ports, len(rows)
 
 
 def _explained(index: FlowIndex, flow: str) -> pb.ExplainFlowResponse:
@@ -376,8 +359,9 @@ def _no_plan(fabric: str) -> Refusal:
 
 
 def _routes(
-    index: FlowIndex, job: str, link: int | None, span: tuple[int, int]
-) -> tuple[list[pb.Route], bool]:
-    """Some of the routes, and whether there are more behind them."""
-    flows, codes = codec.select(index.plan, job, link), codec.Routes(index.plan, index.ports)
-    return [codes.route(row) for row in flows[slice(*span)].tolist()], span[1] < len(flows)
+    job: str, link: common_pb2.LinkRef | None, index: FlowIndex, span: slice
+) -> tuple[list[pb.Route], int]:
+    """Some of the routes of a job, or over a link, and how many there are."""
+    row = common.find_link(index.plan.fabric, link, "link") if link else None
+    flows, codes = codec.select(index.plan, job, row), codec.Routes(index.plan, index.ports)
+    return [codes.route(flow) for flow in flows[span].tolist()], len(flows)

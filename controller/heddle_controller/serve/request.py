@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
+from typing import Protocol
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.errors import aborted
@@ -84,12 +85,20 @@ class Page:
 MAX_DIGITS = 12
 
 
-def page(collection: str, size: int, token: str, *, default: int, ceiling: int) -> Page:
+class PagedRequest(Protocol):
+    """A message that asks for a page."""
+
+    page_size: int
+    page_token: str
+
+
+def page(collection: str, request: PagedRequest, *, default: int, ceiling: int) -> Page:
     """The page a request asks for.
 
     Raises:
         InputError: negative size; a token that is malformed or of another collection.
     """
+    size, token = request.page_size, request.page_token
     if size < 0:
         raise refuse("request", "page_size", f"it is {size}: give 0 for the default, or more")
     size = min(size or default, ceiling)

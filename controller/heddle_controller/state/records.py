@@ -382,11 +382,6 @@ class Committed:
         wanted = np.searchsorted(switch, rows, "right") > np.searchsorted(switch, rows)
         return tuple(structure.nodes.ids[row] for row in rows[wanted].tolist())
 
-    def programmed_switches(self) -> tuple[str, ...]:
-        """Those of ``switches`` that hold all of this plan."""
-        lacking = set(self.lacking())
-        return tuple(switch for switch in self.switches() if switch not in lacking)
-
     def programmed_time(self) -> float:
         """When the last of ``switches`` acknowledged; 0 while any is missing."""
         if self.lacking():

@@ -11,10 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from heddle.client import PROGRAMMED, AsyncClient, TimedOut
 from heddle.names import link_name
@@ -169,8 +167,6 @@ class Client(AsyncClient):
         super().__init__(address, fabric=fabric, timeout=CALL_SECONDS, patience=patience)
         self.address = address
         self.name = fabric
-        channel: Any = self.calls
-        self._health: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no methods
 
     async def put_fabric(self, fabric: Fabric) -> None:
         """Create or replace the fabric."""
@@ -181,11 +177,6 @@ class Client(AsyncClient):
         """Set a set of demands; stored whole, or not at all."""
         full = f"{self.name}/demands/{name}"
         await self.demands.PutDemands(demands_to_pb(full, str(uuid.uuid4()), fabric, flows))
-
-    async def is_healthy(self) -> bool:
-        """Whether the controller says that it serves."""
-        answer = await self._health.Check(health_pb2.HealthCheckRequest())
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def submit(self, job: Job) -> placement_pb2.Job:
         """Submit a job; the answer says that it is durably stored, no more."""

@@ -10,9 +10,9 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.place.score import scores
 from heddle_controller.planner.core import PlanningCore
-from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import (
     FEW,
+    Engine,
     Wanted,
     better_anew,
     make_plan,

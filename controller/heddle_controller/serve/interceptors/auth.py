@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import unquote
@@ -253,12 +253,9 @@ class Auth(Around):
         self.standing = OpenStreams(admission.stamp)
         """Streams under way; somebody has to ``run`` it."""
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Check the caller, and name him in the call's log lines."""
-        return self._admit(method, context)
-
     @asynccontextmanager
-    async def _admit(self, method: Method, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+        """Check the caller, and name him in the call's log lines."""
         try:
             shown = self._admission.shown(context)
             caller = self._admission.judge(shown)

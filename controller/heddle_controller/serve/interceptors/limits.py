@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -113,12 +113,9 @@ class Limits(Around):
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Take from the caller's account, run, give streams back."""
-        return self._limit(method, context)
-
     @asynccontextmanager
-    async def _limit(self, method: Method, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+        """Take from the caller's account, run, give streams back."""
         caller = current_caller()
         if _is_here(caller):
             yield

@@ -22,7 +22,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import grpc
@@ -72,12 +72,9 @@ class CallTrace(Around):
     def __init__(self, spans: CallSpans | None = None) -> None:
         self._spans = spans
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Bind, run, unbind."""
-        return self._trace(method, context)
-
     @asynccontextmanager
-    async def _trace(self, method: Method, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+        """Bind, run, unbind."""
         request = _given(context) or uuid.uuid4().hex
         context.set_trailing_metadata(((_HEADER, request),))
         start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
@@ -121,12 +118,9 @@ class CallMetrics(Around):
     def __init__(self, meter: CallMeter) -> None:
         self._meter = meter
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Count in, run, count out."""
-        return self._count(method, context)
-
     @asynccontextmanager
-    async def _count(self, method: Method, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+        """Count in, run, count out."""
         self._meter.call_started(method.service, method.name)
         start, code = time.monotonic(), grpc.StatusCode.OK
         try:
@@ -163,12 +157,9 @@ class Errors(Around):
     def __init__(self, unary_limit: float) -> None:
         self._limit = unary_limit
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Run under a deadline where there is one answer; translate what is raised."""
-        return self._translate(method, context)
-
     @asynccontextmanager
-    async def _translate(self, method: Method, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+        """Run under a deadline where there is one answer; translate what is raised."""
         try:
             async with asyncio.timeout(None if method.streams else self._limit):
                 yield
@@ -238,13 +229,10 @@ class StaleMarks(Around):
     def __init__(self, stale_for: Callable[[], float]) -> None:
         self._stale_for = stale_for
 
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
         """Run, then mark."""
         del method
-        return self._marked(context)
-
-    @asynccontextmanager
-    async def _marked(self, context: Context) -> AsyncIterator[None]:
         before = self._stale_for()
         try:
             yield

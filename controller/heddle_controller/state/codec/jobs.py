@@ -33,14 +33,6 @@ def job_json(job: Job) -> bytes:
     return orjson.dumps(job, option=orjson.OPT_SORT_KEYS)
 
 
-def parse_job(content: bytes) -> Job:
-    """Raises ``DamagedError`` for anything that ``job_json`` did not make."""
-    try:
-        return _job(orjson.loads(content))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"job: {error}") from error
-
-
 def _job(fields: dict[str, Any]) -> Job:
     return Job(
         name=fields["name"],

@@ -12,7 +12,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.planner.main import planning_engine
 from heddle_controller.planner.planning import left_out, make_plan, wanted_of
-from heddle_controller.reconcile.demand_facts import DemandFacts, demand_facts
+from heddle_controller.serve.codec.demand import DemandFacts, demand_facts
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
 from tests.support.store_samples import clos, demands, job
 

@@ -17,6 +17,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 
 
 class Network:
@@ -85,6 +86,12 @@ class Network:
     def head_or_none(self) -> Ints:
         """Node that each arc enters; ``NONE`` for the padding."""
         return np.append(self.head, NONE)
+
+    def switch_parts(self) -> Ints:
+        """Number of the part of each switch, of those that usable links join; ``NONE`` for NICs."""
+        arcs = self.inner[self.usable[self.inner]]
+        part = joined_parts(self.tail[arcs], self.head[arcs], self.fabric.node_count)
+        return np.where(self.level == NodeKind.NIC, NONE, part)
 
     @cached_property
     def tiered(self) -> bool:

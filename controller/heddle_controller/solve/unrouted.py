@@ -15,7 +15,6 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
@@ -94,10 +93,7 @@ class Reasons:
     @cached_property
     def _part(self) -> Ints:
         """Number of the part of each switch; ``NONE`` for NICs."""
-        network, nodes = self._network, self._fabric.node_count
-        arcs = network.inner[network.usable[network.inner]]
-        part = joined_parts(network.tail[arcs], network.head[arcs], nodes)
-        return np.where(network.level == NodeKind.NIC, NONE, part)
+        return self._network.switch_parts()
 
     @cached_property
     def _size(self) -> Ints:

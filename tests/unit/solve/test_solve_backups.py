@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
-from heddle_emulator.topology import clos, three_tier
+from heddle_emulator.topology import clos, dual_tor, three_tier
 from tests.support.solve_checks import (
     between_switches,
     check_backups,
@@ -124,3 +125,63 @@ def test_no_link_between_switches_is_told_by_nics() -> None:
     shared = {*way(plan.paths, 0)} & {*way(plan.backups, 0)}
     assert len(shared) == 2
     assert not between_switches(fabric)[[*shared]].any()
+
+
+def neighbours(nics: int, planes: int = 1) -> tuple[Fabric, Flows]:
+    """One pair of leaves under four spines a plane, each NIC sending to the next of the pair."""
+    fabric = dual_tor(
+        pairs=2, spines=4 * planes, nics_per_pair=nics, nics_per_host=nics, planes=planes
+    )
+    names = [f"p0-h0-n{number}" for number in range(nics)]
+    records = [(a, b, 400.0, 8, "j", "") for a, b in zip(names, names[1:] + names[:1], strict=True)]
+    return fabric, flows_of(fabric, *records)
+
+
+@pytest.mark.parametrize("nics", [2, 3, 8])
+def test_neighbours_fall_evenly_on_the_spines(nics: int) -> None:
+    """Within a leaf of two joined by spines a backup ends at the other leaf, over all in turns.
+
+    It begins as its path does. What comes to a NIC by one link falls on each spine alike.
+    """
+    fabric, flows = neighbours(nics)
+    plan = solve(fabric, flows)
+    check_backups(plan)
+    fallen: dict[int, list[int]] = {}
+    for row in range(len(plan.paths)):
+        path, spare = way(plan.paths, row), way(plan.backups, row)
+        assert (len(path), len(spare)) == (2, 4)
+        assert spare[0] == path[0]
+        assert spare[-1] != path[-1]
+        fallen.setdefault(path[-1], []).append(spare[1])
+    for spines in fallen.values():
+        assert len(set(spines)) == len(spines)
+
+
+def test_neighbours_in_two_planes_back_up_over_the_other_leaf() -> None:
+    """Nothing joins the two leaves, so a backup begins and ends with the other links."""
+    plan = solve(*neighbours(4, planes=2))
+    check_backups(plan)
+    for row in range(len(plan.paths)):
+        path, spare = way(plan.paths, row), way(plan.backups, row)
+        assert len(path) == len(spare) == 2
+        assert not {*path} & {*spare}
+
+
+@pytest.mark.parametrize("lost", [("p0-h0-n0",), ("p0-h0-n1",), ("p0-h0-n0", "p0-h0-n1")])
+def test_neighbours_that_lost_a_link_have_what_backup_there_is(lost: tuple[str, ...]) -> None:
+    """Whoever has a link left ends, or begins, with it; where neither has, there is no backup."""
+    fabric, _ = neighbours(2)
+    rows = [fabric.find_links(nic, "p0b")[0] for nic in lost]
+    hurt = fabric.with_links(dict.fromkeys(rows, State.DOWN))
+    plan = solve(hurt, flows_of(hurt, ("p0-h0-n0", "p0-h0-n1", 100.0, 1, "j", "")))
+    check_backups(plan)
+    path, spare = way(plan.paths, 0), way(plan.backups, 0)
+    assert len(path) == 2
+    if len(lost) == 2:
+        assert not spare
+    else:
+        assert len(spare) == 4
+        assert (spare[0] == path[0], spare[-1] == path[-1]) == (
+            lost == ("p0-h0-n0",),
+            lost != ("p0-h0-n0",),
+        )

@@ -90,7 +90,7 @@ class Layer:
     def sort_again(self, network: Network, arcs: Ints) -> None:
         """Sorts the cables that lie beside some arcs by what is usable now."""
         self._cables, self._count = self._cables.copy(), self._count.copy()
-        places = self._row[network.tail[arcs]] * self._stride + self.slot_of_arc[arcs]
+        places = self.places(network.tail[arcs], self.slot_of_arc[arcs])
         for place in np.unique(places).tolist():
             low, high = self._first[place : place + 2].tolist()
             cables = np.sort(self._cables[low:high])
@@ -113,19 +113,23 @@ class Layer:
         first = int(self.first[part])
         return self._group[first : first + int(self.width[part])]
 
+    def places(self, nodes: Ints, slots: Ints | int) -> Ints:
+        """A number of its own for each slot of each lower switch."""
+        return self._row[nodes] * self._stride + slots
+
     def cables(self, nodes: Ints, slots: Ints, turn: Ints) -> Ints:
         """The arc each lower switch fills a slot by, parallel ones in turns.
 
         ``NONE`` for holes. All shapes are equal.
         """
-        place = self._row[nodes] * self._stride + slots
+        place = self.places(nodes, slots)
         count = self._count[place]
         arcs: Ints = self._cables[self._first[place] + turn % np.maximum(count, 1)]
         return np.where(count > 0, arcs, NONE)
 
     def in_turns(self, nodes: Ints, slots: Ints) -> Ints:
         """The arc for each of many flows at once, evenly over parallel cables."""
-        return self.cables(nodes, slots, ordinals(self._row[nodes] * self._stride + slots))
+        return self.cables(nodes, slots, ordinals(self.places(nodes, slots)))
 
 
 def _parts(tail: Ints, head: Ints, count: int) -> Ints:

@@ -50,8 +50,8 @@ class NicLinks:
         """``part`` numbers leaves that can meet below the cores, shape (nodes,)."""
         self.network = network
         self._part = part
-        self._part_of = np.append(part[network.head], NONE)
-        """The part that each arc leads into."""
+        self.part_of = np.append(part[network.head], NONE)
+        """The part that each arc leads into; ``NONE`` for no arc."""
         self._arcs = network.nic_arc[:, None]
         """The usable arc out of each node by colour, ``NONE`` for none; shape (nodes, colours)."""
         self._place = network.terminal
@@ -103,7 +103,7 @@ class NicLinks:
         usable = self.network.usable
         if usable[chosen].all():
             return chosen
-        part, result = self._part_of, chosen.copy()
+        part, result = self.part_of, chosen.copy()
         for colour in np.flatnonzero(~usable[chosen]).tolist():
             others = own[usable[own] & (part[own] == part[chosen[colour]])]
             result[colour] = others[colour % len(others)] if len(others) else NONE
@@ -140,12 +140,16 @@ class NicLinks:
             first[rows[self._is_detour(nics, arcs)]] = NONE
         return first, second
 
+    def of(self, nics: Ints) -> Ints:
+        """The usable arcs out of NICs by colour, ``NONE`` for none; shape (NICs, colours)."""
+        return self._arcs[nics]
+
     def others(self, nics: Ints, arcs: Ints) -> Ints:
         """Another link of each NIC, to another leaf of the same part; ``NONE`` where there is none.
 
         ``arcs`` are those out of the NICs that the others are to stand in for.
         """
-        head, part, own = self.network.head_or_none, self._part_of, self._arcs[nics]
+        head, part, own = self.network.head_or_none, self.part_of, self._arcs[nics]
         old = arcs[:, None]
         good = (own != NONE) & (head[own] != head[old]) & (part[own] == part[old])
         found: Ints = own[np.arange(len(nics)), good.argmax(axis=1)]
@@ -158,7 +162,7 @@ class NicLinks:
         """
         both = (first != NONE) & (second != NONE)
         fits: Bools = both.copy()
-        for label in (self._part_of, self.network.head_or_none):
+        for label in (self.part_of, self.network.head_or_none):
             here = both & (label[first] == label[second])
             near = here.any(axis=1)
             fits[near] = here[near]
@@ -168,7 +172,7 @@ class NicLinks:
         """Whether other links of two NICs meet nearer than these, at a leaf or below the cores."""
         found = np.zeros(len(arcs[0]), dtype=np.bool_)
         first, second = (self._arcs[nic] for nic in nics)
-        for label in (self._part_of, self.network.head_or_none):
+        for label in (self.part_of, self.network.head_or_none):
             meet = label[first][:, :, None] == label[second][:, None, :]
             meet &= (first != NONE)[:, :, None]
             found |= meet.any(axis=(1, 2)) & (label[arcs[0]] != label[arcs[1]])

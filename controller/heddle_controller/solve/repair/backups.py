@@ -13,6 +13,8 @@ most ceil(n / (cables of the other spines)). Where paths have one rate, that is 
 Nothing is promised for links above spines, nor in plans of more paths than ``spread``
 colours exactly. A backup begins with its path's own link of the NIC, since switches can
 turn aside only what comes to them, and ends at another leaf of a NIC that has several.
+So does that of a path within one leaf, over all slots in turns; where no switch joins the
+two leaves, it begins with another link, too.
 
 *Elsewhere*, and where another slot is only a hole, it is the candidate that shares the
 fewest links, then switches, and is then least full in the worst single failure of the
@@ -34,7 +36,7 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, arc_loads
-from heddle_controller.solve.assignment import concatenated, with_nics
+from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.layers import Layer, ordinals, spread
 from heddle_controller.solve.colouring.planes import Planes
@@ -52,68 +54,182 @@ def backups_of(
     network: Network, candidates: Candidates, planes: Planes | None, flows: Flows, paths: Paths
 ) -> Paths:
     """A backup for each path, without arcs where there is none; parallel to ``paths``."""
-    inner = _inner_arcs(network, paths)
     backup = np.full((len(paths), 6), NONE, dtype=np.int64)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
-    attached_ = (source != NONE) & (destination != NONE)
+    bare = (source != destination) & (source != NONE) & (destination != NONE)
     if planes is not None:
-        _by_slots(planes, flows, paths, np.where(attached_[:, None], inner, NONE), backup)
+        bare &= ~_by_slots(planes, flows, paths, bare, backup)
+    bare &= (backup == NONE).all(axis=1)
+    found = _one_by_one(candidates, flows, (paths, backup), bare) if bare.any() else {}
     lengths = (backup != NONE).sum(axis=1)
-    bare = (lengths == 0) & (source != destination) & attached_
-    pieces: list[Ints] = list(backup) if bare.any() else [backup.ravel()]
-    if bare.any():
-        failure_loads = _so_far(network, flows, paths, backup, bare)
-        idle = np.zeros(network.arc_count + 1)
-        only: dict[tuple[int, int, bytes], Ints] = {}
-        ways = inner_paths(network, paths)
-        for row in np.flatnonzero(bare).tolist():
-            taken = ways.of(row)
-            links = _risk(network, taken)
-            ends = int(source[row]), int(destination[row])
-            if len(candidates.between(*ends)) == 1:  # the same for every such path
-                key = *ends, taken.tobytes()
-                if key not in only:
-                    only[key] = least_shared(candidates, ends, taken, idle)
-                pieces[row] = only[key]
-            else:
-                used = failure_loads.utilization(links, row)
-                pieces[row] = least_shared(candidates, ends, taken, used)
-            lengths[row] = len(pieces[row])
-            failure_loads.note(links, row, pieces[row])
-    flat = concatenated(pieces)
-    chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
+    lengths[list(found)] = [len(way) for way in found.values()]
+    first = starts(lengths)
+    arcs = np.empty(int(first[-1]), dtype=np.int64)
+    rest = np.ones(len(arcs), dtype=np.bool_)
+    for row, way in found.items():
+        own = slice(int(first[row]), int(first[row + 1]))
+        arcs[own], rest[own] = way, False
+    arcs[rest] = backup[backup != NONE]
+    chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
     return with_nics(network, flows, chosen, lengths > 0)
 
 
-def _by_slots(planes: Planes, flows: Flows, paths: Paths, inner: Ints, backup: Ints) -> None:
-    """Fills in backups over other slots, with the links of NICs of several before and after."""
-    network = planes.network
-    filled = np.diff(paths.first) > 0
-    ends = paths.arcs[paths.first[:-1][filled]], paths.arcs[paths.first[1:][filled] - 1] ^ 1
-    out, into = (np.full(len(paths), NONE, dtype=np.int64) for _ in ends)
-    out[filled], into[filled] = (np.where(network.choice[arc], arc, NONE) for arc in ends)
-    last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
-    last = np.where(last != NONE, last ^ 1, NONE)
-    rows = np.flatnonzero((into != NONE) & (last != NONE))
+def _one_by_one(
+    candidates: Candidates, flows: Flows, ways: tuple[Paths, Ints], bare: Bools
+) -> dict[int, Ints]:
+    """Backups of the paths marked, by what each shares with its path, and their rows.
+
+    ``ways`` are all paths and, padded, the backups that are known.
+    """
+    (paths, backup), network = ways, candidates.network
+    found: dict[int, Ints] = {}
+    failure_loads = _so_far(network, flows, paths, backup, bare)
+    idle = np.zeros(network.arc_count + 1)
+    only: dict[tuple[int, int, bytes], Ints] = {}
+    inner = inner_paths(network, paths)
+    for row in np.flatnonzero(bare).tolist():
+        taken = inner.of(row)
+        links = _risk(network, taken)
+        ends = candidates.ends_of(flows, int(paths.flow[row]))
+        if len(candidates.between(*ends)) == 1:  # the same for every such path
+            key = *ends, taken.tobytes()
+            if key not in only:
+                only[key] = least_shared(candidates, ends, taken, idle)
+            found[row] = only[key]
+        else:
+            used = failure_loads.utilization(links, row)
+            found[row] = least_shared(candidates, ends, taken, used)
+        failure_loads.note(links, row, found[row])
+    return found
+
+
+def _by_slots(planes: Planes, flows: Flows, paths: Paths, wanted: Bools, backup: Ints) -> Bools:
+    """Fills in backups over other slots, with the links of NICs of several before and after.
+
+    Marks paths that no backup is to be looked for: those not ``wanted``, and those that there
+    can be none for.
+    """
+    ends = np.full((2, len(paths)), NONE, dtype=np.int64)
+    wanted = wanted & (np.diff(paths.first) > 0)
+    ends[0, wanted] = paths.arcs[paths.first[:-1][wanted]]
+    ends[1, wanted] = paths.arcs[paths.first[1:][wanted] - 1] ^ 1
+    inner = _inner_arcs(planes.network, paths)
+    climbing = inner[:, 0] != NONE
+    rows = np.flatnonzero(wanted & climbing)
     if len(rows):
-        other = planes.nic_links.others(flows.destination[paths.flow[rows]], into[rows])
-        leaf = network.head_or_none[other]
-        # Where that leaf is the path's first, no spine is needed.
-        direct = (other != NONE) & (leaf == network.tail[inner[rows, 0]])
-        backup[rows[direct], 0], backup[rows[direct], 5] = out[rows[direct]], other[direct] ^ 1
-        last[rows[direct]] = NONE
-        found = (other != NONE) & ~direct
-        rows, other, leaf = rows[found], other[found], leaf[found]
-        cable = planes.spines.cables(leaf, planes.spines.slot_of_arc[last[rows]], rows)
-        last[rows], into[rows] = cable, other
-    hole = (last == NONE)[:, None]
-    _rotate(planes, np.where(hole, NONE, inner), last, backup[:, 1:5])
-    chosen = backup[:, 1] != NONE
-    backup[chosen, 0], backup[chosen, 5] = (
-        out[chosen],
-        np.where(into != NONE, into ^ 1, NONE)[chosen],
+        destination = flows.destination[paths.flow[rows]]
+        _lead(planes, _over_spines(planes, rows, destination, ends[:, rows], inner[rows]), backup)
+    rows = np.flatnonzero(wanted & ~climbing)
+    if len(rows):
+        nics = np.stack([flows.source[paths.flow[rows]], flows.destination[paths.flow[rows]]])
+        wanted[rows] = _within_leaf(planes, rows, nics, ends[:, rows], backup)
+    return ~wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turns:
+    """Backups to be led over other slots than their paths; one element, or column, for each."""
+
+    rows: Ints
+    """Rows of the paths they are for."""
+    ends: Ints
+    """Arcs out of the source and out of the destination that each takes, shape (2, rows)."""
+    slots: Ints
+    """Slots of the path, where it leaves the one and enters the other leaf; ``NONE`` for none."""
+    spines: Ints
+    """The spines in them; ``NONE`` for none."""
+    core: Ints
+    """Slot of the path's core; ``NONE`` for none."""
+    beside: Ints
+    """Names of what falls with each path at either end: of these all turn to other slots."""
+
+    def take(self, chosen: Bools | Ints) -> _Turns:
+        """Some of them."""
+        columns = self.rows, self.ends, self.slots, self.spines, self.core, self.beside
+        return _Turns(*(column[..., chosen] for column in columns))
+
+
+def _over_spines(planes: Planes, rows: Ints, destination: Ints, ends: Ints, inner: Ints) -> _Turns:
+    """Those of paths over one spine or one core: they end at another leaf where there is one.
+
+    All but ``planes`` is by path.
+    """
+    network, layer = planes.network, planes.spines
+    across = inner[:, 2] != NONE
+    core = np.where(across, planes.cores.slot_of_arc[inner[:, 1]], NONE)
+    usual = (inner[:, 1] != NONE) & (inner[:, 4] == NONE)
+    usual &= ~across | ((inner[:, 3] != NONE) & (core != NONE))
+    first, last = inner[:, 0], np.where(across, inner[:, 3], inner[:, 1])
+    slots = layer.slot_of_arc[np.stack([first, last ^ 1])]
+    beside, enter = np.stack([first, last ^ 1]), ends[1].copy()
+    several = np.flatnonzero(network.several[destination] & usual)
+    if len(several):
+        other = planes.nic_links.others(destination[several], enter[several])
+        several, other = several[other != NONE], other[other != NONE]
+        enter[several] = other
+        # There it falls on what is beside the cable from the path's own spine.
+        leaf, slot = network.head[other], slots[1, several]
+        cable = layer.cables(leaf, slot, rows[several])
+        hole = network.arc_count + layer.places(leaf, slot)
+        beside[1, several] = np.where(cable != NONE, cable, hole)
+    turns = _Turns(
+        rows,
+        np.stack([ends[0], enter]),
+        slots,
+        np.stack([network.head[first], network.tail[last]]),
+        core,
+        beside,
     )
+    return turns.take(usual & (slots != NONE).all(axis=0))
+
+
+def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Ints) -> Bools:
+    """Fills in backups of paths that pass one leaf; marks those that there may be others for.
+
+    They begin with their path's link and end with another, as near as may be. Where no switch
+    joins the path's leaf with another of the destination, they begin with another one, too.
+
+    Args:
+        planes: The tiers.
+        rows: Rows of the paths in ``backup``.
+        nics: Source and destination of each, shape (2, rows).
+        ends: The arcs out of them that it takes.
+        backup: Arcs of all backups, padded.
+    """
+    network, head, part = planes.network, planes.network.head_or_none, planes.nic_links.part_of
+    links = [planes.nic_links.of(nic) for nic in nics]
+    other = [(own != NONE) & (own != arc[:, None]) for own, arc in zip(links, ends, strict=True)]
+    leaf = head[ends[0]]
+    here = head[links[1]] == leaf[:, None]
+    near = [part[own] == part[arc][:, None] for own, arc in zip(links, ends, strict=True)]
+    # With the link to the destination falls all that comes to it from within the leaf.
+    beside = np.stack([ends[1], network.arc_count + planes.spines.places(leaf, 0)])
+    none = np.full((2, len(rows)), NONE, dtype=np.int64)
+
+    def lead(leave: Ints, enter: Ints, where: Bools) -> None:
+        bare = (backup[rows] == NONE).all(axis=1) & (leave != NONE) & (enter != NONE)
+        turns = _Turns(rows, np.stack([leave, enter]), none, none, none[0], beside)
+        _lead(planes, turns.take(bare & where), backup)
+
+    for good in (here, near[1] & ~here, ~near[1]):
+        lead(ends[0], _first_marked(links[1], other[1] & good), np.ones_like(leaf, dtype=np.bool_))
+    if (backup[rows] == NONE).all(axis=1).any():
+        joined = np.append(network.switch_parts(), NONE)
+        apart = (joined[leaf][:, None] != joined[head[links[1]]]) | ~other[1]
+        apart = apart.all(axis=1)
+        for leave in links[0].T:
+            meets = head[links[1]] == head[leave][:, None]
+            lead(leave, _first_marked(links[1], other[1] & meets), apart & (leave != ends[0]))
+        lead(_first_marked(links[0], other[0] & near[0]), ends[1], apart)
+    found: Bools = other[0].any(axis=1) | other[1].any(axis=1)
+    return found
+
+
+def _first_marked(values: Ints, marked: Bools) -> Ints:
+    """The first value of each row that is marked; ``NONE`` where none is."""
+    first: Ints = values[np.arange(len(values)), marked.argmax(axis=1)]
+    return np.where(marked.any(axis=1), first, NONE)
 
 
 def _so_far(
@@ -151,36 +267,41 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
     return result
 
 
-def _rotate(planes: Planes, inner: Ints, last: Ints, backup: Ints) -> None:
-    """Fills in backups by rotating slots, for paths over one spine or one core.
-
-    ``last`` is the arc, from the leaf upwards, that each would come down to its last leaf by.
-    """
+def _lead(planes: Planes, turns: _Turns, backup: Ints) -> None:
+    """Fills in backups: over other slots in turns, or over none where both leaves are one."""
     network, layer = planes.network, planes.spines
-    usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
-    usual &= inner[:, 4] == NONE
-    rows = np.flatnonzero(usual)
-    first, last = inner[rows, 0], last[rows]
-    inside = (layer.slot_of_arc[first] != NONE) & (layer.slot_of_arc[last] != NONE)
-    rows, first, last = rows[inside], first[inside], last[inside]
-    wide = [layer.width[layer.part[network.tail[arcs]]] for arcs in (first, last)]
-    others = np.maximum(wide[0] - 1, 1)
-    shift = spread(first, last, others * _most_parallel(network, layer))
-    for step in range(int(wide[0].max(initial=1)) - 1):
-        open_ = (backup[rows, 0] == NONE) & (wide[0] > step + 1) & (wide[1] > 1)
-        open_ = np.flatnonzero(open_)
-        turn, cable = shift[open_] + step, (shift // others)[open_]
+    leaves = network.head[turns.ends]
+    direct = leaves[0] == leaves[1]
+    _close(network, turns.take(direct), backup)
+    part = layer.part[leaves]
+    rising = ~direct & (part != NONE).all(axis=0)
+    turns, leaves, width = turns.take(rising), leaves[:, rising], layer.width[part[:, rising]]
+    within = (turns.core == NONE) & (part[0] == part[1])[rising]
+    others = width - (turns.slots != NONE)
+    begin = np.where(turns.slots != NONE, turns.slots, width - 1) + 1
+    ways = np.maximum(others, 1)
+    shift = spread(turns.beside[0], turns.beside[1], ways[0] * _most_parallel(network, layer))
+    cable = shift // ways[0]
+    open_ = np.flatnonzero(others[1] > 0)
+    for step in range(int(others[0].max(initial=0))):
+        open_ = open_[(backup[turns.rows[open_], 1] == NONE) & (others[0, open_] > step)]
+        if not len(open_):
+            break
+        slot = (begin[:, open_] + (shift[open_] + step) % ways[:, open_]) % width[:, open_]
         up, down = (
-            layer.cables(
-                network.tail[arcs[open_]],
-                (layer.slot_of_arc[arcs[open_]] + 1 + turn % (width[open_] - 1)) % width[open_],
-                cable,
-            )
-            for arcs, width in zip((first, last), wide, strict=True)
+            layer.cables(leaf[open_], own, cable[open_])
+            for leaf, own in zip(leaves, slot, strict=True)
         )
         good = (up != NONE) & (down != NONE)
-        fresh = _Spines(rows[open_[good]], up[good], down[good])
-        _fill(planes, fresh, inner, backup)
+        chosen = open_[good]
+        _fill(planes, turns.take(chosen), within[chosen], (up[good], down[good]), backup)
+    _close(network, turns.take(backup[turns.rows, 1] != NONE), backup)
+
+
+def _close(network: Network, turns: _Turns, backup: Ints) -> None:
+    """Puts the links of NICs of several before and after backups."""
+    out, into = np.where(network.choice[turns.ends], turns.ends, NONE)
+    backup[turns.rows, 0], backup[turns.rows, 5] = out, np.where(into != NONE, into ^ 1, NONE)
 
 
 def _most_parallel(network: Network, layer: Layer) -> int:
@@ -190,51 +311,45 @@ def _most_parallel(network: Network, layer: Layer) -> int:
     return int(np.unique(pairs, return_counts=True)[1].max(initial=1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spines:
-    """The outer arcs of backups, one row each."""
+def _fill(
+    planes: Planes, turns: _Turns, within: Bools, arcs: tuple[Ints, Ints], backup: Ints
+) -> None:
+    """Writes backups over the spines that arcs lead to, through a core where zones differ.
 
-    rows: Ints
-    """Rows of the paths they are for."""
-    up: Ints
-    """Arc from the source's leaf."""
-    down: Ints
-    """Arc from the destination's leaf, to be travelled backwards."""
-
-
-def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
-    """Writes backups over the spines given, through a core where zones differ."""
+    ``arcs`` lead upwards, from the source's leaf and from the destination's.
+    """
     network, cores = planes.network, planes.cores
-    rows, up, down = spines.rows, spines.up, spines.down
-    within = inner[rows, 2] == NONE
-    meet = within & (network.head[up] == network.head[down])
-    backup[rows[meet], 0], backup[rows[meet], 1] = up[meet], down[meet] ^ 1
+    up, down = arcs
     low, high = network.head[up], network.head[down]
+    meet = within & (low == high)
+    backup[turns.rows[meet], 1], backup[turns.rows[meet], 2] = up[meet], down[meet] ^ 1
     between = ~within & (low != high)
     between &= (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
     # A path between leaves of one zone may climb to a core by one spine and come down by another.
-    between &= (low != network.tail[inner[rows, 3]]) & (high != network.head[inner[rows, 0]])
-    between = np.flatnonzero(between)
-    slot = cores.slot_of_arc[inner[rows[between], 1]]
-    width = cores.width[cores.part[low[between]]]
+    between &= (low != turns.spines[1]) & (high != turns.spines[0])
+    if not between.any():
+        return
+    turns, up, down = turns.take(between), up[between], down[between]
+    low, high = low[between], high[between]
+    slot = np.maximum(turns.core, 0)
+    width = cores.width[cores.part[low]]
     # What one spine loses and another takes on goes over all cores and cables in turns.
-    ends = network.head[inner[rows[between], 0]], network.tail[inner[rows[between], 3]]
+    ends = np.where(turns.spines != NONE, turns.spines, network.head[turns.ends])
     nodes = network.fabric.node_count
-    climbing, falling = ends[0] * nodes + low[between], ends[1] * nodes + high[between]
-    turns = ordinals(climbing)
+    climbing, falling = ends[0] * nodes + low, ends[1] * nodes + high
+    turn = ordinals(climbing)
     # Where all spines share their cores, the same slot is the very core of the path.
-    own = cores.part[ends[0]] == cores.part[low[between]]
+    own = (turns.core != NONE) & (cores.part[ends[0]] == cores.part[low])
     for step in range(MOST_CORE_TURNS):
-        other = np.where(own, 1 + (turns + step) % np.maximum(width - 1, 1), turns + step)
+        other = np.where(own, 1 + (turn + step) % np.maximum(width - 1, 1), turn + step)
         shifted = (slot + other) % width
         climb, fall = (
-            cores.cables(node[between], shifted, ordinals(pair * nodes + shifted))
+            cores.cables(node, shifted, ordinals(pair * nodes + shifted))
             for node, pair in ((low, climbing), (high, falling))
         )
-        good = (climb != NONE) & (fall != NONE) & (backup[rows[between], 0] == NONE)
-        chosen = between[good]
-        backup[rows[chosen]] = np.stack(
-            [up[chosen], climb[good], fall[good] ^ 1, down[chosen] ^ 1], axis=1
+        good = (climb != NONE) & (fall != NONE) & (backup[turns.rows, 1] == NONE)
+        backup[turns.rows[good], 1:5] = np.stack(
+            [up[good], climb[good], fall[good] ^ 1, down[good] ^ 1], axis=1
         )
 
 

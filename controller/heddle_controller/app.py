@@ -41,8 +41,7 @@ from heddle_controller.serve.api import Api, Reads, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.certificates import Mapper, Tls, read_rules
-from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import TokenFile
+from heddle_controller.serve.security.files import Revoked, TokenFile
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import (
     ENV_PREFIX,

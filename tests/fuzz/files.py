@@ -28,7 +28,7 @@ from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.serve.codec import audit as audit_codec
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules
-from heddle_controller.serve.security.tokens import TokenFile, new_token, read_grants
+from heddle_controller.serve.security.files import TokenFile, new_token, read_grants
 from heddle_controller.state.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.traces import load_trace

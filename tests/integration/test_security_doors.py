@@ -23,7 +23,7 @@ from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
 from heddle_controller.serve.security.certificates import Tls
-from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.serve.security.files import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.support.operating import controlling, heddle, unlogged
 from tests.support.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving

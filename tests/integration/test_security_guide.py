@@ -21,7 +21,7 @@ from heddle_agent import cli as agent_cli
 from heddle_controller.app import main as controller_main
 from heddle_controller.cli.main import main as heddle_main
 from heddle_controller.serve.security.certificates import Tls, read_rules
-from heddle_controller.serve.security.revoked import Revoked
+from heddle_controller.serve.security.files import Revoked
 from tests.support.needs import missing
 from tests.support.operating import heddle, unlogged
 from tests.support.serving import LOOPBACK, serving

@@ -21,8 +21,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Tls
-from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.serve.security.files import Revoked, TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving
 from tests.support.waiting import PATIENCE

@@ -19,7 +19,7 @@ from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Tls
-from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.serve.security.files import TokenFile, new_token
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.web.feed import BEAT_SECONDS
 from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms

@@ -12,11 +12,17 @@ from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import OUTPUT_FILE
 from heddle_controller.cli.output import echo, echo_json, echo_table, format_options
 from heddle_controller.serve.codec import common
-from heddle_controller.serve.security.caller import Caller
-from heddle_controller.serve.security.certificates import ONE_NODE, ROLES
-from heddle_controller.serve.security.tokens import Grant, new_token, read_grants
+from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller
+from heddle_controller.serve.security.files import Grant, new_token, read_grants
 
 DAY = 86_400.0
+_FILE = click.option(
+    "--file",
+    "path",
+    type=OUTPUT_FILE,
+    required=True,
+    help="File that the controller's --tokens option names.",
+)
 
 
 @click.group(cls=CommandGroup)
@@ -26,13 +32,7 @@ def token() -> None:
 
 @token.command("new")
 @click.argument("name")
-@click.option(
-    "--file",
-    "path",
-    type=OUTPUT_FILE,
-    required=True,
-    help="File that the controller's --tokens option names.",
-)
+@_FILE
 @click.option(
     "--role", type=click.Choice(list(ROLES)), required=True, help="Role: what the token allows."
 )
@@ -89,13 +89,7 @@ def _add(path: Path, grant: Grant) -> None:
 
 
 @token.command("list")
-@click.option(
-    "--file",
-    "path",
-    type=OUTPUT_FILE,
-    required=True,
-    help="File that the controller's --tokens option names.",
-)
+@_FILE
 @format_options
 def list_tokens(path: Path, *, as_json: bool) -> None:
     """List the tokens of the file, without their secrets."""

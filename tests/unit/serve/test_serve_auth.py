@@ -34,7 +34,7 @@ from heddle_controller.serve.security.caller import (
     may_call,
 )
 from heddle_controller.serve.security.certificates import Mapper, Rule, names_of, read_rules
-from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.serve.security.files import TokenFile, new_token
 
 PROTOS: tuple[ModuleType, ...] = (
     agent_pb2,

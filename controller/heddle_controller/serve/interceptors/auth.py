@@ -34,8 +34,7 @@ from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.outcomes import current_request
 from heddle_controller.serve.security.caller import Caller, Role, may_call, set_caller
 from heddle_controller.serve.security.certificates import Mapper, Names, names_of
-from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import TokenFile
+from heddle_controller.serve.security.files import Revoked, TokenFile
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -34,6 +34,14 @@ class Role(StrEnum):
     """Showed nothing, or nothing that has a role."""
 
 
+ROLES = {
+    role.value: role for role in (Role.OPERATOR, Role.SCHEDULER, Role.READER, Role.AGENT, Role.HOST)
+}
+"""Those that a certificate or a token may give, by name."""
+ONE_NODE = frozenset({Role.AGENT, Role.HOST})
+"""Roles that speak for one node: a fabric and the node stand behind the role."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The one who calls."""

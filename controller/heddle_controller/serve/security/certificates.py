@@ -41,16 +41,12 @@ from urllib.parse import unquote
 import grpc
 import structlog
 
-from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.serve import errors
-from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller, Role
+from heddle_controller.serve.security.files import FileStamp, records_of, stamp_of
 
 FIELDS = ("uri", "dns", "email", "cn", "ou")
-ROLES = {
-    role.value: role for role in (Role.OPERATOR, Role.SCHEDULER, Role.READER, Role.AGENT, Role.HOST)
-}
-ONE_NODE = frozenset({Role.AGENT, Role.HOST})
-"""Roles that speak for one node: a fabric and the node stand behind the role."""
 _NODE_PARTS = 2
 _RULE_WORDS = 3
 _ATTRIBUTE = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)=((?:[^\\,+]|\\.)*)[,+]?", re.DOTALL)
@@ -127,21 +123,9 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     Raises:
         InputError: it cannot be read, or names each line that is no rule.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise refuse(str(path), "", f"cannot be read: {error}") from None
-    rules, problems = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        try:
-            rules.append(_rule(words))
-        except ValueError as error:
-            problems.append(Problem(f"line {number}", str(error)))
-    if problems:
-        raise InputError(str(path), *problems)
+    rules, problem = records_of(path, _rule)
+    if problem is not None:
+        raise problem
     return tuple(rules)
 
 
@@ -199,8 +183,6 @@ def _text(value: bytes) -> str:
 
 log = structlog.stdlib.get_logger(__name__)
 
-_Stamp = tuple[tuple[int, int, int] | None, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -210,9 +192,9 @@ class Tls:
     key: Path
     client_ca: Path | None = None
 
-    def stamp(self) -> _Stamp:
+    def stamp(self) -> tuple[FileStamp, ...]:
         """Changes with the files."""
-        return tuple(_stamp(path) for path in (self.cert, self.key, self.client_ca))
+        return tuple(stamp_of(path) for path in (self.cert, self.key, self.client_ca))
 
 
 def credentials(tls: Tls) -> grpc.ServerCredentials:
@@ -287,11 +269,3 @@ def _unusable(tls: Tls, error: OSError) -> InputError:
     files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
     reason = f"cannot be used ({error.strerror or error}): give PEM files that belong together"
     return refuse("settings", files, reason)
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    try:
-        stat = path.stat() if path else None
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None

@@ -1,0 +1,315 @@
+"""Files that say who may call, one record a line: bearer tokens, and revoked certificates.
+
+They are looked at with each call, and what they say counts from then on, for streams under way
+too (``OpenStreams``).
+
+A token, for clients that cannot have a certificate, is ``heddle.NAME.SECRET`` with 32 random bytes
+for a secret; the controller's file keeps only SHA-256 of the whole (no slow hash is needed for what
+cannot be guessed):
+
+    # name    role       expires                hash              (agents: fabric, switch;
+                                                                           hosts: fabric, host)
+    slurm     scheduler  2027-01-01T00:00:00Z   9f86d081884c7d65…
+
+A line taken out ends a token at once. Comparison takes the same time whatever is presented. Over
+plain text a token is taken only from this host: elsewhere everybody on the way could have read it.
+
+Certificates that were taken back before their time stand in a file of our own, as gRPC reads no
+CRL, in the form in which openssl prints them; what follows is a comment:
+
+    serial  3F:A0:11:9C                          openssl x509 -noout -serial
+    sha256  AB:CD:EF:...                         openssl x509 -noout -fingerprint -sha256
+
+A serial is that of the one authority whose clients are let in. A file that was there and cannot be
+read any more, or has lines that say nothing, takes nothing back: what was revoked stays so, beside
+what can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller
+
+log = structlog.stdlib.get_logger(__name__)
+
+_Record = TypeVar("_Record")
+FileStamp = tuple[int, int, int] | None
+
+
+def stamp_of(path: Path | None) -> FileStamp:
+    """Changes with the file; None where there is none."""
+    try:
+        stat = path.stat() if path else None
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
+
+
+def records_of(
+    path: Path, parse: Callable[[list[str]], _Record], *, writable: str = ""
+) -> tuple[list[_Record], InputError | None]:
+    """The records of a file, each made of the words of a line, and what is wrong with the rest.
+
+    Args:
+        path: Of the file; "#" begins a comment.
+        parse: Raises ``ValueError``, which says what is wrong with a line.
+        writable: Why others must not be able to write the file; empty: they may.
+    """
+    try:
+        text, mode = path.read_text(), path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        return [], refuse(str(path), "", f"cannot be read: {error}")
+    if writable and mode & 0o022:
+        return [], refuse(str(path), "", f"{writable}: chmod go-w")
+    found, problems = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.partition("#")[0].split():
+            try:
+                found.append(parse(words))
+            except ValueError as error:
+                problems.append(Problem(f"line {number}", str(error)))
+    return found, InputError(str(path), *problems) if problems else None
+
+
+_PREFIX = "heddle"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(rf"{_PREFIX}\.([A-Za-z0-9_-]{{1,64}})\.([A-Za-z0-9_-]{{43}})")
+_WORDS = 4
+_NODE_WORDS = 6
+_NOTHING = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One line of the file."""
+
+    name: str
+    caller: Caller
+    expires: float
+    """Unix seconds."""
+    hash: str
+
+    def line(self) -> str:
+        """The line that says it."""
+        until = datetime.fromtimestamp(self.expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        of = self.caller
+        words = (self.name, of.role, until, self.hash, of.fabric, of.speaks_for)
+        return " ".join(filter(None, words))
+
+
+def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
+    """A token, told this once, and the grant that the file shall hold.
+
+    Raises:
+        ValueError: the name cannot be part of a token.
+    """
+    if not _NAME.fullmatch(name):
+        msg = f"{name!r} is not a name for a token: use letters, digits, _ and -, at most 64"
+        raise ValueError(msg)
+    token = f"{_PREFIX}.{name}.{secrets.token_urlsafe(32)}"
+    return token, Grant(name, caller, expires, _hash(token))
+
+
+class TokenFile:
+    """The grants of one file."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        """Raises ``InputError`` for a file that cannot be used."""
+        self._path = path
+        self._now = now
+        self._seen = stamp_of(path)
+        self._grants = read_grants(path)
+
+    def caller(self, token: str) -> Caller | None:
+        """The holder of a token; None if it is nobody's, or no longer."""
+        self._refresh()
+        found = _TOKEN.fullmatch(token)
+        grant = self._grants.get(found[1]) if found else None
+        known = hmac.compare_digest(_hash(token), grant.hash if grant else _NOTHING)
+        if grant is None or not known or self._now() >= grant.expires:
+            return None
+        of = grant.caller
+        return Caller(of.role, f"token {grant.name}", of.fabric, of.speaks_for)
+
+    def stamp(self) -> object:
+        """Changes with the file."""
+        return stamp_of(self._path)
+
+    def _refresh(self) -> None:
+        stamp = stamp_of(self._path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._grants = read_grants(self._path)
+        except InputError as error:
+            # A file that nobody can read says that nobody has a token, not that all still have.
+            self._grants = {}
+            log.error("no token is taken until the file is put right", why=str(error))  # noqa: TRY400
+        else:
+            log.info("tokens read again", tokens=len(self._grants))
+
+
+def read_grants(path: Path) -> dict[str, Grant]:
+    """The grants of a file, by name.
+
+    Raises:
+        InputError: it cannot be read by us, or can be written by others, or names each faulty line.
+    """
+    grants: dict[str, Grant] = {}
+
+    def take(words: Sequence[str]) -> None:
+        grant = _grant(words, grants)
+        grants[grant.name] = grant
+
+    _, problem = records_of(path, take, writable="others could write grants into it")
+    if problem is not None:
+        raise problem
+    return grants
+
+
+def _grant(words: Sequence[str], others: Collection[str]) -> Grant:
+    if len(words) not in (_WORDS, _NODE_WORDS):
+        raise ValueError(
+            "is not NAME ROLE EXPIRES HASH, and FABRIC SWITCH for an agent, FABRIC HOST for a host"
+        )
+    name, role, expires, digest, *rest = words
+    if name in others:
+        raise ValueError(f"{name!r} is there twice")
+    if not _NAME.fullmatch(name) or role not in ROLES or not _HASH.fullmatch(digest):
+        raise ValueError("has a name, a role or a hash that is not valid")
+    if bool(rest) != (ROLES[role] in ONE_NODE):
+        raise ValueError(
+            "an agent's line ends in its fabric and its switch, a host's in its fabric and its"
+            " name, any other in its hash"
+        )
+    moment = datetime.fromisoformat(expires)
+    if moment.tzinfo is None:
+        raise ValueError(f"{expires} has no zone: write it as 2027-01-01T00:00:00Z")
+    return Grant(name, Caller(ROLES[role], "", *rest), moment.timestamp(), digest)
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+SERIAL, SHA256 = "serial", "sha256"
+_HEX = re.compile(r"[0-9A-Fa-f]+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
+_LONG = 0x80
+
+_KEPT = 8192
+"""Certificates whose identities are kept, so that a call need not read them anew."""
+
+
+class Revoked:
+    """The certificates of one file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ``InputError`` for a file that cannot be used."""
+        self._path = path
+        self._identities: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+        """What the newest certificates may be listed by."""
+        self._seen = stamp_of(path)
+        self._listed, problem = _read(path)
+        if problem is not None:
+            raise problem
+
+    def stamp(self) -> object:
+        """Changes with the file."""
+        return stamp_of(self._path)
+
+    def _refresh(self) -> None:
+        stamp = stamp_of(self._path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        listed, problem = _read(self._path)
+        if problem is None:
+            self._listed = listed
+            log.info("revoked certificates read again", certificates=len(listed))
+        else:
+            self._listed |= listed
+            log.error(
+                "certificates revoked before stay revoked until the file is put right",
+                why=str(problem),
+            )
+
+    def names(self, pem: bytes) -> bool:
+        """Whether a certificate is among them; one that cannot be read counts as one of them."""
+        self._refresh()
+        if not self._listed:
+            return False
+        words = self._words(pem)
+        return any(word in self._listed for word in words) or not words
+
+    def _words(self, pem: bytes) -> tuple[str, ...]:
+        known = self._identities.pop(pem, None)
+        self._identities[pem] = found = _words(pem) if known is None else known
+        if len(self._identities) > _KEPT:
+            self._identities.popitem(last=False)
+        return found
+
+
+def _read(path: Path) -> tuple[frozenset[str], InputError | None]:
+    """What a file lists, as ``_words`` has it, and what is wrong with the rest of it."""
+    listed, problem = records_of(path, _word, writable="others could write in it")
+    return frozenset(listed), problem
+
+
+def _word(words: list[str]) -> str:
+    """One line in the form of ``_words``. Raises ``ValueError`` where it says nothing."""
+    kind, digits = words[0], words[1].replace(":", "") if len(words) > 1 else ""
+    if kind == SERIAL and _HEX.fullmatch(digits):
+        return f"{SERIAL} {int(digits, 16):x}"
+    if kind == SHA256 and _DIGEST.fullmatch(digits.lower()):
+        return f"{SHA256} {digits.lower()}"
+    raise ValueError("is not serial NUMBER or sha256 FINGERPRINT, in hexadecimal digits")
+
+
+def _words(pem: bytes) -> tuple[str, ...]:
+    """The words by which a certificate may be listed; nothing if it is none."""
+    try:
+        der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
+        return f"{SERIAL} {_serial(der):x}", f"{SHA256} {hashlib.sha256(der).hexdigest()}"
+    except (ValueError, IndexError):
+        return ()
+
+
+def _serial(der: bytes) -> int:
+    """The serial number: the first integer of the first part, after its version."""
+    at, _ = _opened(der, 0, _SEQUENCE)
+    at, _ = _opened(der, at, _SEQUENCE)
+    if der[at] == _VERSION:
+        at, length = _opened(der, at, _VERSION)
+        at += length
+    at, length = _opened(der, at, _INTEGER)
+    return int.from_bytes(der[at : at + length], "big", signed=True)
+
+
+def _opened(der: bytes, at: int, kind: int) -> tuple[int, int]:
+    """Where the content of an element begins, and its length."""
+    if der[at] != kind:
+        raise ValueError(f"{der[at]:#x} where {kind:#x} should be")
+    length, at = der[at + 1], at + 2
+    if length & _LONG:
+        count = length ^ _LONG
+        length, at = int.from_bytes(der[at : at + count], "big"), at + count
+    return at, length

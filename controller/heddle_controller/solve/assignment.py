@@ -16,13 +16,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, no_paths
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, copied, phase_tables
 
@@ -50,16 +51,12 @@ class Assignment:
         self.flow: list[int] = []
         self.first_qp: list[int] = []
         self.last_qp: list[int] = []
-        self.path: list[Ints] = []
         self.unit: Floats = flows.gbps / flows.qps
         """Gbit/s of one QP of each flow."""
         self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
         self._shared: set[int] = set()
         """Jobs whose table another assignment has as well: it is copied before it changes."""
-        none = np.zeros(network.arc_count + 2, dtype=np.int64), _NONE
-        self._base: tuple[tuple[Ints, Ints], tuple[Ints, Ints]] = none, none
-        """Where the chunks of each arc begin, and the chunks of all: as they were loaded, and as
-        they were last put in."""
+        self._loaded = no_paths()
         self._members: dict[int, list[int]] = {}
         """Chunks on each arc that changed since then, ascending."""
         self._own: set[int] = set()
@@ -68,6 +65,30 @@ class Assignment:
         """Chunks moved or made since loading."""
         self.journal: list[MoveRecord] = []
         """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
+
+    @cached_property
+    def path(self) -> list[Ints]:
+        """Arcs of each chunk, in lists made when first asked for: many plans never change any."""
+        arcs = self._loaded.arcs
+        return [arcs[low:high] for low, high in pairwise(self._loaded.first.tolist())]
+
+    @cached_property
+    def _base(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+        """Where the chunks of each arc begin, and the chunks of all.
+
+        As they were loaded, and as they were last put in.
+        """
+        loaded = self._loaded
+        none = np.zeros(self.network.arc_count + 2, dtype=np.int64), _NONE
+        return self._by_arc(loaded.arcs, loaded.owner()), none
+
+    def prepare(self) -> None:
+        """Gets ready for changes: then the first is no slower than others."""
+        _ = self.path, self._base
+
+    def unchanged(self) -> Paths | None:
+        """All chunks, as they were loaded; None once one may have changed."""
+        return None if "path" in vars(self) else self._loaded
 
     def copy(self) -> Assignment:
         """Another with the same chunks and loads, changed apart from this one.
@@ -84,16 +105,14 @@ class Assignment:
 
     def load_chunks(self, inner: Paths) -> None:
         """Takes in many chunks at once, each with the arcs of its choice; only the first time."""
-        flow, owner, arcs = inner.flow, inner.owner(), inner.arcs
-        self.flow, self.first_qp = flow.tolist(), inner.first_qp.tolist()
+        self.flow, self.first_qp = inner.flow.tolist(), inner.first_qp.tolist()
         self.last_qp = inner.last_qp.tolist()
-        self.path = [arcs[low:high] for low, high in pairwise(inner.first.tolist())]
-        self._take_load(inner, owner)
-        self._base = self._by_arc(arcs, owner), self._base[1]
+        self._loaded = inner
+        self._take_load(inner)
 
-    def _take_load(self, inner: Paths, owner: Ints) -> None:
+    def _take_load(self, inner: Paths) -> None:
         """Adds the load of many paths at once."""
-        flow, arcs = inner.flow, inner.arcs
+        flow, arcs, owner = inner.flow, inner.arcs, inner.owner()
         gbps = (self.unit[flow] * inner.qp_count)[owner]
         linear = np.ones(len(flow), dtype=np.bool_)
         if self._tables:
@@ -120,7 +139,7 @@ class Assignment:
 
     def put(self, chunks: list[int], inner: Paths) -> None:
         """Gives chunks that have no path one each, many at once; cannot be rolled back."""
-        self._take_load(inner, inner.owner())
+        self._take_load(inner)
         arcs = inner.arcs
         for chunk, (low, high) in zip(chunks, pairwise(inner.first.tolist()), strict=True):
             self.path[chunk] = arcs[low:high]
@@ -149,9 +168,9 @@ class Assignment:
     def members(self, arc: int) -> list[int]:
         """Chunks on an arc, ascending; the caller's own list."""
         known = self._members.get(arc)
-        return self._loaded(arc) if known is None else known.copy()
+        return self._as_put_in(arc) if known is None else known.copy()
 
-    def _loaded(self, arc: int) -> list[int]:
+    def _as_put_in(self, arc: int) -> list[int]:
         members: list[int] = []
         for first, chunks in self._base:
             members += chunks[first[arc] : first[arc + 1]].tolist()
@@ -305,29 +324,29 @@ def exported_paths(assignment: Assignment, *, renumber: bool) -> Paths:
     ``renumber`` joins the QPs of a flow that share a path and numbers them anew;
     otherwise each QP keeps its number, so that a repair moves no other.
     """
-    everything = list(range(len(assignment.flow)))
-    inner = merged_chunks(assignment, everything, renumber=renumber)
+    inner = merged_chunks(assignment, renumber=renumber)
     return with_nics(assignment.network, assignment.flows, inner)
 
 
-def merged_chunks(assignment: Assignment, chunks: list[int], *, renumber: bool) -> Paths:
-    """Chunks as paths between terminals, by flow and QP; neighbours of one path joined."""
-    whole = len(chunks) == len(assignment.flow)
-    columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
-    flow, first_qp, last_qp = (
-        np.array(column if whole else [column[c] for c in chunks], dtype=np.int64)
-        for column in columns
-    )
-    order = np.lexsort((first_qp, flow))
-    flow, first_qp, last_qp = flow[order], first_qp[order], last_qp[order]
-    inner = [assignment.path[chunks[place]] for place in order.tolist()]
-    split = np.flatnonzero(np.bincount(flow, minlength=1)[flow] > 1) if len(flow) else flow
-    if len(split):
-        keep = _merge(flow, first_qp, last_qp, inner, split, renumber=renumber)
-        flow, first_qp, last_qp = flow[keep], first_qp[keep], last_qp[keep]
-        inner = [path for path, kept in zip(inner, keep.tolist(), strict=True) if kept]
-    lengths = np.array([len(path) for path in inner], dtype=np.int64)
-    return Paths(flow, first_qp, last_qp, starts(lengths), concatenated(inner))
+def merged_chunks(
+    assignment: Assignment, chunks: list[int] | None = None, *, renumber: bool
+) -> Paths:
+    """Chunks, or all, as paths between terminals, by flow and QP; neighbours of one path joined."""
+    paths = assignment.unchanged() if chunks is None else None
+    if paths is None:
+        columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
+        flow, first_qp, last_qp = (
+            np.array(column if chunks is None else [column[c] for c in chunks], dtype=np.int64)
+            for column in columns
+        )
+        every = assignment.path
+        ways = every if chunks is None else [every[chunk] for chunk in chunks]
+        lengths = np.array([len(way) for way in ways], dtype=np.int64)
+        paths = Paths(flow, first_qp, last_qp, starts(lengths), concatenated(ways))
+    order = np.lexsort((paths.first_qp, paths.flow))
+    if (order[1:] < order[:-1]).any():
+        paths = paths.take(order)
+    return _joined(paths, renumber=renumber)
 
 
 def concatenated(pieces: Sequence[Ints]) -> Ints:
@@ -340,40 +359,41 @@ def concatenated(pieces: Sequence[Ints]) -> Ints:
     return np.concatenate([empty, *(np.concatenate(part) for part in parts)])
 
 
-def _merge(
-    flow: Ints,
-    first_qp: Ints,
-    last_qp: Ints,
-    inner: list[Ints],
-    split: Ints,
-    *,
-    renumber: bool,
-) -> Bools:
-    """Joins rows of equal flow and path among ``split``; marks the rows that stay."""
-    keep = np.ones(len(flow), dtype=np.bool_)
+def _joined(paths: Paths, *, renumber: bool) -> Paths:
+    """Paths by flow and QP, those of one flow and equal arcs joined: all of them, or neighbours.
+
+    All are joined where QPs may be numbered anew.
+    """
+    split = np.flatnonzero(np.bincount(paths.flow, minlength=1)[paths.flow] > 1)
+    if not len(split):
+        return paths
+    some = paths.take(split)
+    lengths = np.diff(some.first)
+    wide = np.full((len(some), int(lengths.max())), NONE, dtype=np.int64)
+    wide[np.arange(wide.shape[1]) < lengths[:, None]] = some.arcs
+    order = np.lexsort((*wide.T, some.flow)) if renumber else np.arange(len(some))
+    flow, wide = some.flow[order], wide[order]
+    new = np.ones(len(some), dtype=np.bool_)
+    new[1:] = (flow[1:] != flow[:-1]) | (wide[1:] != wide[:-1]).any(axis=1)
+    first = np.flatnonzero(new)
+    # The first of those that are joined stays, with the QPs of all.
+    kept, last = order[first], order[np.append(first[1:], len(some)) - 1]
+    first_qp, last_qp = some.first_qp[kept], some.last_qp[last]
     if renumber:
-        holder: dict[tuple[int, bytes], int] = {}
-        for row in split.tolist():
-            name = (int(flow[row]), inner[row].tobytes())
-            if name in holder:
-                last_qp[holder[name]] += last_qp[row] - first_qp[row] + 1
-                keep[row] = False
-            else:
-                holder[name] = row
-        for before, row in pairwise(split[keep[split]].tolist()):
-            if flow[before] == flow[row]:
-                size = last_qp[row] - first_qp[row]
-                first_qp[row] = last_qp[before] + 1
-                last_qp[row] = first_qp[row] + size
-        return keep
-    last = int(split[0])
-    for row in split[1:].tolist():
-        if flow[row] == flow[last] and np.array_equal(inner[row], inner[last]):
-            last_qp[last] = last_qp[row]
-            keep[row] = False
-        else:
-            last = row
-    return keep
+        size = np.add.reduceat(some.qp_count[order], first)
+        back = np.argsort(kept)
+        kept, size, flow = kept[back], size[back], some.flow[kept[back]]
+        before = np.cumsum(size) - size
+        head = np.searchsorted(flow, flow)
+        first_qp = some.first_qp[kept[head]] + before - before[head]
+        last_qp = first_qp + size - 1
+    stays = np.ones(len(paths), dtype=np.bool_)
+    stays[split] = False
+    stays[split[kept]] = True
+    columns = paths.first_qp.copy(), paths.last_qp.copy()
+    columns[0][split[kept]], columns[1][split[kept]] = first_qp, last_qp
+    joined = Paths(paths.flow, *columns, paths.first, paths.arcs)
+    return joined if stays.all() else joined.take(np.flatnonzero(stays))
 
 
 def with_nics(network: Network, flows: Flows, inner: Paths, keep: Bools | None = None) -> Paths:

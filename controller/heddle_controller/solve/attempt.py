@@ -156,7 +156,7 @@ def _wholes(problem: PlanningProblem, wished: Paths) -> Paths:
     denied = np.setdiff1d(rows, kept)
     place_greedily(search, denied, none[: len(denied)], none[: len(denied)])
     search.run()
-    path = merged_chunks(assignment, list(range(len(rows))), renumber=False)
+    path = merged_chunks(assignment, renumber=False)
     return Paths(wished.flow, wished.first_qp, wished.last_qp, path.first, path.arcs)
 
 

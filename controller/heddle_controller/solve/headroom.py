@@ -52,8 +52,7 @@ def with_headroom(problem: PlanningProblem, assignment: Assignment) -> Assignmen
         return spread
     best = spread or _taken_apart(problem, before)
     if best is None:
-        everything = list(range(len(assignment.flow)))
-        best = loaded(problem, merged_chunks(assignment, everything, renumber=True))
+        best = loaded(problem, merged_chunks(assignment, renumber=True))
     _level(problem, best)
     lower = (tier_worst(problem.network, best) < before * (1 - _WORTH)).any()
     return best if lower else spread

@@ -52,9 +52,8 @@ def even(
     """The assignment made fairer; None where there is nothing to gain. Numbers QPs anew."""
     if not (_overloaded(assignment) and _unlike(assignment)) and not is_small(assignment):
         return None
-    everything = list(range(len(assignment.flow)))
     compact = Assignment(assignment.network, assignment.flows)
-    compact.load_chunks(merged_chunks(assignment, everything, renumber=True))
+    compact.load_chunks(merged_chunks(assignment, renumber=True))
     return compact if balance_qps(Search(compact, candidates, target, deadline)) else None
 
 

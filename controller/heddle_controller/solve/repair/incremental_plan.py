@@ -58,6 +58,7 @@ class IncrementalPlan:
         paths = plan.paths
         self.assignment = Assignment(network, plan.flows)
         self.assignment.load_chunks(inner_paths(network, paths))
+        self.assignment.prepare()
         self._chunks = Chunks(paths, len(plan.flows))
         loads = arc_loads(network.arc_count, plan.flows, paths)
         self._fixed = loads - self.assignment.load[:-1]

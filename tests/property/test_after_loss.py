@@ -29,7 +29,7 @@ from heddle_emulator.walk import measure
 from tests.support.agent_worlds import push, take
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
-from tests.support.solve_flows import any_flows, flows_of, nic_ids
+from tests.support.solve_flows import any_flows, flows_of, nic_ids, permutations
 
 SEEDS = st.integers(0, 2**32 - 1)
 CLOSE = 1e-6
@@ -311,6 +311,49 @@ def _drawn_backups(rng: Random, plan: Plan) -> Paths:
     first = starts(np.array([len(way) for way in ways], dtype=np.int64))
     arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
     return Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
+
+
+def _over_subscribed(rng: Random, *, zones: bool) -> Fabric:
+    """Leaves, or zones, that ask for more than their links upwards have."""
+    spines = rng.randint(3, 4)
+    if zones:
+        taper = rng.choice([2.0, 3.5])
+        return three_tier(
+            zones=2, leaves=2, spines=spines, nics_per_leaf=4, cores=spines, taper=taper
+        )
+    return clos(leaves=3, spines=spines, nics_per_leaf=rng.randint(spines, 3 * spines))
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@given(SEEDS, st.booleans())
+def test_over_subscribed_plans_are_told_and_bounded(seed: int, zones: bool) -> None:  # noqa: FBT001
+    """Backups moved to where there is room are valid; each loss does what brute force says."""
+    rng = Random(seed)
+    fabric = _over_subscribed(rng, zones=zones)
+    plan = solve(fabric, permutations(fabric, rng, rng.randint(1, 2)))
+    verify_plan(plan)
+    check(plan)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("zones", [False, True])
+def test_over_subscribed_plans_are_at_the_bound_after_a_loss(
+    seed: int,
+    zones: bool,  # noqa: FBT001
+) -> None:
+    """No other backups would do better, where some links are fuller than others.
+
+    Leaves of 32 NICs have 10 uplinks, or zones of 512 NICs have 256 links to cores.
+    """
+    fabric = (
+        three_tier(zones=8, leaves=32, spines=16, nics_per_leaf=16, cores=16, taper=2.0)
+        if zones
+        else clos(leaves=24, spines=10, nics_per_leaf=32)
+    )
+    plan = solve(fabric, permutations(fabric, Random(seed), 1))
+    for one in after_losses(plan):
+        assert one.worst_utilization == pytest.approx(one.lower_bound)
 
 
 @pytest.mark.deep

@@ -168,7 +168,7 @@ class _Planning:
         backups = join_paths(
             [
                 _paths_of_ways(ways.known, carried, spare),
-                backups_of(network, ways, None, flows, entries),
+                backups_of(ways, None, flows, entries),
             ]
         ).take(place)
         loads = arc_loads(network.arc_count, flows, paths)

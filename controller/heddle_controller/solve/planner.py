@@ -206,12 +206,13 @@ def finished_plan(problem: PlanningProblem, paths: Paths) -> Plan:
         for row in np.flatnonzero(bare & ~problem.routed).tolist()
     }
     problem.exclude(list(fitted.dropped))
+    loads = arc_loads(network.arc_count, flows, fitted.paths)
     return Plan(
         network.fabric,
         flows,
         fitted.paths,
-        backups_of(network, problem.candidates, problem.planes, flows, fitted.paths),
-        certify(network.fabric, arc_loads(network.arc_count, flows, fitted.paths), problem.bound),
+        backups_of(problem.candidates, problem.planes, flows, fitted.paths, loads),
+        certify(network.fabric, loads, problem.bound),
         unrouted | fitted.dropped,
         problem.notes + fitted.notes,
     )

@@ -26,7 +26,7 @@ from copy import copy
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.network import Network
 
@@ -77,6 +77,11 @@ class Layer:
         places = (len(lowers) + 1) * self._stride
         self._count = np.bincount(place[usable], minlength=places)
         self._first = starts(np.bincount(place, minlength=places))
+
+    @property
+    def parallel(self) -> int:
+        """Usable cables between two switches, where there are most."""
+        return int(self._count.max(initial=1))
 
     def with_states(self, network: Network, arcs: Ints) -> Layer:
         """The same cables after some arcs became usable, or ceased to be."""
@@ -161,10 +166,12 @@ def _usual_speed(network: Network, arcs: Ints, slot: Ints) -> Floats:
 
 def ordinals(values: Ints) -> Ints:
     """How many equal values stand before each."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
+    order = stable_order(values)
+    ordered, at = values[order], np.arange(len(values), dtype=np.int64)
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
     place = np.empty(len(values), dtype=np.int64)
-    place[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    place[order] = at - np.maximum.accumulate(np.where(begins, at, 0))
     return place
 
 

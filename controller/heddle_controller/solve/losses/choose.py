@@ -1,6 +1,6 @@
 """Backups chosen so that the worst single loss does least.
 
-Colouring spreads what falls from one link evenly over all others, whatever these carry already.
+Backups already turn to links that have room, as far as many at once can (``repair.backup_room``).
 Here a plan's fullest link after a loss is relieved: one of the paths that fell on it is given
 another backup, one of as many hops that shares no link and no switch with the path, if every link
 that it would take with it, after every loss that breaks the path, stays less full. That goes on
@@ -28,8 +28,7 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 
 MOST_PATHS = 5_000
-"""Paths beyond which backups stay as colouring spread them: search would take longer than all the
-rest."""
+"""Paths beyond which backups stay as they are: search would take longer than all the rest."""
 MOST_STEPS = 5_000
 """Links looked at after losses."""
 _EQUAL = 1e-9

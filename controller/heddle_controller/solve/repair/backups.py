@@ -11,7 +11,8 @@ when a link between leaf and spine fails, or a whole spine, no arc takes on more
 its even share of the paths that any one arc lost, rounded up: of n paths on an arc, at
 most ceil(n / (cables of the other spines)). Where paths have one rate, that is load.
 Nothing is promised for links above spines, nor in plans of more paths than ``spread``
-colours exactly. A backup begins with its path's own link of the NIC, since switches can
+colours exactly. In a plan made anew, backups that no link has room for then turn elsewhere
+(``backup_room``). A backup begins with its path's own link of the NIC, since switches can
 turn aside only what comes to them, and ends at another leaf of a NIC that has several.
 So does that of a path within one leaf, over all slots in turns; where no switch joins the
 two leaves, it begins with another link, too.
@@ -38,9 +39,10 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, arc_loads
 from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.colouring.layers import Layer, ordinals, spread
+from heddle_controller.solve.colouring.layers import ordinals, spread
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.repair.backup_room import CLIMB, DOWN, FALL, UP, Turns, with_room
 from heddle_controller.solve.repair.carry_over import inner_paths
 
 MOST_CELLS = 10_000_000
@@ -51,15 +53,26 @@ MOST_CORE_TURNS = 4
 
 
 def backups_of(
-    network: Network, candidates: Candidates, planes: Planes | None, flows: Flows, paths: Paths
+    candidates: Candidates,
+    planes: Planes | None,
+    flows: Flows,
+    paths: Paths,
+    loads: Floats | None = None,
 ) -> Paths:
-    """A backup for each path, without arcs where there is none; parallel to ``paths``."""
+    """A backup for each path, without arcs where there is none; parallel to ``paths``.
+
+    Given the ``loads`` of arcs, backups turn to where there is room.
+    """
+    network = candidates.network
     backup = np.full((len(paths), 6), NONE, dtype=np.int64)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
     bare = (source != destination) & (source != NONE) & (destination != NONE)
     if planes is not None:
-        bare &= ~_by_slots(planes, flows, paths, bare, backup)
+        inner = _inner_arcs(network, paths)
+        bare &= ~_by_slots(planes, (flows, paths, inner), bare, backup)
+        if loads is not None:
+            _give_room(planes, (loads, paths.gbps(flows)), inner, backup[:, 1:5])
     bare &= (backup == NONE).all(axis=1)
     found = _one_by_one(candidates, flows, (paths, backup), bare) if bare.any() else {}
     lengths = (backup != NONE).sum(axis=1)
@@ -104,17 +117,20 @@ def _one_by_one(
     return found
 
 
-def _by_slots(planes: Planes, flows: Flows, paths: Paths, wanted: Bools, backup: Ints) -> Bools:
+def _by_slots(
+    planes: Planes, ways: tuple[Flows, Paths, Ints], wanted: Bools, backup: Ints
+) -> Bools:
     """Fills in backups over other slots, with the links of NICs of several before and after.
 
+    ``ways`` are paths, with their flows and the arcs between switches.
     Marks paths that no backup is to be looked for: those not ``wanted``, and those that there
     can be none for.
     """
+    flows, paths, inner = ways
     ends = np.full((2, len(paths)), NONE, dtype=np.int64)
     wanted = wanted & (np.diff(paths.first) > 0)
     ends[0, wanted] = paths.arcs[paths.first[:-1][wanted]]
     ends[1, wanted] = paths.arcs[paths.first[1:][wanted] - 1] ^ 1
-    inner = _inner_arcs(planes.network, paths)
     climbing = inner[:, 0] != NONE
     rows = np.flatnonzero(wanted & climbing)
     if len(rows):
@@ -260,7 +276,7 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
     inner[network.inner] = True
     owner, keep = paths.owner(), inner[paths.arcs]
     owner, arcs = owner[keep], paths.arcs[keep]
-    place = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    place = np.arange(len(owner)) - starts(np.bincount(owner, minlength=len(paths)))[owner]
     result = np.full((len(paths), 5), NONE, dtype=np.int64)
     fits = place < result.shape[1]
     result[owner[fits], place[fits]] = arcs[fits]
@@ -280,7 +296,7 @@ def _lead(planes: Planes, turns: _Turns, backup: Ints) -> None:
     others = width - (turns.slots != NONE)
     begin = np.where(turns.slots != NONE, turns.slots, width - 1) + 1
     ways = np.maximum(others, 1)
-    shift = spread(turns.beside[0], turns.beside[1], ways[0] * _most_parallel(network, layer))
+    shift = spread(turns.beside[0], turns.beside[1], ways[0] * layer.parallel)
     cable = shift // ways[0]
     open_ = np.flatnonzero(others[1] > 0)
     for step in range(int(others[0].max(initial=0))):
@@ -304,11 +320,40 @@ def _close(network: Network, turns: _Turns, backup: Ints) -> None:
     backup[turns.rows, 0], backup[turns.rows, 5] = out, np.where(into != NONE, into ^ 1, NONE)
 
 
-def _most_parallel(network: Network, layer: Layer) -> int:
-    """Cables between two switches of a layer, where there are most."""
-    arcs = np.flatnonzero((layer.slot_of_arc != NONE) & network.usable)
-    pairs = network.tail[arcs] * network.fabric.node_count + network.head[arcs]
-    return int(np.unique(pairs, return_counts=True)[1].max(initial=1))
+def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, backup: Ints) -> None:
+    """Moves backups over one spine or one core, of paths over such, to where links have room.
+
+    ``amounts`` are what arcs carry while nothing is lost, and the rates of paths; ``inner`` and
+    ``backup`` the arcs between switches.
+    """
+    network, layer = planes.network, planes.spines
+    over = inner[:, 2] != NONE
+    turned = (inner[:, 1] != NONE) & (backup[:, 1] != NONE) & (over == (backup[:, 2] != NONE))
+    turned &= (inner[:, 4] == NONE) & (over == (inner[:, 3] != NONE))
+    rows = np.flatnonzero(turned)
+    over = over[rows]
+    own, spare = (_lanes(way[rows], over) for way in (inner, backup))
+    # A backup may end at another leaf: there it falls on what is beside the path's own spine.
+    leaf, slot = network.tail[spare[:, DOWN]], layer.slot_of_arc[own[:, DOWN]]
+    moved = np.flatnonzero((leaf != network.tail[own[:, DOWN]]) & (slot != NONE))
+    own[moved, DOWN] = layer.cables(leaf[moved], slot[moved], rows[moved])
+    ends = [layer.slot_of_arc[cables[:, lane]] for cables in (own, spare) for lane in (UP, DOWN)]
+    held = (own[:, DOWN] != NONE) & np.logical_and.reduce([slots != NONE for slots in ends])
+    held &= network.tail[own[:, UP]] == network.tail[spare[:, UP]]
+    rows, over, own, spare = rows[held], over[held], own[held], spare[held]
+    spare = with_room(planes, amounts[0], Turns(own, spare, amounts[1][rows]))
+    down = spare[:, DOWN] ^ 1
+    backup[rows, 0] = spare[:, UP]
+    backup[rows, 1] = np.where(over, spare[:, CLIMB], down)
+    backup[rows[over], 2], backup[rows[over], 3] = spare[over, FALL] ^ 1, down[over]
+
+
+def _lanes(ways: Ints, over: Bools) -> Ints:
+    """Cables upwards of ways over one spine or, where so marked, over one core."""
+    lanes = np.full((len(ways), 4), NONE, dtype=np.int64)
+    lanes[:, UP], lanes[:, DOWN] = ways[:, 0], np.where(over, ways[:, 3], ways[:, 1]) ^ 1
+    lanes[over, CLIMB], lanes[over, FALL] = ways[over, 1], ways[over, 2] ^ 1
+    return lanes
 
 
 def _fill(

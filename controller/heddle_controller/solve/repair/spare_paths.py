@@ -233,7 +233,7 @@ def backups_for(
     """Backups for some paths of a plan, parallel to them; ``used`` is by arc and padding."""
     network, candidates, planes = ways
     if planes is not None and len(fresh) >= MANY_BACKUPS:
-        return backups_of(network, candidates, planes, flows, fresh)
+        return backups_of(candidates, planes, flows, fresh)
     source = network.terminal[flows.source[fresh.flow]].tolist()
     destination = network.terminal[flows.destination[fresh.flow]].tolist()
     pieces = [

@@ -1,0 +1,349 @@
+"""Backups moved to where there is room, in fabrics of tiers.
+
+Colouring spreads what falls from one link evenly over all others, whatever these carry already. So
+some backups fall on links that are fuller than others. Here each backup that would make a link
+fuller after some loss than one must be then tries other spines and cores in turns, all such backups
+at once. It moves where its links have room, and where no more falls from one link or switch than
+fell somewhere before: the even share that colouring promises is kept. How full a link must be is a
+guess, the least that any one path can do; where backups cannot keep to that it is raised a little,
+and they try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.solve.colouring.planes import Planes
+
+_EQUAL = 1e-9
+_LEVELS = 4
+"""How often what must be is raised, by the rate of the slowest path that does not keep to it."""
+_PATIENCE = 8
+"""Turns in which nothing moves before that."""
+_FEW = 16
+"""Rows that look each for itself."""
+_MOST_TURNS = 512
+"""Ways that such a row looks at."""
+_MOST_CELLS = 10_000_000
+"""Pairs of what may be lost and a link beside it that are kept account of."""
+
+UP, CLIMB, FALL, DOWN = range(4)
+"""Cables of a path over a spine or a core; all upwards."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """Paths of ``UP`` and ``DOWN``, some also of ``CLIMB`` and ``FALL``, and their backups."""
+
+    own: Ints
+    """Cables of each path, ``NONE`` for none, shape (paths, 4)."""
+    spare: Ints
+    """Those of its backup."""
+    gbps: Floats
+
+
+def with_room(planes: Planes, loads: Floats, turns: Turns) -> Ints:
+    """Backups as they are then; ``loads`` are by arc, while nothing is lost."""
+    room, over = _Room(planes, loads, turns), turns.own[:, CLIMB] != NONE
+    other = _other_slots(planes, turns)
+    room.settle(np.flatnonzero(~over), (UP, DOWN), _within(planes, other))
+    room.settle(np.flatnonzero(over), (UP, CLIMB, FALL, DOWN), _between(planes, turns, other))
+    return room.spare
+
+
+_Propose: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Bools]]
+"""Cables that rows try in turns, and which rows may."""
+
+
+_Slots: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Ints]]
+"""Cables to other spines, at both leaves, that rows try in turns."""
+
+
+def _other_slots(planes: Planes, turns: Turns) -> _Slots:
+    layer, tail = planes.spines, planes.network.tail
+    slot = layer.slot_of_arc
+    width = np.maximum(layer.width[layer.part[tail[turns.own[:, UP]]]], 2)
+    begun = (slot[turns.spare[:, UP]] - slot[turns.own[:, UP]] - 1) % width
+
+    def other(rows: Ints, turn: Ints) -> tuple[Ints, Ints]:
+        wide, step = width[rows], begun[rows] + turn
+        shift, cable = 1 + step % (wide - 1), step // (wide - 1)
+        up, down = (
+            layer.cables(tail[own], (slot[own] + shift) % wide, cable)
+            for own in (turns.own[rows, UP], turns.own[rows, DOWN])
+        )
+        return up, down
+
+    return other
+
+
+def _within(planes: Planes, other: _Slots) -> _Propose:
+    """Other spines for paths over one spine."""
+    head = planes.network.head_or_none
+
+    def propose(rows: Ints, turn: Ints) -> tuple[Ints, Bools]:
+        to = np.full((len(rows), 4), NONE, dtype=np.int64)
+        to[:, UP], to[:, DOWN] = other(rows, turn)
+        fits = (to[:, UP] != NONE) & (head[to[:, UP]] == head[to[:, DOWN]])
+        return to, np.asarray(fits)
+
+    return propose
+
+
+def _between(planes: Planes, turns: Turns, other: _Slots) -> _Propose:
+    """Other spines and cores for paths over a core."""
+    network, layer = planes.network, planes.cores
+    head = network.head_or_none
+    begun, part = layer.slot_of_arc[turns.spare[:, CLIMB]], np.append(layer.part, NONE)
+
+    def propose(rows: Ints, turn: Ints) -> tuple[Ints, Bools]:
+        to, own = np.full((len(rows), 4), NONE, dtype=np.int64), turns.own[rows]
+        to[:, UP], to[:, DOWN] = other(rows, turn)
+        low, high = head[to[:, UP]], head[to[:, DOWN]]
+        fits = (low != NONE) & (high != NONE) & (low != high) & (part[low] == part[high])
+        fits &= (part[low] != NONE) & (low != network.tail[own[:, FALL]])
+        fits &= high != network.tail[own[:, CLIMB]]
+        some = np.flatnonzero(fits)
+        place = (begun[rows[some]] + rows[some] + turn[some]) % layer.width[part[low[some]]]
+        for lane, spine in ((CLIMB, low[some]), (FALL, high[some])):
+            to[some, lane] = layer.cables(spine, place, rows[some] + turn[some])
+        fits &= (to[:, CLIMB] != NONE) & (to[:, FALL] != NONE)
+        fits &= head[to[:, CLIMB]] != head[own[:, CLIMB]]
+        return to, np.asarray(fits)
+
+    return propose
+
+
+class _Room:
+    """How full links are while nothing is lost, and how full one must be after some loss."""
+
+    def __init__(self, planes: Planes, loads: Floats, turns: Turns) -> None:
+        network = planes.network
+        tail, head = network.tail, network.head
+        self.spare, self._own, self._gbps = turns.spare.copy(), turns.own, turns.gbps
+        self._per_gbps = network.per_gbps[:-1]
+        self._must = float((loads * self._per_gbps).max(initial=0.0))
+        leafs, cores = (
+            np.flatnonzero((layer.slot_of_arc != NONE) & network.usable)
+            for layer in (planes.spines, planes.cores)
+        )
+        zone, is_core = planes.spines.part, np.full(len(network.level), NONE)
+        is_core[head[cores]] = 0  # backups may pass any other core
+        rising = {UP: _Ways(leafs, tail, head), CLIMB: _Ways(cores, zone[tail], tail)}
+        self._ways = rising | {DOWN: rising[UP], FALL: rising[CLIMB]}
+        # What falls by a cable is on the other arc of its link.
+        falling = loads.reshape(-1, 2)[:, ::-1].ravel()
+        self._carried = {UP: loads, CLIMB: loads, FALL: falling, DOWN: falling}
+        self._falls: dict[int, list[_Fallen]] = {lane: [] for lane in self._ways}
+        for beside, lost, lanes in (
+            (_Beside.of(leafs, tail[leafs], tail), np.arange(len(tail)), (UP, DOWN)),
+            (_Beside.of(cores, zone[tail[cores]], zone), tail, (CLIMB, FALL)),
+            (_Beside.of(cores, np.zeros_like(cores), is_core), head, (CLIMB, FALL)),
+        ):
+            for lane in lanes if beside.cells <= _MOST_CELLS else ():
+                turned = self._own[:, lane], self.spare[:, lane], self._gbps
+                stands = self._carried[lane], self._per_gbps
+                self._falls[lane].append(_Fallen(beside, lost, turned, stands))
+        self._claim = np.empty(
+            max((fall.cells for falls in self._falls.values() for fall in falls), default=0),
+            dtype=np.int64,
+        )
+
+    def settle(self, rows: Ints, lanes: tuple[int, ...], propose: _Propose) -> None:
+        """Moves backups of some rows that pass some lanes."""
+        falls = [(lane, fall) for lane in lanes for fall in self._falls[lane]]
+        open_ = rows[self._over(rows, falls)]
+        if not len(open_):
+            return
+        for lane in lanes:
+            ways, used = self._ways[lane], self._carried[lane] * self._per_gbps
+            adds = self._gbps[open_] * float(self._per_gbps[ways.arcs].min())
+            self._must = max(self._must, ways.least(used, self._own[open_, lane], adds))
+        for _ in range(_LEVELS):
+            open_ = open_[self._over(open_, falls)]
+            if not len(open_):
+                break
+            for _, fall in falls:
+                fall.limit()
+            open_ = self._moved(open_, falls, propose)
+            adds = self._gbps[open_] * self._per_gbps[self._own[open_, UP]]
+            self._must += float(adds.min(initial=np.inf)) if len(open_) else 0.0
+
+    def _over(self, rows: Ints, falls: list[tuple[int, _Fallen]]) -> Bools:
+        """After whose loss some link is fuller than one must be."""
+        over = np.zeros(len(rows), dtype=np.bool_)
+        for _, fall in falls:
+            over |= fall.over(rows, self._must * (1 + _EQUAL))
+        return over
+
+    def _moved(self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose) -> Ints:
+        """Moves those of some rows that find room; the rest."""
+        turn, idle = 0, 0
+        while len(rows) > _FEW and idle < _PATIENCE:
+            turn += 1
+            to, fits = propose(rows, np.full(len(rows), turn))
+            at = self._roomy(rows, to, np.flatnonzero(fits), falls)
+            for lane, fall in falls:
+                at = at[fall.is_first(rows[at], to[at, lane], self._claim)]
+            self._move(rows[at], to[at], falls)
+            idle = 0 if len(at) else idle + 1
+            stay = np.ones(len(rows), dtype=np.bool_)
+            stay[at] = False
+            rows = rows[stay]
+        return rows if len(rows) > _FEW else self._moved_singly(rows, falls, propose)
+
+    def _moved_singly(
+        self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose
+    ) -> Ints:
+        """As ``_moved``, each row looking at many ways at once."""
+        left, turns = [], np.arange(1, _MOST_TURNS + 1)
+        for row in rows.tolist():
+            same = np.full(len(turns), row)
+            to, fits = propose(same, turns)
+            at = self._roomy(same, to, np.flatnonzero(fits), falls)[:1]
+            self._move(same[at], to[at], falls)
+            if not len(at):
+                left.append(row)
+        return np.array(left, dtype=np.int64)
+
+    def _roomy(self, rows: Ints, to: Ints, at: Ints, falls: list[tuple[int, _Fallen]]) -> Ints:
+        """Those places of rows where links have room for what is proposed."""
+        for lane, fall in falls:
+            at = at[fall.has_room(rows[at], to[at, lane], self._must * (1 + _EQUAL))]
+        return at
+
+    def _move(self, rows: Ints, to: Ints, falls: list[tuple[int, _Fallen]]) -> None:
+        self.spare[rows] = to
+        for lane, fall in falls:
+            fall.move(rows, to[:, lane])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ways:
+    """Cables that lead out of a place by one way or another."""
+
+    arcs: Ints
+    place: Ints
+    """Of each arc of the fabric."""
+    way: Ints
+    """Of each arc of the fabric."""
+
+    def least(self, used: Floats, own: Ints, adds: Floats) -> float:
+        """Some cable is as full at least once each of some rows goes by another way than its own.
+
+        ``adds`` is what each row adds at least.
+        """
+        arcs, place, way = self.arcs, self.place, self.way
+        lowest, next_ = (np.full(int(place[arcs].max(initial=0)) + 1, np.inf) for _ in range(2))
+        np.minimum.at(lowest, place[arcs], used[arcs])
+        best = np.full(len(lowest), NONE)
+        found = arcs[used[arcs] == lowest[place[arcs]]]
+        best[place[found]] = way[found]
+        rest = arcs[way[arcs] != best[place[arcs]]]
+        np.minimum.at(next_, place[rest], used[rest])
+        at = place[own]
+        other = np.where(way[own] == best[at], next_[at], lowest[at]) + adds
+        return float(other[np.isfinite(other)].max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Beside:
+    """Cells of a table: what may be lost, by row of anything, and each cable beside it."""
+
+    within: Ints
+    """Place of each arc among those of its group."""
+    first: Ints
+    """Where the cells of what may be lost begin."""
+
+    @classmethod
+    def of(cls, arcs: Ints, group: Ints, group_of_lost: Ints) -> _Beside:
+        """Of some arcs with their groups; ``NONE`` is the group of what is not to be lost."""
+        order = stable_order(group)
+        count = np.bincount(group, minlength=int(group_of_lost.max(initial=0)) + 1)
+        within = np.zeros(int(arcs.max(initial=0)) + 1, dtype=np.int64)
+        within[arcs[order]] = np.arange(len(arcs)) - starts(count)[group[order]]
+        return cls(within, starts(np.where(group_of_lost == NONE, 0, count[group_of_lost])))
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return int(self.first[-1])
+
+
+class _Fallen:
+    """What falls on the cables of one lane after each loss, Gbit/s."""
+
+    def __init__(
+        self,
+        beside: _Beside,
+        lost: Ints,
+        turned: tuple[Ints, Ints, Floats],
+        stands: tuple[Floats, Floats],
+    ) -> None:
+        """``turned`` are the own cable of each row, its spare one, ``NONE`` for none, and its rate.
+
+        ``lost`` is what may be lost with each cable. ``stands`` are what each carries while nothing
+        is lost, and what one Gbit/s adds to it.
+        """
+        own, spare, self._gbps = turned
+        self._beside, self._loads, self._per_gbps = beside, *stands
+        self._lost, self._spare = lost[own], spare.copy()
+        self._cell = self._cells(self._lost, self._spare)
+        there = np.flatnonzero(own != NONE)
+        self._fallen = np.bincount(self._cell[there], self._gbps[there], beside.cells)
+        self._most: Floats | None = None
+        """The most that falls on one cable after each loss, before anything moved."""
+
+    @property
+    def cells(self) -> int:
+        """Losses, times the cables beside each."""
+        return len(self._fallen)
+
+    def _cells(self, lost: Ints, arcs: Ints) -> Ints:
+        return np.asarray(self._beside.first[lost] + self._beside.within[arcs])
+
+    def over(self, rows: Ints, full: float) -> Bools:
+        """Rows after whose loss the cable that they turn to is fuller than that."""
+        spare = self._spare[rows]
+        after = self._loads[spare] + self._fallen[self._cell[rows]]
+        return np.asarray(after * self._per_gbps[spare] > full)
+
+    def limit(self) -> None:
+        """No more may fall from one loss on one cable from now on than on some cable by now."""
+        if self._most is not None:
+            return
+        first = self._beside.first
+        self._most = np.zeros(len(first) - 1)
+        there = np.flatnonzero(np.diff(first))
+        if len(there):
+            self._most[there] = np.maximum.reduceat(self._fallen, first[there]) * (1 + _EQUAL)
+
+    def has_room(self, rows: Ints, to: Ints, full: float) -> Bools:
+        """Whether rows may turn to some cables."""
+        lost, gbps = self._lost[rows], self._gbps[rows]
+        cell = self._cells(lost, to)
+        # A row that stays with its cable in this lane adds nothing to it.
+        fallen = self._fallen[cell] + np.where(cell == self._cell[rows], 0.0, gbps)
+        after = (self._loads[to] + fallen) * self._per_gbps[to]
+        good = after <= full
+        return np.asarray(good if self._most is None else good & (fallen <= self._most[lost]))
+
+    def is_first(self, rows: Ints, to: Ints, claim: Ints) -> Bools:
+        """Whether no other row would turn to the same cable after the same loss just now.
+
+        ``claim`` is room for a number to each cell.
+        """
+        cell, place = self._cells(self._lost[rows], to), np.arange(len(rows))
+        claim[cell] = place
+        return np.asarray(claim[cell] == place)
+
+    def move(self, rows: Ints, to: Ints) -> None:
+        """Turns rows, none two of one loss to one cable, to some cables."""
+        np.subtract.at(self._fallen, self._cell[rows], self._gbps[rows])
+        self._cell[rows], self._spare[rows] = self._cells(self._lost[rows], to), to
+        np.add.at(self._fallen, self._cell[rows], self._gbps[rows])

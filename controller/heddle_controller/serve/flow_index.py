@@ -18,7 +18,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.explain import ExplainIndex, explain_index_of, paths_of
 from heddle_controller.plan.limits import Fares, fares_of, hottest_arcs
-from heddle_controller.state.errors import NotFound, Unavailable
+from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import Committed
 from heddle_controller.store.store import Store
 
@@ -227,18 +227,11 @@ class FlowIndexes:
 
         Until the store is closed; waits while it cannot be reached.
         """
-        while True:
-            try:
-                async for fabric in self._store.changes(facts=True):
-                    if fabric in self._kept:
-                        await self._renew(fabric)
-            except Unavailable as error:
-                await asyncio.sleep(error.retry_after)
-            else:
-                return
+        await self._store.follow(self._renew)
 
     async def _renew(self, fabric: str) -> None:
         try:
-            await self.of(fabric)
+            if fabric in self._kept:
+                await self.of(fabric)
         except NotFound:
             self._kept.pop(fabric, None)

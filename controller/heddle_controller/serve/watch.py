@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator
 
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.errors import Refusal, unavailable
-from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.store import Store
 
 _PACE = 0.02
@@ -44,25 +43,15 @@ class Changes:
         """Take notices until the store is closed; wait while it cannot be reached."""
         seen = asyncio.create_task(self._follow_agents())
         try:
-            await self._follow_store()
+            await self._store.follow(self._notice)
         finally:
             seen.cancel()
 
     async def _follow_agents(self) -> None:
         async for fabric in self._observations.changes():
-            self._notice(fabric)
+            await self._notice(fabric)
 
-    async def _follow_store(self) -> None:
-        while True:
-            try:
-                async for fabric in self._store.changes(facts=True):
-                    self._notice(fabric)
-            except Unavailable as error:
-                await asyncio.sleep(error.retry_after)
-            else:
-                return
-
-    def _notice(self, fabric: str) -> None:
+    async def _notice(self, fabric: str) -> None:
         for event in self._watchers.get(fabric, ()):
             event.set()
 

@@ -797,6 +797,21 @@ class Store:
         finally:
             feed.remove(watcher)
 
+    async def follow(self, look: Callable[[str], Awaitable[object]], *, facts: bool = True) -> None:
+        """Look at every fabric, and at each that may have changed, until the store is closed.
+
+        It begins anew where the store cannot be reached; ``look`` may tell that too, by raising
+        ``Unavailable``.
+        """
+        while True:
+            try:
+                async for fabric in self.changes(facts=facts):
+                    await look(fabric)
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after)
+            else:
+                return
+
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
         """See ``Applier``."""
         with self._large.sound():

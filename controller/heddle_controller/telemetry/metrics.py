@@ -324,27 +324,18 @@ NOTHING: Told = (Versions(), ())
 async def follow_plans(store: Store, telemetry: Telemetry) -> None:
     """Keep the gauges of every fabric at what the store has, until that is closed."""
     told: dict[str, Told] = {}
-    while True:
+
+    async def look(fabric: str) -> None:
+        began = time.monotonic()
         try:
-            async for fabric in store.changes(facts=True):
-                began = time.monotonic()
-                await _try_to_tell(fabric, store, telemetry, told)
-                await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST))
-        except Unavailable as error:
-            await asyncio.sleep(error.retry_after)
-        else:
-            return
+            await _tell(fabric, store, telemetry, told)
+        except Unavailable:
+            raise
+        except Exception:  # noqa: BLE001 - of no more worth than the gauges
+            _log.exception("fabric not told as metrics", fabric=fabric)
+        await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST))
 
-
-async def _try_to_tell(
-    fabric: str, store: Store, telemetry: Telemetry, told: dict[str, Told]
-) -> None:
-    try:
-        await _tell(fabric, store, telemetry, told)
-    except Unavailable:
-        raise
-    except Exception:  # noqa: BLE001 - of no more worth than the gauges
-        _log.exception("fabric not told as metrics", fabric=fabric)
+    await store.follow(look)
 
 
 async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str, Told]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -147,8 +146,8 @@ class ViewFeed:
     async def run(self) -> None:
         """Look whenever something changed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_store(), name="web: store")
-            tasks.create_task(self._follow(self.reads.observations.changes()), name="web: links")
+            tasks.create_task(self.reads.store.follow(self._mark), name="web: store")
+            tasks.create_task(self._follow_links(), name="web: links")
             tasks.create_task(self._follow_agents(), name="web: agents")
             tasks.create_task(self._tick(), name="web: leader")
             tasks.create_task(self._look_at_changed(), name="web: look")
@@ -170,23 +169,14 @@ class ViewFeed:
             for view in self._views.values():
                 view.audience.beat(self._stale())
 
-    async def _follow_store(self) -> None:
-        while True:
-            try:
-                await self._follow(self.reads.store.changes(facts=True))
-            except Unavailable as error:
-                await asyncio.sleep(error.retry_after)
-            else:
-                return
-
-    async def _follow(self, changes: AsyncIterator[str]) -> None:
-        async for fabric in changes:
-            self._mark(fabric)
+    async def _follow_links(self) -> None:
+        async for fabric in self.reads.observations.changes():
+            await self._mark(fabric)
 
     async def _follow_agents(self) -> None:
         async for event in self.reads.gateway.events():
             self.view(event.session.fabric).connected = None
-            self._mark(event.session.fabric)
+            await self._mark(event.session.fabric)
 
     async def _tick(self) -> None:
         """Who leads, and whether the store can be reached, nobody tells: ask."""
@@ -198,14 +188,14 @@ class ViewFeed:
             old = time.monotonic() - LONGEST_KEPT
             for fabric, view in self._views.items():
                 if now != before or (view.audience and view.made < old):
-                    self._mark(fabric)
+                    await self._mark(fabric)
             before = now
             await asyncio.sleep(TICK_SECONDS)
 
     def _stale(self) -> float:
         return self.reads.store.stale_for()
 
-    def _mark(self, fabric: str) -> None:
+    async def _mark(self, fabric: str) -> None:
         self._changed.add(fabric)
         self._wake.set()
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -56,6 +56,10 @@ class Flaky:
                 self.broken = True
                 raise Unavailable("the connection broke", retry_after=0.01)
             yield name
+
+    async def follow(self, look: Callable[[str], Awaitable[object]], *, facts: bool = True) -> None:
+        """As the store does, by these notices."""
+        await Store.follow(cast("Store", self), look, facts=facts)
 
 
 async def test_a_watcher_hears_of_changes_and_merges_those_it_missed(tmp_path: Path) -> None:

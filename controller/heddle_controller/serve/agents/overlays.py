@@ -180,7 +180,7 @@ class OverlayBook:
         """Follow the store until it is closed."""
         again = asyncio.create_task(self._look_again())
         try:
-            await self._follow()
+            await self._store.follow(self._look, facts=False)
         finally:
             again.cancel()
 
@@ -194,16 +194,6 @@ class OverlayBook:
             for fabric in [name for name, one in self._fabrics.items() if one.sessions]:
                 with suppress(Unavailable):
                     await self._look(fabric)
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                async for fabric in self._store.changes():
-                    await self._look(fabric)
-            except Unavailable as error:
-                await asyncio.sleep(error.retry_after)
-            else:
-                return
 
     async def _look(self, fabric: str) -> None:
         try:

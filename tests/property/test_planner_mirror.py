@@ -83,9 +83,11 @@ class Ends:
 
     def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
         """As ``Planner``."""
-        asked = through(protocol.ask_plan(self._near, intent, standing))
-        answer = protocol.answered(self._core, self._far, Question("plan", "f1", asked))
-        return protocol.take_plan(self._near, through(answer))
+        given = {"standing": standing, "intent": intent}
+        asked = through(tuple(protocol.ask(self._near, "plan", "f1", given)))
+        answer = protocol.answered(self._core, self._far, Question(*asked))
+        found: PlanAnswer = protocol.unpack(self._near, through(answer))
+        return found
 
 
 class Story:

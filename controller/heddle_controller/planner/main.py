@@ -101,8 +101,8 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             question = Question(*found[0])
             mirror = mirrors.setdefault(question.fabric, FabricMirror())
             _send(end, _answer(core, mirror, question))
-            planned = planned or question.kind in {"plan", "prepare"}
-            if question.kind == "plan":
+            planned = planned or question.method in {"plan", "prepare"}
+            if question.method == "plan":
                 core.make_ready(question.fabric)  # nobody waits for that
 
 

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,6 @@ import structlog
 from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.plan import Certificate, Objective, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
-from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import (
@@ -38,7 +37,15 @@ from heddle_controller.planner.port import (
     Trial,
     WhatIf,
 )
-from heddle_controller.planner.protocol import Failed, Question, Unpacker, packed, received
+from heddle_controller.planner.protocol import (
+    Failed,
+    Question,
+    Unpacker,
+    ask,
+    packed,
+    received,
+    unpack,
+)
 from heddle_controller.state.records import Intent
 
 log = structlog.stdlib.get_logger(__name__)
@@ -101,71 +108,48 @@ class PlanningProcess:
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
         """See ``Planner``."""
-        flows = 0 if standing is None else len(standing.flows)
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_plan(mirror, intent, standing)
-
-        return await self._ask("plan", intent.name, flows, ask, protocol.take_plan)
+        found: PlanAnswer = await self._ask("plan", intent.name, standing=standing, intent=intent)
+        return found
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
         """See ``Planner``."""
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_prepare(mirror, standing)
-
-        await self._ask("prepare", fabric, len(standing.flows), ask, lambda _, __: None)
+        await self._ask("prepare", fabric, fabric=fabric, standing=standing)
 
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
         """See ``Planner``."""
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_reoptimise(mirror, standing, worth_moving)
-
-        flows = len(standing.flows)
-        return await self._ask("reoptimise", fabric, flows, ask, protocol.take_reoptimised)
+        given = {"standing": standing, "worth_moving": worth_moving}
+        found: Planned | Certificate | None = await self._ask("reoptimise", fabric, **given)
+        return found
 
     async def turns(
         self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
     ) -> tuple[Turn, ...]:
         """See ``Planner``."""
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_turns(mirror, standing, iterations)
-
-        return await self._ask("turns", fabric, len(standing.flows), ask, protocol.take_turns)
+        given = {"standing": standing, "iterations": tuple(iterations)}
+        found: tuple[Turn, ...] = await self._ask("turns", fabric, **given)
+        return found
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""
-        flows = 0 if standing is None else len(standing.flows)
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_what_if(mirror, intent, supposed, standing)
-
-        return await self._ask("what-if", intent.name, flows, ask, protocol.take_what_if)
+        given = {"standing": standing, "intent": intent, "supposed": supposed}
+        found: WhatIf = await self._ask("what_if", intent.name, **given)
+        return found
 
     async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """See ``Planner``."""
-        flows = 0 if standing is None else len(standing.flows)
-
-        def asked(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_of_job(mirror, intent, ask, standing)
-
-        return await self._ask("choose", intent.name, flows, asked, protocol.take_choices)
+        given = {"standing": standing, "intent": intent, "ask": ask}
+        found: Choices = await self._ask("choose", intent.name, **given)
+        return found
 
     async def try_job(
         self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
     ) -> Trial:
         """See ``Planner``."""
-        flows = 0 if standing is None else len(standing.flows)
-
-        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_of_job(mirror, intent, job, standing)
-
-        kind = "settle" if settled else "try"
-        return await self._ask(kind, intent.name, flows, ask, protocol.take_trial)
+        given = {"standing": standing, "intent": intent, "job": job, "settled": settled}
+        found: Trial = await self._ask("try_job", intent.name, **given)
+        return found
 
     async def close(self) -> None:
         """End the process; whoever waits for an answer is told that it was lost."""
@@ -176,24 +160,18 @@ class PlanningProcess:
             await asyncio.wait([exchange])
         await self._end("was ended")
 
-    async def _ask(
-        self,
-        kind: str,
-        fabric: str,
-        flows: int,
-        ask: Callable[[FabricMirror], Any],
-        take: Callable[[FabricMirror, Any], _Answer],
-    ) -> _Answer:
-        """Wait for the turn, then for the answer.
+    async def _ask(self, method: str, about: str, **given: object) -> Any:  # noqa: ANN401 - as the core
+        """Wait for the turn, then for the answer to what the core's method is given.
 
-        Who is cancelled goes away at once; an exchange that has begun goes on to its end.
+        The plan that stands comes first: what is said next is most often like it. Who is cancelled
+        goes away at once; an exchange that has begun goes on to its end.
         """
         await self._turn.acquire()
+        standing = given["standing"]
+        flows = len(standing.flows) if isinstance(standing, Plan) else 0
         patience = self._limits.patience * (1 + flows / FLOWS)
-        tries = _TRIES if kind in {"plan", "prepare"} else 1
-        exchange = asyncio.create_task(
-            self._exchanged(Question(kind, fabric, None), ask, take, patience, tries)
-        )
+        tries = _TRIES if method in {"plan", "prepare"} else 1
+        exchange = asyncio.create_task(self._exchanged(method, about, given, patience, tries))
         self._exchange = exchange
         exchange.add_done_callback(self._over)
         return await asyncio.shield(exchange)
@@ -205,24 +183,19 @@ class PlanningProcess:
             exchange.exception()  # taken here: who asked may be gone
 
     async def _exchanged(
-        self,
-        question: Question,
-        ask: Callable[[FabricMirror], Any],
-        take: Callable[[FabricMirror, Any], _Answer],
-        patience: float,
-        tries: int,
-    ) -> _Answer:
+        self, method: str, about: str, given: Mapping[str, object], patience: float, tries: int
+    ) -> Any:  # noqa: ANN401 - as the core
         for left in range(tries - 1, -1, -1):
             if self._closed:
                 raise PlannerLost("was ended")
             self.start()
             assert self._running is not None  # just started
-            mirror = self._running.mirrors.setdefault(question.fabric, FabricMirror())
+            mirror = self._running.mirrors.setdefault(about, FabricMirror())
             try:
-                asked = question._replace(packed=ask(mirror))
+                asked = ask(mirror, method, about, given)
                 answer = await self._unless_hung(self._answer_to(asked), patience)
                 if not isinstance(answer, Failed):
-                    return take(mirror, answer)
+                    return unpack(mirror, answer)
             except TimeoutError as error:
                 await self._end(str(error))
                 if not left:

@@ -86,7 +86,7 @@ class Ends:
         given = {"standing": standing, "intent": intent}
         asked = through(tuple(protocol.ask(self._near, "plan", "f1", given)))
         answer = protocol.answered(self._core, self._far, Question(*asked))
-        found: PlanAnswer = protocol.unpack(self._near, through(answer))
+        found: PlanAnswer = protocol.restored(self._near, through(answer))
         return found
 
 

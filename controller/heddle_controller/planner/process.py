@@ -44,7 +44,7 @@ from heddle_controller.planner.protocol import (
     ask,
     packed,
     received,
-    unpack,
+    restored,
 )
 from heddle_controller.state.records import Intent
 
@@ -195,7 +195,7 @@ class PlanningProcess:
                 asked = ask(mirror, method, about, given)
                 answer = await self._unless_hung(self._answer_to(asked), patience)
                 if not isinstance(answer, Failed):
-                    return unpack(mirror, answer)
+                    return restored(mirror, answer)
             except TimeoutError as error:
                 await self._end(str(error))
                 if not left:

@@ -60,7 +60,7 @@ class Mirrored(NamedTuple):
     packed: Any
 
 
-def pack(mirror: FabricMirror, value: object) -> Any:  # noqa: ANN401 - packed
+def mirrored(mirror: FabricMirror, value: object) -> Any:  # noqa: ANN401 - packed
     """A value to send; both ends pack and unpack the same values in the same order."""
     match value:
         case Plan():
@@ -70,12 +70,12 @@ def pack(mirror: FabricMirror, value: object) -> Any:  # noqa: ANN401 - packed
         case Entries():
             return Mirrored(Entries, mirror.pack_entries(value))
         case PlanAnswer() | Planned() | WhatIf():
-            parts = [pack(mirror, getattr(value, one.name)) for one in fields(value)]
+            parts = [mirrored(mirror, getattr(value, one.name)) for one in fields(value)]
             return Mirrored(type(value), parts)
     return value
 
 
-def unpack(mirror: FabricMirror, value: Any) -> Any:  # noqa: ANN401 - of any kind
+def restored(mirror: FabricMirror, value: Any) -> Any:  # noqa: ANN401 - of any kind
     """A value that was sent."""
     if not isinstance(value, Mirrored):
         return value
@@ -85,12 +85,12 @@ def unpack(mirror: FabricMirror, value: Any) -> Any:  # noqa: ANN401 - of any ki
         return mirror.unpack_intent(value.packed)
     if value.kind is Entries:
         return mirror.unpack_entries(value.packed)
-    return value.kind(*[unpack(mirror, one) for one in value.packed])
+    return value.kind(*[restored(mirror, one) for one in value.packed])
 
 
 def ask(mirror: FabricMirror, method: str, fabric: str, given: Mapping[str, object]) -> Question:
     """A question to send."""
-    return Question(method, fabric, {name: pack(mirror, one) for name, one in given.items()})
+    return Question(method, fabric, {name: mirrored(mirror, one) for name, one in given.items()})
 
 
 def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
@@ -100,14 +100,14 @@ def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> An
         PlanningFailed: both mirrors know what was asked all the same.
         Exception: that is not so any more.
     """
-    given = {name: unpack(mirror, one) for name, one in question.given.items()}
+    given = {name: restored(mirror, one) for name, one in question.given.items()}
     try:
         found = getattr(core, question.method)(**given)
     except MemoryError:
         raise  # a process that has run out of memory is of no more use
     except Exception as error:
         raise PlanningFailed(f"{type(error).__name__}: {error}") from error
-    return pack(mirror, found)
+    return mirrored(mirror, found)
 
 
 _LARGE = 16_384

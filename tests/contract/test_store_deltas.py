@@ -13,7 +13,7 @@ from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries, Program
-from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.programs import entries_after
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.state.codec.deltas import Base, unpack_delta
 from heddle_controller.state.codec.plans import PlanPacker

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.model.program import COLUMNS, Entries
-from heddle_controller.plan import revision
+from heddle_controller.plan import programs
 from heddle_controller.plan.diff import changed_flows, difference, differing, partners
 from heddle_controller.plan.entry_edits import known_edit
-from heddle_controller.plan.programs import entries_of
-from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.programs import entries_after, entries_of
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
@@ -73,7 +72,7 @@ def test_entries_after_any_change(seed: int) -> None:
     old = random_plan(Random(draws), with_failures(rng, fabric))
     new = mixed(rng, old, random_plan(Random(draws), with_failures(rng, fabric)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revision, "_WORTH", 0)
+        patch.setattr(programs, "_WORTH", 0)
         assert_same(entries_after(new, (old, entries_of(old))), entries_of(new), seed)
 
 
@@ -128,7 +127,7 @@ def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
     plan = solve(fabric, permutations(fabric, 1, sets=4, qps=2))
     repairer, made = Repairer(plan), [entries_of(plan)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revision, "_WORTH", 0)
+        patch.setattr(programs, "_WORTH", 0)
         for link in np.flatnonzero(between_switches(fabric)).tolist()[:5]:
             after = repairer.repair(fabric.with_links({link: State.DOWN}), plan.flows)
             made.append(entries_after(after, (plan, made[-1])))

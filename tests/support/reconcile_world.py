@@ -15,7 +15,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.programs import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import Engine
 from heddle_controller.reconcile.loop import Reconciler

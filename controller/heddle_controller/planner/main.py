@@ -22,7 +22,7 @@ from typing import Any
 
 from heddle_controller.model import graphs
 from heddle_controller.model.plan import Objective
-from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.programs import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.mirror import FabricMirror

@@ -110,7 +110,7 @@ class Engine:
     verify: Verify
     """``plan.verify.verify_plan``."""
     entries_of: EntriesOf
-    """``plan.revision.entries_after``."""
+    """``plan.programs.entries_after``."""
 
 
 @dataclass(frozen=True, slots=True)

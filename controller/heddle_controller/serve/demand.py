@@ -75,7 +75,7 @@ class DemandService(DemandServiceServicer):
             # Piece by piece: to let go of all messages at once would keep others waiting.
             before = count - len(message.demands)
             parts.append(await asyncio.to_thread(codec.demands_from_pb, message.demands, before))
-        fabric, of_set = names.parse_demands(name, "name")
+        fabric, of_set = names.demands_name.parse(name, "name")
         asked = request_of(request_id)
         if count != told:
             text = f"says {told}, but {count} came; nothing was stored: send the whole set again"
@@ -89,7 +89,7 @@ class DemandService(DemandServiceServicer):
         self, request: pb.ListDemandSetsRequest, context: _Context
     ) -> pb.ListDemandSetsResponse:
         """Lists sets by name."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
         seen = self._observations.of(fabric)
@@ -102,7 +102,7 @@ class DemandService(DemandServiceServicer):
         self, request: pb.ListDemandsRequest, context: _Context
     ) -> pb.ListDemandsResponse:
         """Lists demands in the order told; a page token dies when the set is put again."""
-        fabric, name = names.parse_demands(request.name, "name")
+        fabric, name = names.demands_name.parse(request.name, "name")
         part = page(request.name, request, default=1000, ceiling=10000)
         record = await self._record(fabric, name)
         first = part.row(record.etag)
@@ -126,7 +126,7 @@ class DemandService(DemandServiceServicer):
         self, request: pb.DeleteDemandsRequest, context: _Context
     ) -> pb.DeleteDemandsResponse:
         """Its flows go with the next plan."""
-        fabric, name = names.parse_demands(request.name, "name")
+        fabric, name = names.demands_name.parse(request.name, "name")
         if name == SET:
             why = "it holds what switches count; announce these flows, or wait until they end"
             raise refuse("request", "name", f"{SET!r} cannot be deleted: {why}")
@@ -143,7 +143,7 @@ class DemandService(DemandServiceServicer):
         fabric, accepted, unknown = "", 0, 0
         async for message in request_iterator:
             if not fabric:
-                fabric = names.parse_fabric_name(message.fabric, "fabric")
+                fabric = names.fabric_name.fabric(message.fabric, "fabric")
                 await self._store.versions(fabric)  # NOT_FOUND now, not after an hour of rates
             elif message.fabric:
                 raise refuse("request", "fabric", "it belongs in the first message only")
@@ -164,7 +164,7 @@ class DemandService(DemandServiceServicer):
         self, request: pb.WatchRatesRequest, context: _Context
     ) -> AsyncIterator[pb.RateBatch]:
         """The newest of each source, then what comes."""
-        fabric = names.parse_fabric_name(request.fabric, "fabric")
+        fabric = names.fabric_name.fabric(request.fabric, "fabric")
         await self._store.versions(fabric)
         async with aclosing(self._rates.watch(fabric)) as batches:
             async for rates in batches:

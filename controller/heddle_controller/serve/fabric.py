@@ -73,7 +73,7 @@ class FabricService(FabricServiceServicer):
     async def PutFabric(self, request: pb.PutFabricRequest, context: _Context) -> pb.Fabric:
         """Create or replace; decoded and checked in a thread."""
         given = request.fabric
-        name = names.parse_fabric_name(given.name, "fabric.name")
+        name = names.fabric_name.fabric(given.name, "fabric.name")
         asked = request_of(request.request_id)
         fabric = await asyncio.to_thread(codec.fabric_from_pb, given)
         record = await self._store.put_fabric(
@@ -85,7 +85,7 @@ class FabricService(FabricServiceServicer):
     @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: _Context) -> pb.Fabric:
         """Gets a fabric with all nodes and links; encoded in a thread."""
-        name = names.parse_fabric_name(request.name, "name")
+        name = names.fabric_name.fabric(request.name, "name")
         record = await self._store.get_fabric(name)
         return await asyncio.to_thread(
             codec.fabric_record_to_pb, record, self._seen(record), self._aside(name)
@@ -109,7 +109,7 @@ class FabricService(FabricServiceServicer):
         self, request: pb.ListLinksRequest, context: _Context
     ) -> pb.ListLinksResponse:
         """Lists links in the order of the fabric; a page token dies when any link changes."""
-        name = names.parse_fabric_name(request.parent, "parent")
+        name = names.fabric_name.fabric(request.parent, "parent")
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request, default=1000, ceiling=10000)
         record = await self._store.get_fabric(name)
@@ -138,7 +138,7 @@ class FabricService(FabricServiceServicer):
     @override
     async def SetLinkState(self, request: pb.SetLinkStateRequest, context: _Context) -> pb.Link:
         """Administrative state of one link."""
-        name = names.parse_fabric_name(request.fabric, "fabric")
+        name = names.fabric_name.fabric(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
         link = await self._link(name, request.link)
@@ -164,7 +164,7 @@ class FabricService(FabricServiceServicer):
     @override
     async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: _Context) -> pb.Node:
         """Administrative state of one switch."""
-        name = names.parse_fabric_name(request.fabric, "fabric")
+        name = names.fabric_name.fabric(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         if not request.node:
             raise refuse("request", "node", "it is empty: give the id of a switch")
@@ -181,7 +181,7 @@ class FabricService(FabricServiceServicer):
         self, request: pb.WatchFabricRequest, context: _Context
     ) -> AsyncIterator[pb.FabricEvent]:
         """The fabric, its links and switches that are not up, ``synced``, then changes."""
-        name = names.parse_fabric_name(request.name, "name")
+        name = names.fabric_name.fabric(request.name, "name")
         before: FabricSnapshot | None = None
         async with aclosing(self._changes.watch(name)) as changes:
             async for _ in changes:

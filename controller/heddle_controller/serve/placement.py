@@ -51,7 +51,7 @@ class PlacementService(PlacementServiceServicer):
     @override
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: _Context) -> pb.Job:
         """Durable when answered."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
         return codec.job_record_to_pb(
@@ -64,13 +64,13 @@ class PlacementService(PlacementServiceServicer):
     @override
     async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.Job:
         """One job."""
-        fabric, job = names.parse_job_name(request.name, "name")
+        fabric, job = names.job_name.parse(request.name, "name")
         return codec.job_record_to_pb(fabric, await self._store.get_job(fabric, job))
 
     @override
     async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
         """Lists jobs by name."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         collection = f"jobs/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
         found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
@@ -83,7 +83,7 @@ class PlacementService(PlacementServiceServicer):
     @override
     async def UpdateJob(self, request: pb.UpdateJobRequest, context: _Context) -> pb.Job:
         """Replace the specification; the job is ACCEPTED again."""
-        fabric, name = names.parse_job_name(request.name, "name")
+        fabric, name = names.job_name.parse(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
         record = await self._store.update_job(
@@ -96,7 +96,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.DeleteJobRequest, context: _Context
     ) -> pb.DeleteJobResponse:
         """Free its hosts; its routes go with the next plan."""
-        fabric, name = names.parse_job_name(request.name, "name")
+        fabric, name = names.job_name.parse(request.name, "name")
         asked = request_of(request.request_id)
         await self._store.delete_job(fabric, name, etag=request.etag, request=asked)
         version = await version_without(self._store, fabric)
@@ -107,7 +107,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.WatchJobsRequest, context: _Context
     ) -> AsyncIterator[pb.JobEvent]:
         """Every job, ``synced``, then each that changed or went."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         before: dict[str, JobRecord] | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -129,7 +129,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.OrderRanksRequest, context: _Context
     ) -> pb.OrderRanksResponse:
         """Orders ranks by the plans that the orders would have; nothing is committed."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._intent(fabric)
@@ -150,7 +150,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.RecommendPlacementRequest, context: _Context
     ) -> pb.RecommendPlacementResponse:
         """By the plans that the job would have; a client that goes away ends the work."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         intent = await self._intent(fabric)
         reserved = await self._store.list_reservations(fabric)
         ask = await asyncio.to_thread(placements.ask_from_pb, request, intent, reserved)
@@ -167,7 +167,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.ReservePlacementRequest, context: _Context
     ) -> pb.Reservation:
         """Durable when answered."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         asked = request_of(request.request_id)
         name = names.check_id(request.reservation_id, "reservation_id")
         found = await self._store.reserve(
@@ -185,7 +185,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.ListReservationsRequest, context: _Context
     ) -> pb.ListReservationsResponse:
         """Lists reservations by name."""
-        fabric = names.parse_fabric_name(request.parent, "parent")
+        fabric = names.fabric_name.fabric(request.parent, "parent")
         found = await self._store.list_reservations(fabric)
         return pb.ListReservationsResponse(
             reservations=[placements.reservation_to_pb(fabric, one) for one in found]
@@ -196,7 +196,7 @@ class PlacementService(PlacementServiceServicer):
         self, request: pb.ReleasePlacementRequest, context: _Context
     ) -> pb.ReleasePlacementResponse:
         """Its hosts are free when this is answered."""
-        fabric, name = names.parse_reservation_name(request.name, "name")
+        fabric, name = names.reservation_name.parse(request.name, "name")
         await self._store.release(fabric, name, request=request_of(request.request_id))
         return pb.ReleasePlacementResponse()
 

@@ -79,7 +79,7 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: _Context) -> pb.Plan:
-        fabric = names.parse_plan_name(request.name, "name")
+        fabric = names.plan_name.fabric(request.name, "name")
         plan = await self._summaries.of(fabric)
         if plan is None or request.generation not in {0, plan.generation}:
             kept = await kept_plan(self._store, fabric, request.generation)
@@ -91,7 +91,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ListPlansRequest, context: _Context
     ) -> pb.ListPlansResponse:
         """Newest first; plans that come meanwhile are on no later page."""
-        fabric = names.parse_plan_name(request.parent, "parent")
+        fabric = names.plan_name.fabric(request.parent, "parent")
         collection = f"plans/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
         found = await self._store.plan_summaries(fabric, below=part.row(""), limit=part.size + 1)
@@ -106,7 +106,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ComparePlansRequest, context: _Context
     ) -> pb.ComparePlansResponse:
         """Any two that are kept, in either order."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         if not request.before:
             raise refuse("request", "before", "it is 0: give a generation of heddle history")
         before = await kept_plan(self._store, fabric, request.before)
@@ -122,7 +122,7 @@ class PlanService(PlanServiceServicer):
     @override
     async def RollBackPlan(self, request: pb.RollBackPlanRequest, context: _Context) -> pb.Rollback:
         """Stored; the loop goes back."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         if not request.generation:
             raise refuse("request", "generation", "it is 0: give one of heddle history")
         if not 1 <= request.seconds <= LONGEST_ROLLBACK:
@@ -141,7 +141,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.EndRollbackRequest, context: _Context
     ) -> pb.EndRollbackResponse:
         """Stored; the loop plans freely from then on."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         await self._store.end_rollback(fabric, request=request_of(request.request_id))
         return pb.EndRollbackResponse()
 
@@ -162,7 +162,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ListRoutesRequest, context: _Context
     ) -> pb.ListRoutesResponse:
         """Lists routes in the order of the plan."""
-        fabric = names.parse_plan_name(request.parent, "parent")
+        fabric = names.plan_name.fabric(request.parent, "parent")
         link = request.link if request.HasField("link") else None
         named = f"{link.source}/{link.target}/{link.key}" if link else ""
         collection = f"routes/{fabric}/{request.job}/{named}"
@@ -176,7 +176,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ListJobFaresRequest, context: _Context
     ) -> pb.ListJobFaresResponse:
         """Lists jobs by name."""
-        fabric = names.parse_plan_name(request.parent, "parent")
+        fabric = names.plan_name.fabric(request.parent, "parent")
         part = page(f"fares/{fabric}/{request.job}", request, default=1000, ceiling=10000)
         fares, token, generation = await self._listed(fabric, part, partial(_fares, request.job))
         return pb.ListJobFaresResponse(fares=fares, next_page_token=token, generation=generation)
@@ -186,7 +186,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ListLinkLoadsRequest, context: _Context
     ) -> pb.ListLinkLoadsResponse:
         """The hottest first."""
-        fabric = names.parse_plan_name(request.parent, "parent")
+        fabric = names.plan_name.fabric(request.parent, "parent")
         part = page(f"links/{fabric}", request, default=20, ceiling=1000)
         links, token, generation = await self._listed(fabric, part, _link_loads)
         return pb.ListLinkLoadsResponse(links=links, next_page_token=token, generation=generation)
@@ -196,7 +196,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.WatchPlanRequest, context: _Context
     ) -> AsyncIterator[pb.Plan]:
         """Each plan as it is committed, and again as switches come to hold it."""
-        fabric = names.parse_plan_name(request.name, "name")
+        fabric = names.plan_name.fabric(request.name, "name")
         told: pb.Plan | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -210,7 +210,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ExplainFlowRequest, context: _Context
     ) -> pb.ExplainFlowResponse:
         """Explains a flow of the newest plan alone."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         index = await self._index(fabric)
         if index.explains_at_once(request.flow):
             return _explained(index, request.flow)
@@ -219,7 +219,7 @@ class PlanService(PlanServiceServicer):
     @override
     async def WhatIf(self, request: pb.WhatIfRequest, context: _Context) -> pb.WhatIfResponse:
         """The plan that would be made, beside the newest one; nothing is committed."""
-        fabric = names.parse_fabric_name(request.fabric, "fabric")
+        fabric = names.fabric_name.fabric(request.fabric, "fabric")
         seen = self._observations.of(fabric)
         intent = seen.with_unannounced(await self._store.intent(fabric))
         committed = await self._store.committed(fabric)
@@ -234,7 +234,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.WatchDrainRequest, context: _Context
     ) -> AsyncIterator[pb.DrainProgress]:
         """Whenever it is another."""
-        fabric = names.parse_fabric_name(request.fabric, "fabric")
+        fabric = names.fabric_name.fabric(request.fabric, "fabric")
         watch, told = DrainWatch(request), None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
@@ -251,7 +251,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.GetJobPortsRequest, context: _Context
     ) -> pb.GetJobPortsResponse:
         """Gets ports in the order of the plan."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         _check_host(fabric, request)
         wanted = f"{list(request.hosts)}{list(request.nics)}"
         collection = f"ports/{fabric}/{request.job}/{wanted}"
@@ -264,7 +264,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.WatchJobPortsRequest, context: _Context
     ) -> AsyncIterator[pb.JobPortsEvent]:
         """Tells the ports of every job, ``synced``, then those of each job that changed or went."""
-        fabric = names.parse_plan_name(request.plan, "plan")
+        fabric = names.plan_name.fabric(request.plan, "plan")
         _check_host(fabric, request)
         told = ToldPorts(request)
         async with aclosing(self._changes.watch(fabric)) as changes:
@@ -281,7 +281,7 @@ class PlanService(PlanServiceServicer):
         self, request: pb.ReportPortPathsRequest, context: _Context
     ) -> pb.ReportPortPathsResponse:
         """Into the observations of this controller, and no further."""
-        fabric = names.parse_fabric_name(request.fabric, "fabric")
+        fabric = names.fabric_name.fabric(request.fabric, "fabric")
         check_reporter(current_caller(), fabric, request.host)
         record = await self._store.get_fabric(fabric)
         told = await asyncio.to_thread(port_report, request, record.fabric)

@@ -199,12 +199,12 @@ def test_times_survive_the_wire(seconds: float) -> None:
 def test_a_malformed_name_is_refused_with_its_form(name: str) -> None:
     """The message names the field and the form."""
     with pytest.raises(InputError, match=r"parent: .*fabrics/\{fabric\}"):
-        names.parse_fabric_name(name, "parent")
+        names.fabric_name.fabric(name, "parent")
 
 
 def test_names_are_taken_apart_as_they_were_put_together() -> None:
     """Each builder has its parser."""
-    assert names.parse_fabric_name(names.fabric_name("f1"), "x") == "f1"
-    assert names.parse_job_name(names.job_name("f1", "j.1_-"), "x") == ("f1", "j.1_-")
-    assert names.parse_demands(names.demands_name("f1", "d"), "x") == ("f1", "d")
-    assert names.parse_plan_name(names.plan_name("f1"), "x") == "f1"
+    assert names.fabric_name.fabric(names.fabric_name("f1"), "x") == "f1"
+    assert names.job_name.parse(names.job_name("f1", "j.1_-"), "x") == ["f1", "j.1_-"]
+    assert names.demands_name.parse(names.demands_name("f1", "d"), "x") == ["f1", "d"]
+    assert names.plan_name.fabric(names.plan_name("f1"), "x") == "f1"

@@ -232,7 +232,7 @@ class OverlayService(OverlayServiceServicer):
         self, request: overlay_pb2.SetOverlayRequest, context: _Context
     ) -> overlay_pb2.Overlay:
         """Agents are told before the answer; what they make of it, ``GetOverlay`` says."""
-        fabric = names.parse_overlay(request.name, "name")
+        fabric = names.overlay_name.fabric(request.name, "name")
         if request.state not in (
             overlay_pb2.OVERLAY_STATE_ACTIVE,
             overlay_pb2.OVERLAY_STATE_WITHDRAWN,
@@ -252,7 +252,7 @@ class OverlayService(OverlayServiceServicer):
         self, request: overlay_pb2.GetOverlayRequest, context: _Context
     ) -> overlay_pb2.Overlay:
         """As stored, and as agents of this controller say."""
-        fabric = names.parse_overlay(request.name, "name")
+        fabric = names.overlay_name.fabric(request.name, "name")
         return self._told((await self._store.get_fabric(fabric)).summary())
 
     def _told(self, summary: FabricSummary) -> overlay_pb2.Overlay:

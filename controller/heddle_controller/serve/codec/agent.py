@@ -208,7 +208,7 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
     Raises:
         InputError: malformed fabric, or no switch or instance id.
     """
-    fabric = names.parse_fabric_name(parameters.fabric, "session_parameters.fabric")
+    fabric = names.fabric_name.fabric(parameters.fabric, "session_parameters.fabric")
     for name in ("switch", "instance_id"):
         if not 0 < len(getattr(parameters, name)) <= MAX_TEXT:
             reason = f"give 1 to {MAX_TEXT} characters"

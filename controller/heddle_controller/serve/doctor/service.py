@@ -208,7 +208,7 @@ class DoctorService(DoctorServiceServicer):
         self, request: pb.ExamineInstallationRequest, context: _Context
     ) -> pb.InstallationExamination:
         """As this controller sees it; the rules run in a thread."""
-        fabric = names.parse_fabric_name(request.fabric, "fabric")
+        fabric = names.fabric_name.fabric(request.fabric, "fabric")
         record = await self._store.get_fabric(fabric)
         now = Installation(
             record=record,
@@ -231,7 +231,7 @@ class DoctorService(DoctorServiceServicer):
         self, request: pb.ExamineJobRequest, context: _Context
     ) -> pb.JobExamination:
         """Examines a job in the newest plan; the rules run in a thread."""
-        fabric, name = names.parse_job_name(request.name, "name")
+        fabric, name = names.job_name.parse(request.name, "name")
         job = await self._store.get_job(fabric, name)
         record = await self._store.get_fabric(fabric)
         index = await self._indexes.of(fabric)

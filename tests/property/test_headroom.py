@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.arrays import NONE, Ints
-from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import Options, after_losses, solve
+from heddle_controller.solve import Options, Repairer, after_losses, solve
 from heddle_controller.solve.headroom import LEFT, MOST_CROWDED_NAMED
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
@@ -119,6 +119,24 @@ def test_switches_without_room_for_more_parts_are_named() -> None:
             else ""
         )
         assert told == ([", ".join(names[:MOST_CROWDED_NAMED]) + more] if names else [])
+
+
+def test_repairs_keep_what_a_plan_gave_up() -> None:
+    """Notes stay, with another link lost and back, with flows gone, and with nothing left of both.
+
+    What does not fit the tables is told of each plan anew, and once.
+    """
+    fabric = clos(leaves=4, spines=4, nics_per_leaf=4, table_size=16)
+    flows = flows_between(fabric, "permutation", seed=3, qps=4, gbps=400.0)
+    plan = solve(fabric, flows, HEADROOM)
+    assert len(plan.notes) == 1
+    repairer = Repairer(plan, HEADROOM)
+    (lost,) = fabric.find_links("l0", "s1")
+    some = flows.take(np.arange(len(flows) - 1))
+    for state, wanted in ((State.DOWN, flows), (State.UP, flows), (State.UP, some)):
+        repaired = repairer.repair(fabric.with_links({lost: state}), wanted)
+        assert repaired.notes[0] == plan.notes[0]
+        assert len({*repaired.notes}) == len(repaired.notes)
 
 
 def _entries(plan: Plan) -> Ints:

@@ -19,7 +19,13 @@ from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table, format_options
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
-from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row, echo_turns, path_text
+from heddle_controller.cli.routes import (
+    AFTER_LOSS,
+    after_loss_row,
+    echo_turns,
+    echo_unprotected,
+    path_text,
+)
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -238,11 +244,7 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
             f" links with other jobs' flows to one: {_some(exposed)}"
         )
     unprotected = outcome.unprotected()
-    if unprotected:
-        echo(
-            f"note: one loss may stop {len(unprotected)} flows, as no switch has a backup for them:"
-            f" {_some(unprotected)}"
-        )
+    echo_unprotected(len(unprotected), unprotected[:REASONS_SHOWN])
     reasons = sorted(plan.unrouted.items())
     for row, reason in reasons[:REASONS_SHOWN]:
         echo(f"no path for {plan.flows.ids[row]}: {reason}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, ref_text
-from heddle_controller.cli.output import echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_pairs, echo_table
 from heddle_controller.model.plan import AfterLoss, Turn
 from heddle_controller.serve.codec import common
 
@@ -37,6 +37,19 @@ def echo_plan(plan: plan_pb2.Plan) -> None:
     echo_tiers(plan.certificate)
     echo_after_loss(plan.certificate)
     echo_turns(plan.certificate.turns.jobs)
+    for note in plan.notes:
+        echo(f"note: {note}")
+    echo_unprotected(plan.certificate.unprotected_count, plan.certificate.unprotected_flows)
+
+
+def echo_unprotected(count: int, names: Sequence[str]) -> None:
+    """Flows without a usable backup, the first by name, if there are any."""
+    if count:
+        more = " …" if count > len(names) else ""
+        echo(
+            f"note: one loss may stop {count} flows, as no switch has a backup for them:"
+            f" {', '.join(names)}{more}"
+        )
 
 
 def _kept_to(plan: plan_pb2.Plan) -> str:

@@ -233,6 +233,11 @@ class Certificate:
     tiers: tuple[TierCertificate, ...] = ()
     after_loss: tuple[AfterLoss, ...] = ()
     """Of single links, and of single switches; empty where nobody has worked it out."""
+    unprotected: int = 0
+    """Flows that some single loss stops, as no switch can turn them to a backup; 0 where nobody has
+    worked it out."""
+    unprotected_flows: tuple[str, ...] = ()
+    """The first of these, by id."""
     turns: tuple[Turn, ...] | None = None
     """Of the jobs that gain by turns in time; None where nobody has worked it out."""
 

@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/common.proto\x12\theddle.v1\"6\n\x07LinkRef\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\"d\n\x04Path\x12\r\n\x05nodes\x18\x01 \x03(\t\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x10\n\x08\x66irst_qp\x18\x03 \x01(\r\x12\x0f\n\x07last_qp\x18\x04 \x01(\r\x12\r\n\x05share\x18\x05 \x01(\x01\x12\r\n\x05ports\x18\x06 \x03(\r\"\xcd\x01\n\x0b\x43\x65rtificate\x12\x17\n\x0fmax_utilization\x18\x01 \x01(\x01\x12\x13\n\x0blower_bound\x18\x02 \x01(\x01\x12\x0b\n\x03gap\x18\x03 \x01(\x01\x12\r\n\x05proof\x18\x04 \x01(\t\x12)\n\x05tiers\x18\x05 \x03(\x0b\x32\x1a.heddle.v1.TierCertificate\x12(\n\nafter_loss\x18\x06 \x03(\x0b\x32\x14.heddle.v1.AfterLoss\x12\x1f\n\x05turns\x18\x07 \x01(\x0b\x32\x10.heddle.v1.Turns\"&\n\x05Turns\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.heddle.v1.Turn\"O\n\x04Turn\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x15\n\rshift_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cpace_seconds\x18\x03 \x01(\x01\x12\r\n\x05saved\x18\x04 \x01(\x01\"}\n\tAfterLoss\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x19\n\x11worst_utilization\x18\x02 \x01(\x01\x12\x14\n\x0cslowest_flow\x18\x03 \x01(\x01\x12\n\n\x02of\x18\x04 \x01(\t\x12\x13\n\x0blower_bound\x18\x05 \x01(\x01\x12\x10\n\x08stranded\x18\x06 \x01(\r\"M\n\x0fTierCertificate\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x17\n\x0fmax_utilization\x18\x02 \x01(\x01\x12\x13\n\x0blower_bound\x18\x03 \x01(\x01*O\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_DOWN\x10\x02\x12\x11\n\rSTATE_DRAINED\x10\x03*e\n\x0cTrafficClass\x12\x1d\n\x19TRAFFIC_CLASS_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRAFFIC_CLASS_BANDWIDTH\x10\x01\x12\x19\n\x15TRAFFIC_CLASS_LATENCY\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/common.proto\x12\theddle.v1\"6\n\x07LinkRef\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\"d\n\x04Path\x12\r\n\x05nodes\x18\x01 \x03(\t\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x10\n\x08\x66irst_qp\x18\x03 \x01(\r\x12\x0f\n\x07last_qp\x18\x04 \x01(\r\x12\r\n\x05share\x18\x05 \x01(\x01\x12\r\n\x05ports\x18\x06 \x03(\r\"\x83\x02\n\x0b\x43\x65rtificate\x12\x17\n\x0fmax_utilization\x18\x01 \x01(\x01\x12\x13\n\x0blower_bound\x18\x02 \x01(\x01\x12\x0b\n\x03gap\x18\x03 \x01(\x01\x12\r\n\x05proof\x18\x04 \x01(\t\x12)\n\x05tiers\x18\x05 \x03(\x0b\x32\x1a.heddle.v1.TierCertificate\x12(\n\nafter_loss\x18\x06 \x03(\x0b\x32\x14.heddle.v1.AfterLoss\x12\x19\n\x11unprotected_count\x18\x08 \x01(\r\x12\x19\n\x11unprotected_flows\x18\t \x03(\t\x12\x1f\n\x05turns\x18\x07 \x01(\x0b\x32\x10.heddle.v1.Turns\"&\n\x05Turns\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.heddle.v1.Turn\"O\n\x04Turn\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x15\n\rshift_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cpace_seconds\x18\x03 \x01(\x01\x12\r\n\x05saved\x18\x04 \x01(\x01\"}\n\tAfterLoss\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x19\n\x11worst_utilization\x18\x02 \x01(\x01\x12\x14\n\x0cslowest_flow\x18\x03 \x01(\x01\x12\n\n\x02of\x18\x04 \x01(\t\x12\x13\n\x0blower_bound\x18\x05 \x01(\x01\x12\x10\n\x08stranded\x18\x06 \x01(\r\"M\n\x0fTierCertificate\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x17\n\x0fmax_utilization\x18\x02 \x01(\x01\x12\x13\n\x0blower_bound\x18\x03 \x01(\x01*O\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STATE_UP\x10\x01\x12\x0e\n\nSTATE_DOWN\x10\x02\x12\x11\n\rSTATE_DRAINED\x10\x03*e\n\x0cTrafficClass\x12\x1d\n\x19TRAFFIC_CLASS_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRAFFIC_CLASS_BANDWIDTH\x10\x01\x12\x19\n\x15TRAFFIC_CLASS_LATENCY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATE']._serialized_start=730
-  _globals['_STATE']._serialized_end=809
-  _globals['_TRAFFICCLASS']._serialized_start=811
-  _globals['_TRAFFICCLASS']._serialized_end=912
+  _globals['_STATE']._serialized_start=784
+  _globals['_STATE']._serialized_end=863
+  _globals['_TRAFFICCLASS']._serialized_start=865
+  _globals['_TRAFFICCLASS']._serialized_end=966
   _globals['_LINKREF']._serialized_start=37
   _globals['_LINKREF']._serialized_end=91
   _globals['_PATH']._serialized_start=93
   _globals['_PATH']._serialized_end=193
   _globals['_CERTIFICATE']._serialized_start=196
-  _globals['_CERTIFICATE']._serialized_end=401
-  _globals['_TURNS']._serialized_start=403
-  _globals['_TURNS']._serialized_end=441
-  _globals['_TURN']._serialized_start=443
-  _globals['_TURN']._serialized_end=522
-  _globals['_AFTERLOSS']._serialized_start=524
-  _globals['_AFTERLOSS']._serialized_end=649
-  _globals['_TIERCERTIFICATE']._serialized_start=651
-  _globals['_TIERCERTIFICATE']._serialized_end=728
+  _globals['_CERTIFICATE']._serialized_end=455
+  _globals['_TURNS']._serialized_start=457
+  _globals['_TURNS']._serialized_end=495
+  _globals['_TURN']._serialized_start=497
+  _globals['_TURN']._serialized_end=576
+  _globals['_AFTERLOSS']._serialized_start=578
+  _globals['_AFTERLOSS']._serialized_end=703
+  _globals['_TIERCERTIFICATE']._serialized_start=705
+  _globals['_TIERCERTIFICATE']._serialized_end=782
 # @@protoc_insertion_point(module_scope)

@@ -159,6 +159,8 @@ class Certificate(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
     AFTER_LOSS_FIELD_NUMBER: _builtins.int
+    UNPROTECTED_COUNT_FIELD_NUMBER: _builtins.int
+    UNPROTECTED_FLOWS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     max_utilization: _builtins.float
     """Load over capacity of the worst directed link; 1.0 is full."""
@@ -168,6 +170,10 @@ class Certificate(_message.Message):
     """max_utilization / lower_bound - 1; 0 is optimal. 0 where there is no load."""
     proof: _builtins.str
     """How the bound was proven: "cut", "lp", or "none" where there is no load."""
+    unprotected_count: _builtins.int
+    """Flows that a single loss may stop, as no switch can turn them to a backup. Worked out with
+    after_loss.
+    """
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierCertificate]:
         """One row a tier, in the order NIC side first."""
@@ -177,6 +183,10 @@ class Certificate(_message.Message):
         """The worst single loss of each kind, right after local repair. Empty until it is worked out,
         which for a new plan takes some quiet.
         """
+
+    @_builtins.property
+    def unprotected_flows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the first of them, at most 20."""
 
     @_builtins.property
     def turns(self) -> Global___Turns:
@@ -193,11 +203,13 @@ class Certificate(_message.Message):
         proof: _builtins.str = ...,
         tiers: _abc.Iterable[Global___TierCertificate] | None = ...,
         after_loss: _abc.Iterable[Global___AfterLoss] | None = ...,
+        unprotected_count: _builtins.int = ...,
+        unprotected_flows: _abc.Iterable[_builtins.str] | None = ...,
         turns: Global___Turns | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["turns", b"turns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_loss", b"after_loss", "gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_loss", b"after_loss", "gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers", "turns", b"turns", "unprotected_count", b"unprotected_count", "unprotected_flows", b"unprotected_flows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

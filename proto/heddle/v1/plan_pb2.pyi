@@ -48,6 +48,7 @@ class Plan(_message.Message):
     UNSETTLED_SWITCHES_FIELD_NUMBER: _builtins.int
     LINKS_CURRENT_FIELD_NUMBER: _builtins.int
     ROLLBACK_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/plan"."""
     generation: _builtins.int
@@ -101,6 +102,10 @@ class Plan(_message.Message):
     def rollback(self) -> Global___Rollback:
         """The earlier plan that is kept to; unset where there is none. Told of the newest plan."""
 
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the plan gave up and why, for people."""
+
     def __init__(
         self,
         *,
@@ -123,10 +128,11 @@ class Plan(_message.Message):
         unsettled_switches: _abc.Iterable[_builtins.str] | None = ...,
         links_current: _builtins.bool = ...,
         rollback: Global___Rollback | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "commit_time", b"commit_time", "programmed_time", b"programmed_time", "rollback", b"rollback"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "links_current", b"links_current", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "rollback", b"rollback", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "links_current", b"links_current", "name", b"name", "notes", b"notes", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "rollback", b"rollback", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import AfterLoss, Certificate
 from heddle_controller.model.program import Program, no_entries
 from heddle_controller.serve.codec.common import certificate_to_pb
-from heddle_controller.solve import after_losses, protected, solve
+from heddle_controller.serve.codec.plan import plan_to_pb
+from heddle_controller.solve import after_losses, prove, solve
 from heddle_controller.state.codec.plans import certificate_from_meta, plan_meta
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
@@ -117,7 +118,9 @@ def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) ->
     )
     certificate = Certificate(1.0, 1.0, "cut", after_loss=lost)
     echo_plan(Plan(name="fabrics/f/plan", certificate=certificate_to_pb(certificate)))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out
+    assert "note: " not in shown
+    lines = [line.split() for line in shown.splitlines()]
     assert ["link", "l0,s3", "0.400", "2.500", "2.000"] in lines
     assert [
         "switch",
@@ -129,9 +132,26 @@ def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) ->
     ] in lines
 
 
-def test_a_stored_certificate_keeps_what_losses_do() -> None:
-    """What is packed into the store for a plan comes back."""
-    plan = protected(solve(FABRIC, FLOWS), "link")
+def test_show_plan_names_flows_without_backups(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the plan gave up, and the first of the flows that no switch has a backup for."""
+    few = Certificate(1.0, 1.0, "cut", unprotected=2, unprotected_flows=("a", "b"))
+    for certificate, names in ((few, "a, b"), (replace(few, unprotected=3), "a, b …")):
+        plan = replace(solve(FABRIC, FLOWS), certificate=certificate, notes=("no room",))
+        echo_plan(plan_to_pb("f", plan))
+        lines = capsys.readouterr().out.splitlines()
+        assert "note: no room" in lines
+        told = f"one loss may stop {certificate.unprotected} flows"
+        assert f"note: {told}, as no switch has a backup for them: {names}" in lines
+
+
+@pytest.mark.parametrize("spines", [1, 4])
+def test_a_stored_certificate_keeps_what_losses_do(spines: int) -> None:
+    """What is packed into the store for a plan comes back; a lone spine protects no flow."""
+    fabric = clos(leaves=4, spines=spines, nics_per_leaf=4)
+    plan = solve(fabric, flows_between(fabric, "permutation", seed=3, qps=4))
+    plan = replace(plan, certificate=prove(plan))
+    assert (plan.certificate.unprotected > 0) == (spines == 1)
+    assert len(plan.certificate.unprotected_flows) == min(plan.certificate.unprotected, 20)
     program = Program(1, 1, 1, no_entries())
     assert certificate_from_meta(plan_meta(plan, program)) == plan.certificate
 

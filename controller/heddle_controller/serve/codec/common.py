@@ -127,6 +127,8 @@ def certificate_to_pb(certificate: Certificate) -> pb.Certificate:
             for one in certificate.after_loss
         ],
         turns=None if certificate.turns is None else _turns_to_pb(certificate.turns),
+        unprotected_count=certificate.unprotected,
+        unprotected_flows=certificate.unprotected_flows,
     )
 
 

@@ -47,6 +47,7 @@ def plan_to_pb(fabric: str, plan: Plan) -> pb.Plan:
         certificate=common.certificate_to_pb(plan.certificate),
         routed_count=len(plan.flows) - len(plan.unrouted),
         unrouted_count=len(plan.unrouted),
+        notes=plan.notes,
     )
 
 

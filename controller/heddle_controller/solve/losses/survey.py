@@ -14,12 +14,15 @@ import numpy as np
 
 from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
-from heddle_controller.solve.losses.entered import entered
+from heddle_controller.solve.losses.entered import entered, unprotected_flows
 from heddle_controller.solve.losses.floor import least_worst
 from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
 from heddle_controller.solve.losses.moves import APART, STRANDED, Kind, SingleLosses
 from heddle_controller.solve.losses.slowest import FairShares, slowest_of
 from heddle_controller.solve.options import Options
+
+_NAMED = 20
+"""Flows without a usable backup that are told by name."""
 
 
 def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
@@ -35,7 +38,13 @@ def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
 
 def prove(plan: Plan, options: Options | None = None) -> Certificate:
     """All that can be said of a plan in peace: the best bound, and every single loss."""
-    return replace(proven_bound(plan, options), after_loss=after_losses(plan))
+    bare = unprotected_flows(plan)
+    return replace(
+        proven_bound(plan, options),
+        after_loss=after_losses(plan),
+        unprotected=len(bare),
+        unprotected_flows=tuple(plan.flows.ids[row] for row in bare[:_NAMED].tolist()),
+    )
 
 
 def _after(standing: Standing, shares: FairShares, kind: Kind) -> AfterLoss | None:

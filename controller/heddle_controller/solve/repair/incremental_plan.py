@@ -181,7 +181,8 @@ class IncrementalPlan:
         self._seeking = False
         self._reached = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
         certificate = certify_worst(fabric, self._reached, bound)
-        self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted)
+        notes = self.plan.notes
+        self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted, notes)
         return self.plan
 
     def _backups(

@@ -40,6 +40,7 @@ from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.carry_over import carried, carry_over
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
 from heddle_controller.solve.search.search import LoadTarget, Search, place_greedily
+from heddle_controller.solve.tables.fit import is_told_anew
 from heddle_controller.solve.tables.needs import limited, short_of_ports
 
 
@@ -204,6 +205,7 @@ class Repairer:
         routed[stranded] = False  # they have no choice, so no bound is about them
         bound, deadline = cut_bound(network, flows, routed), self.options.deadline()
         problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
+        problem.notes = tuple(note for note in self.plan.notes if not is_told_anew(note))
         flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
         movable = frozenset(flow.tolist())
         if problem.planes and len(flow) >= _MANY:

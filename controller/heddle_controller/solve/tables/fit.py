@@ -288,13 +288,22 @@ def _sending(flows: Flows, flow: int) -> str:
     return f", sending {size_words(size)} at a time" if np.isfinite(size) else ""
 
 
+_TIED, _DROPPED = (
+    f"flows are {what}, to fit the tables" for what in ("put on one path", "left to the underlay")
+)
+
+
+def is_told_anew(note: str) -> bool:
+    """Whether a note of a plan is of those that ``fit_tables`` gives."""
+    return _TIED in note or _DROPPED in note
+
+
 def _notes(tied: Bools, dropped: dict[int, str] | dict[int, int]) -> tuple[str, ...]:
     notes = []
     if tied.any():
-        notes.append(f"{tied.sum()} flows are put on one path, to fit the tables")
+        notes.append(f"{tied.sum()} {_TIED}")
     if dropped:
         notes.append(
-            f"{len(dropped)} flows are left to the underlay, to fit the tables:"
-            " of least priority first, then of fewest bytes for an entry"
+            f"{len(dropped)} {_DROPPED}: of least priority first, then of fewest bytes for an entry"
         )
     return tuple(notes)

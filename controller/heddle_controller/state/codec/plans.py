@@ -281,6 +281,7 @@ def plan_meta(plan: Plan, program: Program) -> dict[str, Any]:
             [[t.tier, t.max_utilization, t.lower_bound] for t in certificate.tiers],
             [astuple(one) for one in certificate.after_loss],
             None if certificate.turns is None else [astuple(one) for one in certificate.turns],
+            [certificate.unprotected, certificate.unprotected_flows],
         ],
         "unrouted": list(plan.unrouted.items()),
         "notes": plan.notes,
@@ -303,14 +304,16 @@ def ports_of(columns: Mapping[str, Any]) -> NicPorts | None:
 
 def certificate_from_meta(meta: dict[str, Any]) -> Certificate:
     """The certificate in what ``plan_meta`` gave."""
-    worst, bound, proof, tiers, after_loss, turns = meta["certificate"]
+    worst, bound, proof, tiers, after_loss, turns, bare = meta["certificate"]
     return Certificate(
         worst,
         bound,
         proof,
         tuple(TierCertificate(*tier) for tier in tiers),
         tuple(AfterLoss(*one) for one in after_loss),
-        None if turns is None else tuple(Turn(*one) for one in turns),
+        unprotected=bare[0],
+        unprotected_flows=tuple(bare[1]),
+        turns=None if turns is None else tuple(Turn(*one) for one in turns),
     )
 
 

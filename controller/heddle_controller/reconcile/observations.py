@@ -21,8 +21,7 @@ until patience is over: see ``undecided``. What is told to be down is believed a
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -40,6 +39,7 @@ from heddle_controller.reconcile.unannounced import (
     UnannouncedTerms,
 )
 from heddle_controller.state.records import Intent, LinkName
+from heddle_controller.store.applier import Feed
 
 LinkEnds: TypeAlias = tuple[str, str, str]
 """Lesser node id, greater node id, key as text."""
@@ -226,7 +226,7 @@ class Observations:
     def __init__(self, unannounced: UnannouncedTerms | None = None) -> None:
         self._unannounced = unannounced or UnannouncedTerms()
         self._fabrics: dict[str, LinkStates] = {}
-        self._listeners: set[_Listener] = set()
+        self._feed = Feed[str]()
 
     def of(self, fabric: str) -> LinkStates:
         """What is known of a fabric."""
@@ -246,51 +246,21 @@ class Observations:
     def report(self, about: AgentSession, report: LinkReport, now: float) -> None:
         """Take in what an agent says; ``now`` in Unix seconds."""
         if self.of(about.fabric).report(about, report, now) or report.full:
-            for listener in self._listeners:
-                listener.tell(about.fabric)
+            self._feed.tell(about.fabric, about.fabric)
 
     def report_ports(self, fabric: str, host: str, told: PortReport) -> None:
         """Take in what a host found out of source ports."""
         if self.of(fabric).report_ports(host, told):
-            for listener in self._listeners:
-                listener.tell(fabric)
+            self._feed.tell(fabric, fabric)
 
     def report_pairs(self, about: AgentSession, told: PairRates, now: float, wall: float) -> None:
         """Take in what a switch counted of pairs that nobody announced; see ``Unannounced``."""
         if self.of(about.fabric).unannounced.report(about.switch, told, now, wall):
-            for listener in self._listeners:
-                listener.tell(about.fabric)
+            self._feed.tell(about.fabric, about.fabric)
 
-    async def changes(self) -> AsyncIterator[str]:
+    def changes(self) -> AsyncIterator[str]:
         """Names of fabrics that something is told about from now on; coalesced, and never ends."""
-        listener = _Listener()
-        self._listeners.add(listener)
-        try:
-            while True:
-                await listener.wake.wait()
-                for fabric in listener.take():
-                    yield fabric
-        finally:
-            self._listeners.discard(listener)
-
-
-class _Listener:
-    """One reader of changes."""
-
-    def __init__(self) -> None:
-        self.wake = asyncio.Event()
-        self._waiting: set[str] = set()
-
-    def tell(self, fabric: str) -> None:
-        """Notes that something was told of a fabric."""
-        self._waiting.add(fabric)
-        self.wake.set()
-
-    def take(self) -> Collection[str]:
-        """All that wait."""
-        self.wake.clear()
-        waiting, self._waiting = self._waiting, set()
-        return waiting
+        return self._feed.follow()
 
 
 def _rows(fabric: Fabric, links: Iterable[LinkEnds]) -> Iterable[int]:

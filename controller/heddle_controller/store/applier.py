@@ -3,10 +3,7 @@
 An applier knows no rule of intent. It compares the guards of a change, and makes it whole
 or not at all.
 
-Who watches for changes, and what each has still to hear.
-
-A watcher holds a set of names, not a queue: however slow it is, it is owed no more
-than one mention of each fabric.
+News for several readers, of which the newest counts.
 
 The one way by which a controller writes: changes in order, many at a time.
 
@@ -21,28 +18,31 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.view import Ask, Change, Outcome, View
 from heddle_controller.store.waiting import end
 
+_News = TypeVar("_News")
 
-class Watcher:
-    """One watcher's pending names."""
 
-    def __init__(self, *, facts: bool) -> None:
-        self.facts = facts
-        self._pending: dict[str, None] = {}
+class NewsInbox(Generic[_News]):
+    """News for one reader: however slow it is, of each key the newest alone waits."""
+
+    def __init__(self, *, minor: bool) -> None:
+        self.minor = minor
+        """Whether it is told minor news too."""
+        self._waiting: dict[Hashable, _News] = {}
         self._wake = asyncio.Event()
         self._closed = False
 
-    def tell(self, name: str) -> None:
-        """There is something to read of this fabric."""
-        self._pending[name] = None
+    def tell(self, key: Hashable, news: _News) -> None:
+        """Keep the news in place of older news under the same key."""
+        self._waiting[key] = news
         self._wake.set()
 
     def close(self) -> None:
@@ -50,46 +50,57 @@ class Watcher:
         self._closed = True
         self._wake.set()
 
-    async def names(self) -> AsyncIterator[str]:
-        """Names, oldest first, until closed."""
+    async def news(self) -> AsyncIterator[_News]:
+        """News, what has waited longest first, until closed."""
         while not self._closed:
             await self._wake.wait()
-            if self._pending and not self._closed:
-                name = next(iter(self._pending))
-                del self._pending[name]
-                yield name
+            if self._waiting and not self._closed:
+                yield self._waiting.pop(next(iter(self._waiting)))
             elif not self._closed:
                 self._wake.clear()
 
 
-class Feed:
-    """All watchers of one store; used from the event loop only."""
+class Feed(Generic[_News]):
+    """Spreads news over all who follow; used from the event loop only."""
 
     def __init__(self) -> None:
-        self._watchers: set[Watcher] = set()
+        self._inboxes: set[NewsInbox[_News]] = set()
         self._closed = False
 
-    def add(self, watcher: Watcher) -> None:
-        """Tell this one too, from now on."""
-        self._watchers.add(watcher)
+    def open(self, *, minor: bool = True) -> NewsInbox[_News]:
+        """An inbox for what is told from now on; to be ``shut``."""
+        inbox = NewsInbox[_News](minor=minor)
+        self._inboxes.add(inbox)
         if self._closed:
-            watcher.close()
+            inbox.close()
+        return inbox
 
-    def remove(self, watcher: Watcher) -> None:
+    def shut(self, inbox: NewsInbox[_News]) -> None:
         """Tell this one no more."""
-        self._watchers.discard(watcher)
+        self._inboxes.discard(inbox)
 
-    def tell(self, name: str, *, facts: bool) -> None:
-        """A fabric's intent changed, or only its facts."""
-        for watcher in self._watchers:
-            if watcher.facts or not facts:
-                watcher.tell(name)
+    def tell(self, key: Hashable, news: _News, *, minor: bool = False) -> None:
+        """Tell everybody, or only those who hear minor news."""
+        for inbox in self._inboxes:
+            if inbox.minor or not minor:
+                inbox.tell(key, news)
+
+    def follow(self) -> AsyncIterator[_News]:
+        """What is told from this call on."""
+        return self._follow(self.open())
+
+    async def _follow(self, inbox: NewsInbox[_News]) -> AsyncIterator[_News]:
+        try:
+            async for news in inbox.news():
+                yield news
+        finally:
+            self.shut(inbox)
 
     def close(self) -> None:
-        """End every watch, also those that have yet to begin."""
+        """End every inbox, also those that have yet to be opened."""
         self._closed = True
-        for watcher in self._watchers:
-            watcher.close()
+        for inbox in self._inboxes:
+            inbox.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +138,8 @@ class Applier(Protocol):
 
     name: str
     """Of the database, for people."""
-    feed: Feed
-    """Told of every change that was made, whoever made it."""
+    feed: Feed[str]
+    """Told which fabric was changed, whoever did it; changes of facts alone are minor news."""
 
     @property
     def epoch(self) -> int:

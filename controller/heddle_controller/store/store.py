@@ -83,7 +83,6 @@ from heddle_controller.store.applier import (
     Following,
     Leader,
     Tokens,
-    Watcher,
     heed_nobody,
 )
 from heddle_controller.store.large import LargeValues
@@ -786,16 +785,16 @@ class Store:
         Yields every fabric once at the start, then a name after each write; names
         not yet taken are coalesced. Ends when the store is closed.
         """
-        feed, watcher = self.applier.feed, Watcher(facts=facts)
-        feed.add(watcher)
+        feed = self.applier.feed
+        inbox = feed.open(minor=facts)
         try:
             await self.applier.fresh()
             for fabric in self.applier.fabrics():
-                watcher.tell(fabric)
-            async for name in watcher.names():
+                inbox.tell(fabric, fabric)
+            async for name in inbox.news():
                 yield name
         finally:
-            feed.remove(watcher)
+            feed.shut(inbox)
 
     async def follow(self, look: Callable[[str], Awaitable[object]], *, facts: bool = True) -> None:
         """Look at every fabric, and at each that may have changed, until the store is closed.

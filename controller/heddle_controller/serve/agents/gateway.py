@@ -37,6 +37,7 @@ from heddle_controller.reconcile.southbound import (
 from heddle_controller.serve.agents.stream import AgentStream, Encoder, EpochGuard, lost
 from heddle_controller.serve.errors import Refusal, aborted
 from heddle_controller.serve.watch import shutting_down
+from heddle_controller.store.applier import Feed
 
 FIRST, LONGEST_ASIDE = 60.0, 3600.0
 """Seconds for which a switch is set aside the first time, and the most."""
@@ -150,7 +151,7 @@ class Gateway:
         self._encoder = Encoder()
         self._ids = itertools.count(1)
         self._sessions: dict[str, dict[str, AgentStream]] = {}
-        self._listeners: set[Listener] = set()
+        self._events = Feed[SessionEvent]()
         self._closed = False
 
     def next_id(self) -> int:
@@ -227,17 +228,7 @@ class Gateway:
 
     def events(self) -> AsyncIterator[SessionEvent]:
         """Sessions that begin and end from this call on; of a switch only the newest is kept."""
-        listener = Listener()
-        self._listeners.add(listener)
-        return self._follow(listener)
-
-    async def _follow(self, listener: Listener) -> AsyncIterator[SessionEvent]:
-        try:
-            while not self._closed:
-                for event in await listener.take():
-                    yield event
-        finally:
-            self._listeners.discard(listener)
+        return self._events.follow()
 
     def open(self, about: AgentSession) -> AgentStream:
         """Begin a session; an older one of the same switch ends with ABORTED."""
@@ -279,29 +270,7 @@ class Gateway:
         for of_fabric in self._sessions.values():
             for session in of_fabric.values():
                 session.end(shutting_down())
-        for listener in self._listeners:
-            listener.wake.set()
+        self._events.close()
 
     def _tell(self, change: SessionChange, about: AgentSession) -> None:
-        for listener in self._listeners:
-            listener.tell(SessionEvent(change, about))
-
-
-class Listener:
-    """Gateway -> one reader of events: at most one event a switch waits."""
-
-    def __init__(self) -> None:
-        self.wake = asyncio.Event()
-        self._waiting: dict[tuple[str, str], SessionEvent] = {}
-
-    def tell(self, event: SessionEvent) -> None:
-        """Keep the event in place of an older one of the same switch."""
-        self._waiting[event.session.fabric, event.session.switch] = event
-        self.wake.set()
-
-    async def take(self) -> list[SessionEvent]:
-        """Wait for events, then take all there are."""
-        await self.wake.wait()
-        self.wake.clear()
-        events, self._waiting = list(self._waiting.values()), {}
-        return events
+        self._events.tell((about.fabric, about.switch), SessionEvent(change, about))

@@ -248,7 +248,7 @@ class FileApplier:
 
     def __init__(self, database: Database, bounds: Bounds) -> None:
         self.name = str(database.path)
-        self.feed = Feed()
+        self.feed = Feed[str]()
         self._database = database
         self._bounds = bounds
         self._views: dict[str, View] = {}
@@ -330,7 +330,7 @@ class FileApplier:
     def _made(self, change: Change) -> None:
         self._views.setdefault(change.fabric, View(change.fabric)).advance(change)
         if change.moves != NEITHER:
-            self.feed.tell(change.fabric, facts=change.moves == FACTS)
+            self.feed.tell(change.fabric, change.fabric, minor=change.moves == FACTS)
 
     async def remembered(self, request: str) -> bytes | None:
         """See ``Applier``."""

@@ -199,7 +199,7 @@ class RedisApplier:
         self.link = mirror.link
         self.keys = mirror.keys
         self.name = mirror.link.name
-        self.feed = Feed()
+        self.feed = Feed[str]()
         self._mirror = mirror
         self._blobs = Blobs(mirror.link, mirror.keys)
         writer = Tokens()()
@@ -242,7 +242,8 @@ class RedisApplier:
     def _made(self, sent: Sent, outcome: Outcome) -> None:
         self._mirror.advance(sent.change, outcome.number, sent.token)
         if sent.change.moves in (INTENT, FACTS):
-            self.feed.tell(sent.change.fabric, facts=sent.change.moves == FACTS)
+            fabric = sent.change.fabric
+            self.feed.tell(fabric, fabric, minor=sent.change.moves == FACTS)
 
     async def remembered(self, request: str) -> bytes | None:
         """See ``Applier``."""

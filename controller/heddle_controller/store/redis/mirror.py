@@ -163,7 +163,7 @@ class Follower:
     def __init__(
         self,
         mirror: Mirror,
-        feed: Feed,
+        feed: Feed[str],
         writer: str,
         lease_moved: Callable[[], None],
     ) -> None:
@@ -191,7 +191,7 @@ class Follower:
 
     def _tell_all(self) -> None:
         for fabric in self._mirror.views:
-            self._feed.tell(fabric, facts=False)
+            self._feed.tell(fabric, fabric)
         self._lease_moved()
 
     async def _run(self, start: int) -> None:
@@ -228,7 +228,7 @@ class Follower:
         if note.kind == LEASE:
             self._lease_moved()
         elif note.kind in (INTENT, FACTS) and note.writer != self._writer:
-            self._feed.tell(note.fabric, facts=note.kind == FACTS)
+            self._feed.tell(note.fabric, note.fabric, minor=note.kind == FACTS)
 
     async def _warm(self) -> None:
         if self._link.up and self._mirror.number < self._last:  # of our own writes all is known

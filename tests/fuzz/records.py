@@ -126,8 +126,8 @@ def _kept() -> list[Target]:
         _text(
             "stored record of a job",
             jobs.parse_record,
-            lambda made: _again(jobs.record_json(made)),
-            jobs.record_json(record),
+            lambda made: _again(orjson.dumps(made)),
+            orjson.dumps(record),
         ),
         Target("stored structure", _structure(packed), [packed.body], weight=1),
     ]

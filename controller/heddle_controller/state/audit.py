@@ -42,7 +42,7 @@ from heddle.gpus import gpu_ranges
 from heddle.names import link_name
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
-from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.codec.container import parser
 from heddle_controller.state.codec.jobs import job_json
 from heddle_controller.state.records import Reservation, Rollback
 
@@ -81,17 +81,7 @@ class AuditEntry:
         return digest.digest()
 
 
-def entry_json(entry: AuditEntry) -> bytes:
-    """As it is kept."""
-    return orjson.dumps(entry)
-
-
-def parse_entry(content: bytes) -> AuditEntry:
-    """Raises ``DamagedError`` for anything that ``entry_json`` did not make."""
-    try:
-        return AuditEntry(**orjson.loads(content))
-    except (orjson.JSONDecodeError, TypeError) as error:
-        raise DamagedError(f"record of the audit trail: {error}") from error
+parse_entry = parser(AuditEntry, "record of the audit trail")
 
 
 @dataclass(frozen=True, slots=True)

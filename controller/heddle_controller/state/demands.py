@@ -15,6 +15,7 @@ from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import job_of_flow
 from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import demands_text
+from heddle_controller.state.codec.container import parser
 from heddle_controller.state.codec.jobs import pack_demands
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.records import DemandRecord
@@ -217,9 +218,7 @@ def jobs_meant_by_sets(view: View) -> list[tuple[str, tuple[str, ...]]]:
     return [(name, one.jobs) for name, one in demand_sets(view).items()]
 
 
-def _parse(raw: bytes) -> DemandSet:
-    fields = orjson.loads(raw)
-    return DemandSet(**{**fields, "jobs": tuple(fields["jobs"])})
+_parse = parser(DemandSet, "demand set")
 
 
 def _field(name: str) -> str:

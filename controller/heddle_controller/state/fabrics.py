@@ -16,14 +16,12 @@ from heddle_controller.model.errors import MAX_TITLE, refuse, too_long
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import AuditEntry, fabric_text, overlay_text, state_text
-from heddle_controller.state.codec.container import pack, unpack
+from heddle_controller.state.codec.container import pack, parser, unpack
 from heddle_controller.state.codec.fabrics import (
     PackedStructure,
     States,
-    link_json,
     pack_structure,
     state_times,
-    summary_json,
     unpack_states,
 )
 from heddle_controller.state.errors import Conflict, NotFound
@@ -122,9 +120,13 @@ def fabric_put(
     )
 
 
+_parse_meta = parser(Meta, "fabric")
+_parse_overlay = parser(Overlay, "overlay")
+
+
 def meta_of(view: View) -> Meta:
     """What is known of a fabric that is there."""
-    meta = view.get(META, "", lambda raw: Meta(**orjson.loads(raw)))
+    meta = view.get(META, "", _parse_meta)
     if meta is None:
         raise NotFound(f"fabrics/{view.name}")
     return meta
@@ -140,7 +142,7 @@ def states_of(view: View) -> States:
 
 def _overlay_of(view: View) -> Overlay:
     """Whether its entries are followed."""
-    return view.get(OVERLAY, "", lambda raw: Overlay(**orjson.loads(raw))) or Overlay()
+    return view.get(OVERLAY, "", _parse_overlay) or Overlay()
 
 
 def record_of(view: View, structures: Structures) -> FabricRecord:
@@ -239,7 +241,7 @@ def set_link_state(
     before = State(int(states.link_admin[row]))
     if before == state:
         answer = record.link(row)
-        return _unchanged(view, stamp, link_json(answer)), answer
+        return _unchanged(view, stamp, orjson.dumps(answer)), answer
     admin, time = _with(states.link_admin, row, state), states.time.copy()
     time[row] = stamp.now
     fabric = replace(record.fabric, link_state=admin)
@@ -248,7 +250,7 @@ def set_link_state(
     texts = state_text(before), state_text(state)
     sets = {_STATES: replace(states, link_admin=admin, time=time).packed()}
     entry = entry_of(stamp, "set_link_state", name, texts)
-    return _restated(view, stamp, sets, entry, link_json(answer)), answer
+    return _restated(view, stamp, sets, entry, orjson.dumps(answer)), answer
 
 
 def set_switch_state(
@@ -276,13 +278,13 @@ def set_overlay(
     record = record_of(view, structures)
     if record.overlay.withdrawn == withdrawn:
         summary = record.summary()
-        return _unchanged(view, stamp, summary_json(summary)), summary
+        return _unchanged(view, stamp, orjson.dumps(summary)), summary
     overlay = Overlay(withdrawn=withdrawn, time=stamp.now)
     summary = replace(record, etag=stamp.token, update_time=stamp.now, overlay=overlay).summary()
     texts = overlay_text(withdrawn=not withdrawn), overlay_text(withdrawn=withdrawn)
     entry = entry_of(stamp, "set_overlay", f"fabrics/{view.name}", texts)
     sets = {OVERLAY: orjson.dumps(overlay)}
-    return _restated(view, stamp, sets, entry, summary_json(summary)), summary
+    return _restated(view, stamp, sets, entry, orjson.dumps(summary)), summary
 
 
 def ground(view: View, stamp: Stamp) -> tuple[Guard, dict[str, bytes]]:

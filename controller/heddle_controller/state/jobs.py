@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import orjson
+
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, Job, besides, in_use
 from heddle_controller.state.audit import job_text
-from heddle_controller.state.codec.jobs import parse_facts, parse_record, record_json
+from heddle_controller.state.codec.jobs import parse_facts, parse_record
 from heddle_controller.state.demands import SETS, check_job_ids, jobs_meant_by_sets
 from heddle_controller.state.errors import (
     AlreadyExists,
@@ -57,7 +59,7 @@ def update_job(
     old = job_record(view, job.name, etag)
     if old.job == job and not redeems:
         guards = (view.guard(_field(job.name)),)
-        return Change(view.name, NEITHER, stamp.now, guards, answer=record_json(old)), old
+        return Change(view.name, NEITHER, stamp.now, guards, answer=orjson.dumps(old)), old
     return _save(view, job, old, redeems, stamp)
 
 
@@ -117,7 +119,7 @@ def _save(
     _take_hosts(holds, job, had)
     facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
     record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
-    raw = record_json(record)
+    raw = orjson.dumps(record)
     come = {
         host: more
         for host, gpus in job.held.items()

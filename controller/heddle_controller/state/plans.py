@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import orjson
 
 from heddle_controller.model.errors import Problem
-from heddle_controller.plan.causes import Cause, CauseKind
 from heddle_controller.state.audit import rollback_text
+from heddle_controller.state.codec.container import parser
 from heddle_controller.state.errors import FailedPrecondition, NotFound, StaleGeneration
 from heddle_controller.state.fabrics import meta_of
 from heddle_controller.state.jobs import FACT, job_etag
-from heddle_controller.state.records import JobFacts, PlanFacts, PlanSummary, Programmed, Rollback
+from heddle_controller.state.records import JobFacts, PlanSummary, Programmed, Rollback
 from heddle_controller.state.view import (
     FACTS,
     FACTS_VERSION,
@@ -221,8 +221,8 @@ def _stands_on(view: View, generation: int, base: str) -> bool:
     return row is not None and base == (row.base or row.blob)
 
 
-def _parse(raw: bytes) -> PlanRow:
-    return PlanRow(**orjson.loads(raw))
+_parse = parser(PlanRow, "plan")
+_parse_summary = parser(PlanSummary, "summary of a plan")
 
 
 def _programmed_bytes(held: Programmed) -> bytes:
@@ -231,16 +231,6 @@ def _programmed_bytes(held: Programmed) -> bytes:
 
 def _parse_programmed(raw: bytes) -> Programmed:
     return Programmed(*orjson.loads(raw))
-
-
-def _parse_summary(raw: bytes) -> PlanSummary:
-    told = orjson.loads(raw)
-    facts = told.pop("facts")
-    causes = tuple(
-        Cause(CauseKind(one["kind"]), tuple(one["names"]), one["count"])
-        for one in facts.pop("causes")
-    )
-    return PlanSummary(**told, facts=PlanFacts(**facts, causes=causes))
 
 
 def _field(generation: int, kind: str = PLAN) -> str:
@@ -282,9 +272,7 @@ def rollback_of(view: View, now: float) -> Rollback | None:
     return None if found is None or found.over(now) else found
 
 
-def parse_rollback(raw: bytes) -> Rollback:
-    """As it is stored."""
-    return Rollback(**orjson.loads(raw))
+parse_rollback = parser(Rollback, "rollback")
 
 
 def _written(view: View, wanted: Rollback | None, stamp: Stamp) -> Change:

@@ -20,6 +20,7 @@ import orjson
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, common, gpus_words, in_use
 from heddle_controller.state.audit import reservation_text
+from heddle_controller.state.codec.container import parser
 from heddle_controller.state.errors import AlreadyExists, FailedPrecondition, NotFound
 from heddle_controller.state.records import Reservation
 from heddle_controller.state.view import (
@@ -112,7 +113,7 @@ def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change
         _end(held, one)
     for host, gpus in wanted.held.items():
         held.put(host, wanted.name, gpus)
-    raw = reservation_json(wanted)
+    raw = orjson.dumps(wanted)
     fields = dict.fromkeys([*(_field(one.name) for one in over), _field(wanted.name)])
     change = Change(
         fabric=view.name,
@@ -198,16 +199,7 @@ def taken(view: View, job: str, come: Mapping[str, Gpus], redeems: str, stamp: S
     )
 
 
-def reservation_json(one: Reservation) -> bytes:
-    """A reservation as one JSON object."""
-    return orjson.dumps(one)
-
-
-def parse_reservation(content: bytes) -> Reservation:
-    """What ``reservation_json`` gave."""
-    fields = orjson.loads(content)
-    lists = {"hosts": tuple(fields["hosts"]), "gpus": tuple(map(tuple, fields["gpus"]))}
-    return Reservation(**{**fields, **lists})
+parse_reservation = parser(Reservation, "reservation")
 
 
 def _all(view: View) -> list[Reservation]:

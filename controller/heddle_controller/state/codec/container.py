@@ -5,13 +5,17 @@ column with its type and length, then the columns follow raw. Integers are kept 
 the narrowest type that holds them, and come back as int64: row numbers of a plan
 need two bytes in most fabrics, and halving twice is worth more than compressing
 harder. zlib's checksum tells of damage.
+
+Small values are JSON, as orjson makes it of dataclasses, and are read back by their types.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import EnumType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +33,42 @@ _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 class DamagedError(ValueError):
-    """Bytes that are not what ``pack`` made."""
+    """Bytes that are not what ``pack`` or orjson made."""
+
+
+_Value = TypeVar("_Value")
+
+
+def parser(kind: type[_Value], what: str) -> Callable[[bytes], _Value]:
+    """Reads values of a dataclass from JSON that has each of its fields; else ``DamagedError``."""
+    make = _maker(kind)
+    assert make is not None  # of a dataclass
+
+    def parse(content: bytes) -> _Value:
+        try:
+            value: _Value = make(orjson.loads(content))
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise DamagedError(f"{what}: {error}") from error
+        return value
+
+    return parse
+
+
+def _maker(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type, or what stands for one
+    """How a value is made of what JSON has of it; None where that is the value."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        makers = [(one.name, _maker(hints[one.name])) for one in fields(kind)]
+
+        def whole(told: Mapping[str, Any]) -> object:
+            given = {name: make(told[name]) if make else told[name] for name, make in makers}
+            return kind(**given)
+
+        return whole
+    if get_origin(kind) is tuple:
+        inner = _maker(get_args(kind)[0])
+        return (lambda told: tuple(map(inner, told))) if inner else tuple
+    return kind if isinstance(kind, EnumType) else None
 
 
 def pack(meta: Mapping[str, Any], columns: Mapping[str, _Column]) -> bytes:

@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import orjson
@@ -23,8 +22,8 @@ from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.state.codec.container import DamagedError, pack, unpack
-from heddle_controller.state.records import FabricSummary, LinkName, LinkRecord, Overlay
+from heddle_controller.state.codec.container import DamagedError, pack, parser, unpack
+from heddle_controller.state.records import FabricSummary, LinkRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,29 +117,5 @@ def _link_names(structure: Structure) -> list[tuple[str, str, str]]:
     return [(*sorted((ids[a], ids[b])), str(key)) for a, b, key in ends]
 
 
-def link_json(record: LinkRecord) -> bytes:
-    """A link's record as one JSON object."""
-    return orjson.dumps(record)
-
-
-def parse_link(answer: bytes) -> LinkRecord:
-    """The record that ``link_json`` wrote."""
-    fields = orjson.loads(answer)
-    return LinkRecord(
-        link=LinkName(**fields["link"]),
-        gbps=fields["gbps"],
-        admin_state=State(fields["admin_state"]),
-        state_time=fields["state_time"],
-    )
-
-
-def summary_json(summary: FabricSummary) -> bytes:
-    """A fabric's summary as one JSON object."""
-    return orjson.dumps(summary)
-
-
-def parse_summary(answer: bytes) -> FabricSummary:
-    """The summary that ``summary_json`` wrote."""
-    fields: dict[str, Any] = orjson.loads(answer)
-    overlay = Overlay(**fields.pop("overlay"))
-    return FabricSummary(**fields, overlay=overlay)
+parse_link = parser(LinkRecord, "record of a link")
+parse_summary = parser(FabricSummary, "summary of a fabric")

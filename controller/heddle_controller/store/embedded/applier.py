@@ -25,7 +25,6 @@ from heddle_controller.state.audit import (
     AuditPage,
     AuditRecord,
     Mark,
-    entry_json,
     parse_entry,
 )
 from heddle_controller.state.errors import Unavailable
@@ -152,7 +151,7 @@ def _record(connection: sqlite3.Connection, entry: AuditEntry, kept: int) -> Non
     """Add to the audit trail; the last of the records dropped beyond ``kept`` is the anchor."""
     head = _head(connection).follow(entry.content())
     connection.execute(
-        "INSERT INTO audit VALUES (?, ?, ?)", (head.number, head.hash, entry_json(entry))
+        "INSERT INTO audit VALUES (?, ?, ?)", (head.number, head.hash, orjson.dumps(entry))
     )
     last = head.number - kept
     row = connection.execute("SELECT hash FROM audit WHERE number = ?", (last,)).fetchone()

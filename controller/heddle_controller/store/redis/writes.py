@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, RedisError
 
-from heddle_controller.state.audit import Mark, entry_json
+from heddle_controller.state.audit import Mark
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.view import Outcome
 from heddle_controller.store.applier import AGAIN, Bounds, Sent
@@ -230,7 +230,7 @@ class Writes:
             len(change.keep),
             len(change.drop),
             *_fields(change.sets.items()),
-            entry_json(change.audit) if change.audit else "",
+            orjson.dumps(change.audit) if change.audit else "",
             before.hash,
             after.number,
             after.hash,

@@ -37,25 +37,30 @@ def among(values: Ints, keys: Ints) -> Bools:
     return found
 
 
-BITS = 63
-"""Of a number that is not negative."""
+DIGIT, MOST_BITS = 16, 48
+"""Bits of a digit that numpy sorts by in time for its places; of numbers sorted so at most."""
+FEW = 500
+"""Numbers that any sort is quick with."""
 
 
 def stable_order(values: Ints) -> Ints:
     """Places of the values in ascending order, equal ones as they stand; shape of the values.
 
-    A stable sort of numbers by their places takes two to six times as long as a sort of the numbers
-    alone, which processors vectorise. So the place becomes part of the number if both fit in 63
-    bits: then no two are equal, and any sort is a stable one.
+    Digit by digit, the last first: numpy sorts numbers of 16 bits by counting. Of up to 32 bits
+    that takes a quarter of the time of a stable sort of the whole numbers.
     """
     if (values[1:] >= values[:-1]).all():
         return np.arange(len(values), dtype=np.int64)
-    bits = len(values).bit_length()
-    if int(values.min()) < 0 or int(values.max()).bit_length() + bits > BITS:
+    least = int(values.min())
+    bits = (int(values.max()) - least).bit_length()
+    if len(values) < FEW or bits > MOST_BITS:
         return np.argsort(values, kind="stable").astype(np.int64)
-    packed = (values.astype(np.int64) << bits) | np.arange(len(values), dtype=np.int64)
-    packed.sort()
-    return packed & ((1 << bits) - 1)
+    above = values - least
+    order = np.argsort(above.astype(np.uint16), kind="stable")
+    for shift in range(DIGIT, bits, DIGIT):
+        digit = (above >> shift).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+    return order.astype(np.int64, copy=False)
 
 
 Bits = npt.NDArray[np.uint8]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.arrays import stable_order
+from heddle_controller.model.arrays import FEW, MOST_BITS, stable_order
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.lists(st.integers(0, 5) | INT64, max_size=40)
@@ -20,9 +20,13 @@ def test_any_numbers(values: list[int]) -> None:
     assert stable_order(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("bits", [16, 52, 53, 54, 62, 63])
-def test_around_the_widest_that_has_room_for_places(bits: int) -> None:
-    """The order is the same just below and just above where places no longer fit."""
+@pytest.mark.parametrize("count", [2, FEW - 1, FEW, 3000])
+@pytest.mark.parametrize("bits", [1, 15, 16, 17, 32, 33, MOST_BITS, MOST_BITS + 1, 63])
+def test_any_width(count: int, bits: int) -> None:
+    """However many digits the numbers have, and wherever they lie, with equal ones among them."""
     random = np.random.default_rng(bits)
-    values = (2**bits - 1) - random.integers(0, 50, 1000)
-    assert np.array_equal(stable_order(values), np.argsort(values, kind="stable"))
+    values = random.integers(0, 2**bits - 1, count, endpoint=True)
+    values[random.integers(0, count, count // 2)] = values[0]
+    for least in (0, -(2**bits), -(2**62)):
+        moved = values + least
+        assert np.array_equal(stable_order(moved), np.argsort(moved, kind="stable"))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Ints
+from heddle_controller.model.arrays import Bools, Ints, stable_order
 
 Nests = tuple[list[Ints], list[Ints]]
 """Sets of vertices of the left and of the right side, the smallest first, by edge."""
@@ -38,29 +38,43 @@ def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([
     ``nests`` number sets of vertices, each within one of the next. With a power of two of
     colours the same holds of all edges of such a set.
     """
-    if colours == 1 or not len(left):
-        return np.zeros(len(left), dtype=np.int64)
-    result = np.zeros(len(left), dtype=np.int64)
-    if colours % 2:
-        # From here on vertices are groups of at most `colours` edges: the matching
-        # takes one edge from every full group, which keeps the rest balanced.
-        left, right = _groups(left, colours), _groups(right, colours)
-        rest = np.flatnonzero(~_matching(left, right, colours))
-        result[rest] = 1 + equitable_colouring(
-            left[rest], right[rest], colours - 1, _of_rows(nests, rest)
-        )
-        return result
-    half = _halve([left, *nests[0]], [right, *nests[1]])
-    for offset, rows in ((0, np.flatnonzero(~half)), (colours // 2, np.flatnonzero(half))):
-        result[rows] = offset + equitable_colouring(
-            left[rows], right[rows], colours // 2, _of_rows(nests, rows)
-        )
-    return result
+    colour = np.zeros(len(left), dtype=np.int64)
+    rows, part = np.arange(len(left), dtype=np.int64), colour
+    sides = (
+        [_dense(sets) for sets in (left, *nests[0])],
+        [_dense(sets) for sets in (right, *nests[1])],
+    )
+    # Edges are divided into parts, each with so many colours from its least on; all parts at once.
+    while colours > 1 and len(rows):
+        if colours % 2:
+            # From here on vertices are groups of at most `colours` edges: the matching
+            # takes one edge from every full group, which keeps the rest balanced.
+            for side in sides:
+                side[0] = _groups(_of_parts(side[0], part), colours)
+            rest = np.flatnonzero(~_matching(sides[0][0], sides[1][0], colours))
+            rows, part, colours = rows[rest], part[rest], colours - 1
+            sides = [sets[rest] for sets in sides[0]], [sets[rest] for sets in sides[1]]
+            colour[rows] += 1
+        half = _halve(*([*(_of_parts(sets, part) for sets in side), part] for side in sides))
+        colours //= 2
+        colour[rows] += half * colours
+        part = 2 * part + half
+        # Edges of a part stand together: circles are then followed within what caches hold.
+        order = stable_order(part)
+        rows, part = rows[order], part[order]
+        sides = [sets[order] for sets in sides[0]], [sets[order] for sets in sides[1]]
+    return colour
 
 
-def _of_rows(nests: Nests, rows: Ints) -> Nests:
-    left, right = ([sets[rows] for sets in side] for side in nests)
-    return left, right
+def _dense(vertex: Ints) -> Ints:
+    """The same vertices by the fewest numbers."""
+    number: Ints = np.cumsum(np.bincount(vertex) > 0) - 1
+    return number[vertex]
+
+
+def _of_parts(vertex: Ints, part: Ints) -> Ints:
+    """Vertices numbered apart for each part that they have edges in."""
+    return part * (int(vertex.max(initial=0)) + 1) + vertex
 
 
 def _partners(levels: list[Ints]) -> Ints:
@@ -73,7 +87,7 @@ def _partners(levels: list[Ints]) -> Ints:
     rest = np.arange(len(levels[0]), dtype=np.int64)
     pairs: list[Ints] = []
     for vertex in levels:
-        order = rest[np.argsort(vertex[rest], kind="stable")]
+        order = rest[stable_order(vertex[rest])]
         ordered = vertex[order]
         starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         degree = np.diff(np.append(starts, len(order)))
@@ -102,15 +116,17 @@ def _halve(left: list[Ints], right: list[Ints]) -> Bools:
     first, second = _partners(left), _partners(right)
     step = second[first]
     name = np.arange(len(step), dtype=np.int64)
-    for _ in range(len(step).bit_length()):
-        name = np.minimum(name, name[step])
-        step = step[step]
+    while True:
+        least = np.minimum(name, name[step])
+        if (least == name).all():  # twice as far along all walks there are no others
+            break
+        name, step = least, step[step]
     return (name > name[first])[: len(left[0])]
 
 
 def _groups(vertex: Ints, size: int) -> Ints:
     """Splits vertices into vertices of at most ``size`` edges, all but one full."""
-    order = np.argsort(vertex, kind="stable")
+    order = stable_order(vertex)
     ordered = vertex[order]
     new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     place = np.arange(len(order)) - np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))

@@ -39,7 +39,7 @@ def among(values: Ints, keys: Ints) -> Bools:
 
 DIGIT, MOST_BITS = 16, 48
 """Bits of a digit that numpy sorts by in time for its places; of numbers sorted so at most."""
-FEW = 500
+FEW_TO_SORT = 500
 """Numbers that any sort is quick with."""
 
 
@@ -53,7 +53,7 @@ def stable_order(values: Ints) -> Ints:
         return np.arange(len(values), dtype=np.int64)
     least = int(values.min())
     bits = (int(values.max()) - least).bit_length()
-    if len(values) < FEW or bits > MOST_BITS:
+    if len(values) < FEW_TO_SORT or bits > MOST_BITS:
         return np.argsort(values, kind="stable").astype(np.int64)
     above = values - least
     order = np.argsort(above.astype(np.uint16), kind="stable")

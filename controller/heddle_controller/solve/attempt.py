@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, join_paths
+from heddle_controller.model.plan import Paths, join_paths, no_paths
 from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.bounds.cuts import cut_bound
@@ -44,6 +45,8 @@ KEMPE = SearchLimits(
     depth=100, width=1, budget=600, effort=100_000, spare=100_000, beneath=0, patience=200
 )
 """Long chains without alternatives: of two spines, one step follows from the one before."""
+CLOSE = 1e-6
+"""Utilisation by which an arc may be above a bound that it meets."""
 NEAR = 0.003
 """A relaxation this close to its bound, relative to it, is not worth more candidates."""
 MOST_WIDENINGS = 16
@@ -93,25 +96,16 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
 
     Where no colour is a hole, all flows are taken apart alike, as far as it takes to
     be at the bounds: into ever more parts, since colours of equal parts are as even as
-    parts can be. Otherwise those that overfill an arc are, into QPs. Each arc has a bound
+    parts can be; parts that alone are too much for a link of their NIC are tried last.
+    Otherwise those that overfill an arc are, into QPs. Each arc has a bound
     of its own: a NIC with one of two links left does not excuse flows that are whole on
     one link of a NIC with two.
     """
     flows = problem.flows
-    whole = coloured_paths(planes, flows, np.arange(len(flows), dtype=np.int64))
+    alike, whole = _in_equal_parts(problem, planes)
+    if alike is not None:
+        return alike
     assignment = loaded(problem, whole)
-    if len(np.unique(whole.flow)) == np.count_nonzero(problem.routed):
-        for parts in ladder(flows):
-            if _is_met_everywhere(problem, assignment) or problem.deadline.passed():
-                return assignment
-            rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
-            pieces = coloured_paths(planes, flows, rows)
-            if len(np.unique(pieces.flow)) < len(np.unique(whole.flow)):
-                break  # some part of a flow met a hole, where the whole did not
-            assignment = better(problem, assignment, loaded(problem, pieces))
-        if is_met(problem, assignment):
-            return assignment
-        assignment = loaded(problem, whole)
     split = _overfilling(problem, assignment)
     if len(split):
         kept = whole.take(np.flatnonzero(np.isin(whole.flow, split, invert=True)))
@@ -120,6 +114,69 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+
+
+def _in_equal_parts(problem: PlanningProblem, planes: Planes) -> tuple[Assignment | None, Paths]:
+    """All flows in ever more equal parts, until all is met, and whole flows as colours place them.
+
+    The best of these where all tiers are at their bounds, else None.
+    """
+    flows = problem.flows
+    rungs = [np.ones(len(flows), dtype=np.int64), *ladder(flows)]
+    coarse = [*takewhile(lambda parts: _is_too_coarse(problem, parts), rungs)]
+    best, whole = None, no_paths()
+    for parts in rungs[len(coarse) :]:
+        pieces, found = _coloured(problem, planes, parts)
+        if parts is rungs[0]:
+            whole = pieces
+        if found is None:
+            break
+        best = found if best is None else better(problem, best, found)
+        if _is_met_everywhere(problem, best) or problem.deadline.passed():
+            return best, whole
+    for parts in reversed(coarse):
+        whole, found = _coloured(problem, planes, parts)
+        if found is not None:
+            best = found if best is None else better(problem, found, best)
+    return (best if best is not None and is_met(problem, best) else None), whole
+
+
+def _coloured(
+    problem: PlanningProblem, planes: Planes, parts: Ints
+) -> tuple[Paths, Assignment | None]:
+    """Paths of flows in so many parts each; no assignment where some part met a hole."""
+    flows = problem.flows
+    paths = coloured_paths(planes, flows, np.repeat(np.arange(len(flows)), parts))
+    complete = _flows_on(paths) == np.count_nonzero(problem.routed)
+    return paths, loaded(problem, paths) if complete else None
+
+
+def _flows_on(paths: Paths) -> int:
+    """How many flows have any of some paths, which are in order of flows."""
+    return int(np.count_nonzero(np.diff(paths.flow, prepend=-1)))
+
+
+def _is_too_coarse(problem: PlanningProblem, parts: Ints) -> bool:
+    """Whether a part of some flow alone fills each link of a NIC of several beyond its target."""
+    network, flows = problem.network, problem.flows
+    rows = np.flatnonzero(problem.routed)
+    several = [network.several[end[rows]] for end in (flows.source, flows.destination)]
+    if not (several[0] | several[1]).any():
+        return False
+    target = problem.target()
+    limit = np.append(target.bounds, np.inf)[network.tier]
+    if target.arcs is not None:
+        limit = np.minimum(limit, target.arcs)
+    gbps = (flows.gbps * -(-flows.qps // parts) / flows.qps)[rows]
+    out = np.flatnonzero(network.usable & network.several[network.tail])
+    for nics, beside, arcs in zip(
+        (flows.source, flows.destination), several, (out, out ^ 1), strict=True
+    ):
+        most = np.zeros(network.fabric.node_count)
+        np.maximum.at(most, network.tail[out], (limit[arcs] + CLOSE) / network.per_gbps[arcs])
+        if (gbps > most[nics[rows]])[beside].any():
+            return True
+    return False
 
 
 def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
@@ -341,7 +398,7 @@ def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
 def is_met(problem: PlanningProblem, assignment: Assignment) -> bool:
     """Whether every tier is at its bound."""
     reached = tier_worst(problem.network, assignment)
-    return bool((reached <= problem.target().bounds + 1e-6).all())
+    return bool((reached <= problem.target().bounds + CLOSE).all())
 
 
 def _is_met_everywhere(problem: PlanningProblem, assignment: Assignment) -> bool:
@@ -349,7 +406,7 @@ def _is_met_everywhere(problem: PlanningProblem, assignment: Assignment) -> bool
     arcs, chosen = problem.target().arcs, problem.network.chosen
     if not is_met(problem, assignment) or arcs is None:
         return is_met(problem, assignment)
-    return bool((assignment.utilization()[chosen] <= arcs[chosen] + 1e-6).all())
+    return bool((assignment.utilization()[chosen] <= arcs[chosen] + CLOSE).all())
 
 
 def tier_worst(network: Network, assignment: Assignment) -> Floats:

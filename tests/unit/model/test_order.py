@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.arrays import FEW, MOST_BITS, stable_order
+from heddle_controller.model.arrays import FEW_TO_SORT, MOST_BITS, stable_order
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.lists(st.integers(0, 5) | INT64, max_size=40)
@@ -20,7 +20,7 @@ def test_any_numbers(values: list[int]) -> None:
     assert stable_order(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("count", [2, FEW - 1, FEW, 3000])
+@pytest.mark.parametrize("count", [2, FEW_TO_SORT - 1, FEW_TO_SORT, 3000])
 @pytest.mark.parametrize("bits", [1, 15, 16, 17, 32, 33, MOST_BITS, MOST_BITS + 1, 63])
 def test_any_width(count: int, bits: int) -> None:
     """However many digits the numbers have, and wherever they lie, with equal ones among them."""

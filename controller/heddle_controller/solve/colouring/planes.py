@@ -321,8 +321,9 @@ def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
     coloured = planes.colour(replace(pieces, gbps=pieces.gbps * share / pieces.qps))
     whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
     rows, arcs, share = rows[whole], coloured.arcs[whole], share[whole]
-    order = np.lexsort((*arcs.T, rows))
-    rows, arcs, share = rows[order], arcs[order], share[order]
+    if parts.max(initial=1) > 1:
+        order = np.lexsort((*arcs.T, rows))
+        rows, arcs, share = rows[order], arcs[order], share[order]
     # Parts of one flow on the same path become one.
     new = np.ones(len(rows), dtype=np.bool_)
     new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)

@@ -144,7 +144,7 @@ def _by_slots(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Turns:
+class _Detours:
     """Backups to be led over other slots than their paths; one element, or column, for each."""
 
     rows: Ints
@@ -160,13 +160,17 @@ class _Turns:
     beside: Ints
     """Names of what falls with each path at either end: of these all turn to other slots."""
 
-    def take(self, chosen: Bools | Ints) -> _Turns:
-        """Some of them."""
+    def take(self, chosen: Bools) -> _Detours:
+        """Those that are marked."""
+        if chosen.all():
+            return self
         columns = self.rows, self.ends, self.slots, self.spines, self.core, self.beside
-        return _Turns(*(column[..., chosen] for column in columns))
+        return _Detours(*(column[..., chosen] for column in columns))
 
 
-def _over_spines(planes: Planes, rows: Ints, destination: Ints, ends: Ints, inner: Ints) -> _Turns:
+def _over_spines(
+    planes: Planes, rows: Ints, destination: Ints, ends: Ints, inner: Ints
+) -> _Detours:
     """Those of paths over one spine or one core: they end at another leaf where there is one.
 
     All but ``planes`` is by path.
@@ -189,7 +193,7 @@ def _over_spines(planes: Planes, rows: Ints, destination: Ints, ends: Ints, inne
         cable = layer.cables(leaf, slot, rows[several])
         hole = network.arc_count + layer.places(leaf, slot)
         beside[1, several] = np.where(cable != NONE, cable, hole)
-    turns = _Turns(
+    detours = _Detours(
         rows,
         np.stack([ends[0], enter]),
         slots,
@@ -197,7 +201,7 @@ def _over_spines(planes: Planes, rows: Ints, destination: Ints, ends: Ints, inne
         core,
         beside,
     )
-    return turns.take(usual & (slots != NONE).all(axis=0))
+    return detours.take(usual & (slots != NONE).all(axis=0))
 
 
 def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Ints) -> Bools:
@@ -225,8 +229,8 @@ def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Int
 
     def lead(leave: Ints, enter: Ints, where: Bools) -> None:
         bare = (backup[rows] == NONE).all(axis=1) & (leave != NONE) & (enter != NONE)
-        turns = _Turns(rows, np.stack([leave, enter]), none, none, none[0], beside)
-        _lead(planes, turns.take(bare & where), backup)
+        detours = _Detours(rows, np.stack([leave, enter]), none, none, none[0], beside)
+        _lead(planes, detours.take(bare & where), backup)
 
     for good in (here, near[1] & ~here, ~near[1]):
         lead(ends[0], _first_marked(links[1], other[1] & good), np.ones_like(leaf, dtype=np.bool_))
@@ -283,41 +287,48 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
     return result
 
 
-def _lead(planes: Planes, turns: _Turns, backup: Ints) -> None:
+def _lead(planes: Planes, detours: _Detours, backup: Ints) -> None:
     """Fills in backups: over other slots in turns, or over none where both leaves are one."""
     network, layer = planes.network, planes.spines
-    leaves = network.head[turns.ends]
+    leaves = network.head[detours.ends]
     direct = leaves[0] == leaves[1]
-    _close(network, turns.take(direct), backup)
+    if direct.any():
+        _close(network, detours.take(direct), backup)
     part = layer.part[leaves]
-    rising = ~direct & (part != NONE).all(axis=0)
-    turns, leaves, width = turns.take(rising), leaves[:, rising], layer.width[part[:, rising]]
-    within = (turns.core == NONE) & (part[0] == part[1])[rising]
-    others = width - (turns.slots != NONE)
-    begin = np.where(turns.slots != NONE, turns.slots, width - 1) + 1
-    ways = np.maximum(others, 1)
-    shift = spread(turns.beside[0], turns.beside[1], ways[0] * layer.parallel)
-    cable = shift // ways[0]
-    open_ = np.flatnonzero(others[1] > 0)
-    for step in range(int(others[0].max(initial=0))):
-        open_ = open_[(backup[turns.rows[open_], 1] == NONE) & (others[0, open_] > step)]
-        if not len(open_):
-            break
-        slot = (begin[:, open_] + (shift[open_] + step) % ways[:, open_]) % width[:, open_]
+    width = np.where(part != NONE, layer.width[part], 0)
+    others = width - (detours.slots != NONE)
+    open_ = ~direct & (others > 0).all(axis=0)
+    if not planes.cores.width.any():
+        open_ &= part[0] == part[1]
+    shift = np.zeros(len(detours.rows), dtype=np.int64)
+    shift[open_] = spread(
+        detours.beside[0, open_], detours.beside[1, open_], others[0, open_] * layer.parallel
+    )
+    step = 0
+    while open_.any():
+        detours, shift = detours.take(open_), shift[open_]
+        leaves, width, others = leaves[:, open_], width[:, open_], others[:, open_]
+        own = np.where(detours.slots != NONE, detours.slots, width - 1)
+        slots = (own + 1 + (shift + step) % others) % width
         up, down = (
-            layer.cables(leaf[open_], own, cable[open_])
-            for leaf, own in zip(leaves, slot, strict=True)
+            layer.cables(leaf, slot, shift // others[0])
+            for leaf, slot in zip(leaves, slots, strict=True)
         )
         good = (up != NONE) & (down != NONE)
-        chosen = open_[good]
-        _fill(planes, turns.take(chosen), within[chosen], (up[good], down[good]), backup)
-    _close(network, turns.take(backup[turns.rows, 1] != NONE), backup)
+        _fill(planes, detours.take(good), (up[good], down[good]), backup)
+        step += 1
+        open_ = (backup[detours.rows, 1] == NONE) & (others[0] > step)
 
 
-def _close(network: Network, turns: _Turns, backup: Ints) -> None:
+def _close(network: Network, detours: _Detours, backup: Ints) -> None:
     """Puts the links of NICs of several before and after backups."""
-    out, into = np.where(network.choice[turns.ends], turns.ends, NONE)
-    backup[turns.rows, 0], backup[turns.rows, 5] = out, np.where(into != NONE, into ^ 1, NONE)
+    chosen = network.choice[detours.ends]
+    if chosen.any():
+        out, into = np.where(chosen, detours.ends, NONE)
+        backup[detours.rows, 0], backup[detours.rows, 5] = (
+            out,
+            np.where(into != NONE, into ^ 1, NONE),
+        )
 
 
 def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, backup: Ints) -> None:
@@ -356,9 +367,7 @@ def _lanes(ways: Ints, over: Bools) -> Ints:
     return lanes
 
 
-def _fill(
-    planes: Planes, turns: _Turns, within: Bools, arcs: tuple[Ints, Ints], backup: Ints
-) -> None:
+def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: Ints) -> None:
     """Writes backups over the spines that arcs lead to, through a core where zones differ.
 
     ``arcs`` lead upwards, from the source's leaf and from the destination's.
@@ -366,25 +375,28 @@ def _fill(
     network, cores = planes.network, planes.cores
     up, down = arcs
     low, high = network.head[up], network.head[down]
+    part = planes.nic_links.part_of[detours.ends]
+    within = (detours.core == NONE) & (part[0] == part[1])
     meet = within & (low == high)
-    backup[turns.rows[meet], 1], backup[turns.rows[meet], 2] = up[meet], down[meet] ^ 1
+    backup[detours.rows[meet], 1], backup[detours.rows[meet], 2] = up[meet], down[meet] ^ 1
+    _close(network, detours.take(meet), backup)
     between = ~within & (low != high)
     between &= (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
     # A path between leaves of one zone may climb to a core by one spine and come down by another.
-    between &= (low != turns.spines[1]) & (high != turns.spines[0])
+    between &= (low != detours.spines[1]) & (high != detours.spines[0])
     if not between.any():
         return
-    turns, up, down = turns.take(between), up[between], down[between]
+    detours, up, down = detours.take(between), up[between], down[between]
     low, high = low[between], high[between]
-    slot = np.maximum(turns.core, 0)
+    slot = np.maximum(detours.core, 0)
     width = cores.width[cores.part[low]]
     # What one spine loses and another takes on goes over all cores and cables in turns.
-    ends = np.where(turns.spines != NONE, turns.spines, network.head[turns.ends])
+    ends = np.where(detours.spines != NONE, detours.spines, network.head[detours.ends])
     nodes = network.fabric.node_count
     climbing, falling = ends[0] * nodes + low, ends[1] * nodes + high
     turn = ordinals(climbing)
     # Where all spines share their cores, the same slot is the very core of the path.
-    own = (turns.core != NONE) & (cores.part[ends[0]] == cores.part[low])
+    own = (detours.core != NONE) & (cores.part[ends[0]] == cores.part[low])
     for step in range(MOST_CORE_TURNS):
         other = np.where(own, 1 + (turn + step) % np.maximum(width - 1, 1), turn + step)
         shifted = (slot + other) % width
@@ -392,10 +404,11 @@ def _fill(
             cores.cables(node, shifted, ordinals(pair * nodes + shifted))
             for node, pair in ((low, climbing), (high, falling))
         )
-        good = (climb != NONE) & (fall != NONE) & (backup[turns.rows, 1] == NONE)
-        backup[turns.rows[good], 1:5] = np.stack(
+        good = (climb != NONE) & (fall != NONE) & (backup[detours.rows, 1] == NONE)
+        backup[detours.rows[good], 1:5] = np.stack(
             [up[good], climb[good], fall[good] ^ 1, down[good] ^ 1], axis=1
         )
+        _close(network, detours.take(good), backup)
 
 
 def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, used: Floats) -> Ints:

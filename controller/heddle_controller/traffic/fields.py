@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeGuard, TypeVar
 
 from heddle.sizes import size_of
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
+from heddle_controller.model.files.yaml_text import Record
 
 _T = TypeVar("_T")
 
@@ -87,12 +88,13 @@ class Fields:
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return next(iter(choices.values()))
 
-    def flag(self, name: str) -> bool:
-        """True or false; false where it is absent."""
-        value = self.record.get(name, False)
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false; must be one of these where it is there."""
+        value = self.record.get(name, default)
         if not isinstance(value, bool):
             self.fault(_not(name, value, "give true or false"))
-        return value is True
+            return default
+        return value
 
     def entries(self, name: str) -> list[Any]:
         """A list; empty where it is absent."""
@@ -101,6 +103,28 @@ class Fields:
             return value or []
         self.fault(_not(name, value, "give a list"))
         return []
+
+    def records(self, name: str, form: str) -> Iterator[Fields]:
+        """The records of a list, each under its place and line; ``form`` is what one looks like."""
+        for row, record in enumerate(self.entries(name)):
+            if isinstance(record, Record):
+                yield Fields(record, f"{name}[{row}] (line {record.line})", self.problems)
+            else:
+                self.fault(f"{name}[{row}] is {short(record)}; give {form}")
+
+    def inner(self, name: str, form: str) -> Fields | None:
+        """The fields of a mapping within; None where there is none."""
+        value = self.record.get(name)
+        if isinstance(value, Record):
+            return Fields(value, f"{name} (line {value.line})", self.problems)
+        if value is not None:
+            self.fault(_not(name, value, f"give a mapping such as {form}"))
+        return None
+
+    @property
+    def line(self) -> int:
+        """The line that the record starts on."""
+        return self.record.line if isinstance(self.record, Record) else 0
 
 
 def _is_number(value: object) -> TypeGuard[float]:

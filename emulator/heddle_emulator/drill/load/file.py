@@ -41,7 +41,9 @@ narrows those that change in the course of a run::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
@@ -49,7 +51,7 @@ from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.traffic.fields import Fields
 from heddle_emulator.drill.load.checks import check_scenario
-from heddle_emulator.drill.load.steps import CURE, line_of, parse_seconds, read_steps, records_of
+from heddle_emulator.drill.load.steps import CURE, parse_seconds, read_steps
 from heddle_emulator.drill.load.traffic import (
     read_control,
     read_demands,
@@ -111,7 +113,7 @@ def load_scenario(path: Path) -> Scenario:
         lab=_lab(fields),
         jobs=read_drill_jobs(fields, path, fabric),
         control=read_control(fields),
-        race=_race(fields),
+        race=fields.flag("race"),
         world=worlds[0],
     )
     problems += check_scenario(scenario) if not problems else []
@@ -129,25 +131,13 @@ def _worlds(fields: Fields) -> tuple[str, ...]:
     return tuple(str(name) for name in named)
 
 
-def _race(fields: Fields) -> bool:
-    value = fields.record.get("race", False)
-    if type(value) is not bool:
-        fields.fault(f"race is {short(value)}; give true or false")
-    return value is True
-
-
 def _variants(fields: Fields, fabric: Fabric) -> tuple[Variant, ...]:
-    records = fields.entries("variants")
-    if not records:
+    if not fields.entries("variants"):
         return (Variant("", read_demands(fields, fabric)),)
     if "demands" in fields.record:
         fields.fault("has both demands and variants; move the demands into the variants")
     found = []
-    for row, record in enumerate(records):
-        if not isinstance(record, Record):
-            fields.fault(f"variants[{row}] is {short(record)}; give name and demands")
-            continue
-        own = Fields(record, f"variants[{row}] (line {record.line})", fields.problems)
+    for own in fields.records("variants", "name and demands"):
         own.only("name", "demands")
         found.append(Variant(own.text("name", "name it"), read_demands(own, fabric)))
     return tuple(found)
@@ -162,27 +152,21 @@ def _settle(fields: Fields) -> float:
 
 
 def _lab(fields: Fields) -> LabSpec:
-    value = fields.record.get("lab")
-    if value is None:
+    own = fields.inner("lab", "{rate_mbit: 20}")
+    if own is None:
         return LabSpec()
-    if not isinstance(value, Record):
-        fields.fault(f"lab is {short(value)}; give a mapping such as {{rate_mbit: 20}}")
-        return LabSpec()
-    own = Fields(value, f"lab (line {value.line})", fields.problems)
     own.only("rate_mbit", "bfd_ms", "probe_ms", "flap_memory", "programs", "controllers")
-    programs, controllers = value.get("programs", True), own.integer("controllers", 1)
-    if type(programs) is not bool:
-        own.fault(f"programs is {short(programs)}; give true or false")
+    programs, controllers = own.flag("programs", default=True), own.integer("controllers", 1)
     if controllers > MOST_CONTROLLERS:
         own.fault(f"controllers is {controllers:,}; give at most {MOST_CONTROLLERS}")
-    if controllers > 1 and programs is False:
+    if controllers > 1 and not programs:
         own.fault("has controllers and no programs; leave one of the two out")
     return LabSpec(
         rate_mbit=own.integer("rate_mbit", 0, least=0),
         bfd_ms=own.integer("bfd_ms", 0, least=0),
         probe_ms=own.integer("probe_ms", 0, least=0),
         flap_memory=own.integer("flap_memory", 5, least=0),
-        programs=programs is not False,
+        programs=programs,
         controllers=min(controllers, MOST_CONTROLLERS),
     )
 
@@ -194,19 +178,12 @@ _BOUNDS = {bound.value: bound for bound in Bound}
 
 def read_expectations(fields: Fields) -> tuple[Expectation, ...]:
     """What is expected, in order of the file."""
-    found = []
-    for row, record in enumerate(fields.entries("expect")):
-        if not isinstance(record, Record):
-            fields.fault(f"expect[{row}] is {short(record)}; give {{MEASURE: PROBE, most: VALUE}}")
-            continue
-        own = Fields(record, f"expect[{row}] (line {record.line})", fields.problems)
-        expectation = _expectation(own, record)
-        if expectation is not None:
-            found.append(expectation)
-    return tuple(found)
+    read = map(_expectation, fields.records("expect", "{MEASURE: PROBE, most: VALUE}"))
+    return tuple(one for one in read if one is not None)
 
 
-def _expectation(own: Fields, record: Record) -> Expectation | None:
+def _expectation(own: Fields) -> Expectation | None:
+    record = own.record
     own.only(*MEASURES, *_STATISTICS, *_BOUNDS, "variant", "over", "when")
     words = [word for word in record if word in MEASURES]
     if len(words) != 1:
@@ -227,10 +204,10 @@ def _expectation(own: Fields, record: Record) -> Expectation | None:
     if when and not measure.timed:
         timed = ", ".join(word for word, known in MEASURES.items() if known.timed)
         own.fault(f"{words[0]} is of a whole run; when goes with {timed}")
-    return Expectation(words[0], name, statistic, *told, variant, over, when, record.line)
+    return Expectation(words[0], name, statistic, *told, variant, over, when, own.line)
 
 
-def _statistic(own: Fields, record: Record) -> tuple[Statistic, Record]:
+def _statistic(own: Fields, record: Mapping[Any, Any]) -> tuple[Statistic, Mapping[Any, Any]]:
     """The statistic and the mapping that has its bound; without one, all runs must hold."""
     words = [word for word in record if word in _STATISTICS]
     if not words:
@@ -244,7 +221,7 @@ def _statistic(own: Fields, record: Record) -> tuple[Statistic, Record]:
 
 
 def _bound(
-    own: Fields, bounds: Record, measure: Measure, *, ratio: bool
+    own: Fields, bounds: Mapping[Any, Any], measure: Measure, *, ratio: bool
 ) -> tuple[Bound, float] | None:
     words = [word for word in bounds if word in _BOUNDS]
     if len(words) != 1:
@@ -269,7 +246,7 @@ _PROTOCOLS = {"udp": "udp", "tcp": "tcp"}
 
 def read_probes(fields: Fields) -> tuple[ProbeSpec | EachFlow, ...]:
     """The probes of a drill, in order of the file."""
-    records = records_of(fields, "probes", "{probe: NAME, from, to, rate}")
+    records = fields.records("probes", "{probe: NAME, from, to, rate}")
     return tuple(_each(own) if "each" in own.record else _probe(own) for own in records)
 
 
@@ -284,7 +261,7 @@ def _probe(own: Fields) -> ProbeSpec:
         protocol=own.choice("protocol", _PROTOCOLS, "udp"),
         beside=str(own.record.get("beside", "")),
         source_port=own.integer("port", 0, least=0),
-        line=line_of(own),
+        line=own.line,
     )
 
 
@@ -298,5 +275,5 @@ def _each(own: Fields) -> EachFlow:
         rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
         mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
         protocol=own.choice("protocol", _PROTOCOLS, "udp"),
-        line=line_of(own),
+        line=own.line,
     )

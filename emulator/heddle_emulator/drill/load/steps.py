@@ -30,7 +30,6 @@ from dataclasses import replace
 from typing import Any
 
 from heddle_controller.model.files.records import short
-from heddle_controller.model.files.yaml_text import Record
 from heddle_controller.traffic.fields import Fields
 from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Point, Step, StepKind, Target
 
@@ -47,7 +46,7 @@ def read_steps(fields: Fields, name: str) -> tuple[Step, ...]:
     """Steps in order of time; those of one time in order of the file."""
     steps = [
         step
-        for own in records_of(fields, name, "a step")
+        for own in fields.records(name, "a step")
         for step in _unrolled(_step(own, timed=name == "timeline"))
     ]
     return tuple(sorted(steps, key=lambda step: step.at))
@@ -88,7 +87,7 @@ def _step(own: Fields, *, timed: bool) -> Step | None:
         if word in own.record or word in _NEEDED:
             field, read = _OPTIONS[word]
             told[field] = read(own, word)
-    return Step(at, kind, found, line_of(own), **told)
+    return Step(at, kind, found, own.line, **told)
 
 
 def _share(own: Fields, word: str) -> float:
@@ -137,13 +136,6 @@ def _gbps(own: Fields, word: str) -> float:
     return own.positive(word, 1.0)
 
 
-def _truth(own: Fields, word: str) -> bool:
-    value = own.record.get(word)
-    if type(value) is not bool:
-        own.fault(f"{word} is {short(value)}; give true or false")
-    return value is True
-
-
 _Read = Callable[[Fields, str], Any]
 _OPTIONS: dict[str, tuple[str, _Read]] = {
     "share": ("share", _share),
@@ -152,7 +144,7 @@ _OPTIONS: dict[str, tuple[str, _Read]] = {
     "count": ("count", _count),
     "point": ("point", lambda own, word: own.choice(word, _POINTS)),
     "by": ("by", _wrong_by),
-    "empty": ("empty", _truth),
+    "empty": ("empty", lambda own, word: own.flag(word)),
     "with": ("other", lambda own, word: own.text(word, "name the host that takes its place")),
 }
 """Field of a step and reader, by word."""
@@ -184,20 +176,6 @@ def _target(own: Fields, kind: StepKind, text: object) -> Target | None:
         " several as 'links of l0' or 'uplinks of z0', or one node"
     )
     return None
-
-
-def records_of(fields: Fields, name: str, form: str) -> Iterator[Fields]:
-    """The records of a list, each under its place and line."""
-    for row, record in enumerate(fields.entries(name)):
-        if isinstance(record, Record):
-            yield Fields(record, f"{name}[{row}] (line {record.line})", fields.problems)
-        else:
-            fields.fault(f"{name}[{row}] is {short(record)}; give {form}")
-
-
-def line_of(own: Fields) -> int:
-    """The line that a record starts on."""
-    return own.record.line if isinstance(own.record, Record) else 0
 
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h)")

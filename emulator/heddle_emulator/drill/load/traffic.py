@@ -104,15 +104,10 @@ class _Line(NamedTuple):
 
 def read_demands(fields: Fields, fabric: Fabric) -> Flows:
     """The flows of a record's ``demands``, ids counted through; none where it has none."""
-    parts = []
-    for row, record in enumerate(fields.entries("demands")):
-        if not isinstance(record, Record):
-            fields.fault(
-                f"demands[{row}] is {short(record)}; give {{from, to, gbps}} or {{pattern}}"
-            )
-            continue
-        own = Fields(record, f"demands[{row}] (line {record.line})", fields.problems)
-        parts.append(_pattern(own, fabric) if "pattern" in record else _lines(own, fabric))
+    parts = [
+        _pattern(own, fabric) if "pattern" in own.record else _lines(own, fabric)
+        for own in fields.records("demands", "{from, to, gbps} or {pattern}")
+    ]
     flows = concatenate(parts) if parts else no_flows()
     return replace(flows, ids=tuple(f"f{row}" for row in range(len(flows))))
 
@@ -209,17 +204,13 @@ def read_drill_jobs(fields: Fields, path: Path, fabric: Fabric) -> tuple[JobSpec
 
 def read_control(fields: Fields) -> ControlDelays:
     """How long control takes, where it is told."""
-    value = fields.record.get("control")
-    if value is None:
+    own = fields.inner("control", "{plan: 20ms}")
+    if own is None:
         return ControlDelays()
-    if not isinstance(value, Record):
-        fields.fault(f"control is {short(value)}; give a mapping such as {{plan: 20ms}}")
-        return ControlDelays()
-    own = Fields(value, f"control (line {value.line})", fields.problems)
     own.only(*TIMES, "measured")
     plain = ControlDelays()
     times = {name: _time(own, name, getattr(plain, name)) for name in TIMES}
-    return ControlDelays(**times, measured=value.get("measured", False) is True)
+    return ControlDelays(**times, measured=own.flag("measured"))
 
 
 def _time(own: Fields, name: str, default: float) -> float:

@@ -37,7 +37,7 @@ from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.agents.stream import EpochGuard
-from heddle_controller.serve.api import Api, Reads, Rooms
+from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.certificates import Mapper, Tls, read_rules
@@ -115,7 +115,7 @@ async def run_controller(settings: Settings) -> None:
         api = await _api(settings, terms, world, gateway, telemetry, store)
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
-        web = _web(settings, terms, api.reads) if settings.web_port is not None else None
+        web = _web(settings, terms, api) if settings.web_port is not None else None
         if web is not None:
             stack.push_async_callback(web.stop)
             await web.start()
@@ -162,7 +162,7 @@ def _store_files(settings: Settings) -> Files:
     return Files(settings.store_ca, settings.store_cert, settings.store_key)
 
 
-def _web(settings: Settings, terms: ServerTerms, reads: Reads) -> WebServer:
+def _web(settings: Settings, terms: ServerTerms, api: Api) -> WebServer:
     """The page for people, bound to its port."""
     try:
         from heddle_controller.web.server import WebServer, WebTerms  # noqa: PLC0415 - an extra
@@ -170,7 +170,7 @@ def _web(settings: Settings, terms: ServerTerms, reads: Reads) -> WebServer:
         cure = "install heddle-controller[web], or leave --web-port out"
         raise refuse("settings", "web_port", f"{error.name} is not installed: {cure}") from None
     return WebServer(
-        reads,
+        api,
         WebTerms(
             settings.web_host,
             settings.web_port or 0,

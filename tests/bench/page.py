@@ -45,7 +45,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
         async with house(Path(folder), fabric, metrics=False) as h:
             await across(h)
             await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
-            server = WebServer(h.api.reads, WebTerms("127.0.0.1", 0))
+            server = WebServer(h.api, WebTerms("127.0.0.1", 0))
             await server.start()
             async with browsing(Path(folder)) as page:
                 await page.window(1280, 1000)

@@ -78,7 +78,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
 async def _scraped(h: House) -> Row:
     """How long Prometheus waits for the metrics of a controller with an agent for each switch."""
     server = MetricsServer(h.telemetry, "127.0.0.1", 0)
-    shown = asyncio.create_task(follow_plans(h.api.reads.store, h.telemetry))
+    shown = asyncio.create_task(follow_plans(h.api.store, h.telemetry))
     await asyncio.sleep(SETTLED)
     seconds, size = [], 0
     for _ in range(SCRAPES):
@@ -102,7 +102,7 @@ async def _scraped(h: House) -> Row:
 
 async def _seen(h: House) -> Row:
     """From an agent's word of a lost link to an overview in which it is down."""
-    server = WebServer(h.api.reads, WebTerms("127.0.0.1", 0))
+    server = WebServer(h.api, WebTerms("127.0.0.1", 0))
     await server.start()
     url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
     stream = await asyncio.to_thread(connect, url)
@@ -175,7 +175,7 @@ def _processor_seconds(h: House) -> float:
 @asynccontextmanager
 async def looked_at(h: House) -> AsyncIterator[None]:
     """The page with its viewers, and metrics that somebody scrapes."""
-    server = WebServer(h.api.reads, WebTerms("127.0.0.1", 0))
+    server = WebServer(h.api, WebTerms("127.0.0.1", 0))
     await server.start()
     url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
     people = await asyncio.create_subprocess_exec(
@@ -185,7 +185,7 @@ async def looked_at(h: House) -> AsyncIterator[None]:
         cwd=ROOT,
     )
     async with asyncio.TaskGroup() as tasks:
-        shown = tasks.create_task(follow_plans(h.api.reads.store, h.telemetry))
+        shown = tasks.create_task(follow_plans(h.api.store, h.telemetry))
         assert people.stdout is not None
         async with asyncio.timeout(LIMIT):
             assert await people.stdout.readline() == b"ready\n"

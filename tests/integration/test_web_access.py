@@ -59,7 +59,7 @@ async def web(path: Path, terms: WebTerms = OPEN, trust: Path | None = None) -> 
     """The page on a free port."""
     async with serving(path) as s:
         await s.put_fabric()
-        server = WebServer(s.api.reads, terms)
+        server = WebServer(s.api, terms)
         await server.start()
         try:
             if terms.tls is None:

@@ -7,7 +7,7 @@ serve makes for itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -34,7 +34,7 @@ from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
-from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook, LinkMeter
+from heddle_controller.serve.agents.link_book import LinkBook, LinkMeter
 from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter, OverlayService
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.audit import AuditService, log_marks
@@ -49,26 +49,6 @@ from heddle_controller.serve.rates import RateBook
 from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
 from heddle_controller.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """What the readers of one controller process share."""
-
-    store: Store
-    observations: Observations
-    gateway: Gateway
-    changes: Changes
-    indexes: FlowIndexes
-    fabric: FabricService
-    placement: PlacementService
-    plan: PlanService
-    overlay: OverlayService
-    doctor: DoctorService
-    audit: AuditService
-    rates: RateBook
-    unwell: Callable[[str], Mapping[Ends, Condition]]
-    """Links of a fabric that agents find something wrong with."""
 
 
 class Meter(AgentMeter, CallMeter, LinkMeter, OverlayMeter, Protocol):
@@ -88,7 +68,7 @@ class Rooms:
 
 
 class Api:
-    """The gRPC API of one controller process."""
+    """The gRPC API of one controller process; the web page shows what its parts answer."""
 
     def __init__(self, rooms: Rooms, server: ServerTerms, sessions: SessionTerms) -> None:
         """Bind the port.
@@ -96,86 +76,51 @@ class Api:
         Raises:
             InputError: as ``ApiServer``.
         """
-        store = rooms.store
-        self._store = store
-        self._gateway = rooms.gateway
-        self._changes = Changes(store, rooms.observations)
-        self._rates = RateBook()
-        self._indexes = indexes = FlowIndexes(store)
-        counters = CounterBook(indexes, self._rates, rooms.meter, rooms.observations)
+        self.store = store = rooms.store
+        self.gateway = gateway = rooms.gateway
+        self.observations = seen = rooms.observations
+        self.rates = RateBook()
         links = LinkBook(rooms.meter)
-        fabric = FabricService(
-            store,
-            self._changes,
-            rooms.observations,
-            unwell=links.unwell,
-            aside=rooms.gateway.held_aside,
+        self.unwell = links.unwell
+        """Links of a fabric that agents find something wrong with."""
+        self._changes = changes = Changes(store, seen)
+        self._indexes = indexes = FlowIndexes(store)
+        self._overlays = OverlayBook(store, lambda: gateway.guard.leading, rooms.meter)
+        gateway.on_lead.append(self._overlays.lead)
+        self.fabric = FabricService(
+            store, changes, seen, unwell=links.unwell, aside=gateway.held_aside
         )
-        placement = PlacementService(store, self._changes, rooms.advisor, rooms.observations)
-        demand = DemandService(store, indexes, self._rates, rooms.observations)
-        plan = PlanService(
-            store,
-            self._changes,
-            indexes,
-            rooms.advisor,
-            observations=rooms.observations,
-        )
-        guard = rooms.gateway.guard
-        self._overlays = OverlayBook(store, lambda: guard.leading, rooms.meter)
-        rooms.gateway.on_lead.append(self._overlays.lead)
+        self.placement = PlacementService(store, changes, rooms.advisor, seen)
+        self.plan = PlanService(store, changes, indexes, rooms.advisor, observations=seen)
+        self.doctor = DoctorService(store, gateway, indexes, self.rates, seen, unwell=links.unwell)
+        self.audit = AuditService(store)
         agent = AgentService(
             store,
-            rooms.gateway,
-            counters,
+            gateway,
+            CounterBook(indexes, self.rates, rooms.meter, seen),
             sessions,
-            lambda: guard.newest,
-            observations=rooms.observations,
+            lambda: gateway.guard.newest,
+            observations=seen,
             links=links,
             overlays=self._overlays,
         )
         self._introductions = agent.introductions
+        demand = DemandService(store, indexes, self.rates, seen)
         overlay = OverlayService(store, self._overlays)
-        doctor = DoctorService(
-            store,
-            rooms.gateway,
-            indexes,
-            self._rates,
-            rooms.observations,
-            unwell=links.unwell,
-        )
-        audit = AuditService(store)
-        self.reads = Reads(
-            store=store,
-            observations=rooms.observations,
-            gateway=rooms.gateway,
-            changes=self._changes,
-            indexes=indexes,
-            fabric=fabric,
-            placement=placement,
-            plan=plan,
-            overlay=overlay,
-            doctor=doctor,
-            audit=audit,
-            rates=self._rates,
-            unwell=links.unwell,
-        )
-        """What another face of this controller may answer from, beside gRPC."""
         services = [
-            _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
+            _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, self.fabric),
             _service(
-                placement_pb2, "PlacementService", add_PlacementServiceServicer_to_server, placement
+                placement_pb2,
+                "PlacementService",
+                add_PlacementServiceServicer_to_server,
+                self.placement,
             ),
             _service(demand_pb2, "DemandService", add_DemandServiceServicer_to_server, demand),
-            _service(plan_pb2, "PlanService", add_PlanServiceServicer_to_server, plan),
+            _service(plan_pb2, "PlanService", add_PlanServiceServicer_to_server, self.plan),
             _service(agent_pb2, "AgentService", add_AgentServiceServicer_to_server, agent),
-            _service(
-                overlay_pb2,
-                "OverlayService",
-                add_OverlayServiceServicer_to_server,
-                overlay,
-            ),
-            _service(doctor_pb2, "DoctorService", add_DoctorServiceServicer_to_server, doctor),
-            _service(audit_pb2, "AuditService", add_AuditServiceServicer_to_server, audit),
+            _service(overlay_pb2, "OverlayService", add_OverlayServiceServicer_to_server, overlay),
+            _service(doctor_pb2, "DoctorService", add_DoctorServiceServicer_to_server, self.doctor),
+            _service(audit_pb2, "AuditService", add_AuditServiceServicer_to_server, self.audit),
         ]
         self._server = ApiServer(services, server, rooms.meter, store.stale_for)
         self._tasks: list[asyncio.Task[None]] = []
@@ -197,7 +142,7 @@ class Api:
             asyncio.create_task(self._indexes.run(), name="index plans"),
             asyncio.create_task(self._introductions.run(), name="introduce agents"),
             asyncio.create_task(self._overlays.run(), name="overlay"),
-            asyncio.create_task(log_marks(self._store), name="audit marks"),
+            asyncio.create_task(log_marks(self.store), name="audit marks"),
         ]
         await self._server.start()
 
@@ -208,9 +153,9 @@ class Api:
     async def stop(self, grace: float) -> None:
         """Health NOT_SERVING, end the streams, finish calls under way, free the port."""
         self._server.close_health()
-        self._gateway.close()
+        self.gateway.close()
         self._changes.close()
-        self._rates.close()
+        self.rates.close()
         await self._server.stop(grace)
         for task in self._tasks:
             task.cancel()

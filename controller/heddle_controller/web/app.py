@@ -30,7 +30,7 @@ from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.serve import errors
-from heddle_controller.serve.api import Reads
+from heddle_controller.serve.api import Api
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.auth import CHANGED
 from heddle_controller.serve.interceptors.outcomes import status_of
@@ -114,19 +114,17 @@ class Packed:
 class Pages:
     """What is answered to whom."""
 
-    def __init__(
-        self, reads: Reads, access: Access, viewers: int, reports: Path | None = None
-    ) -> None:
+    def __init__(self, api: Api, access: Access, viewers: int, reports: Path | None = None) -> None:
         """As the web server is told.
 
         Args:
-            reads: What is told.
+            api: Answers what is asked.
             access: Who may look.
             viewers: How many streams there may be at once.
             reports: Folder of pages that the emulator wrote.
         """
-        self.feed = ViewFeed(reads)
-        self._reads = reads
+        self.feed = ViewFeed(api)
+        self._api = api
         self._access = access
         self._most = viewers
         self._reports = reports
@@ -186,7 +184,7 @@ class Pages:
             response = Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
             response = _refused(error)
-        stale = self._reads.store.stale_for()
+        stale = self._api.store.stale_for()
         if stale > 0:
             response.headers["heddle-stale-seconds"] = f"{stale:.1f}"
         return _guarded(response)
@@ -255,7 +253,7 @@ class Pages:
 
     async def _fabrics(self, request: Request) -> Response:
         asked = fabric_pb2.ListFabricsRequest(page_token=request.query_params.get("page", ""))
-        return _message(await self._reads.fabric.ListFabrics(asked, _NO_CONTEXT))
+        return _message(await self._api.fabric.ListFabrics(asked, _NO_CONTEXT))
 
     async def _overview(self, request: Request) -> Response:
         fabric = _fabric(request)
@@ -264,7 +262,7 @@ class Pages:
 
     async def _structure(self, request: Request) -> Response:
         fabric = _fabric(request)
-        record = await self._reads.store.get_fabric(fabric)
+        record = await self._api.store.get_fabric(fabric)
         links = await self.feed.view(fabric).links(record)
         make = partial(links.json, record.fabric.structure, record.revision)
         return (await self._packed(fabric, "structure", f"r{record.revision}", make)).answer(
@@ -286,7 +284,7 @@ class Pages:
         fabric = _fabric(request)
         record, plan = await self._planned(fabric)
         links = await self.feed.view(fabric).links(record)
-        rates = self._reads.rates.newest(fabric)
+        rates = self._api.rates.newest(fabric)
         newest = max((one.time for one in rates), default=0.0)
         tag = f"m{plan.tag}.{record.revision}.{newest}"
         make = partial(plan.measured_json, links, rates)
@@ -303,8 +301,8 @@ class Pages:
 
     async def _planned(self, fabric: str) -> tuple[Any, PlanView]:
         """The fabric and the view of its newest plan. Raises ``Refusal`` where there is none."""
-        record = await self._reads.store.get_fabric(fabric)
-        plan = self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        record = await self._api.store.get_fabric(fabric)
+        plan = self.feed.view(fabric).plan(await self._api.store.committed(fabric))
         if plan is None:
             message = f"fabrics/{fabric} has no plan yet: submit a job"
             raise errors.not_found("NO_PLAN", message)
@@ -313,21 +311,21 @@ class Pages:
     async def _switch(self, request: Request) -> Response:
         """A switch and its links."""
         fabric, switch = _fabric(request), _asked(request, "id")
-        record = await self._reads.store.get_fabric(fabric)
+        record = await self._api.store.get_fabric(fabric)
         row = record.fabric.structure.index.get(switch, NONE)
         if row == NONE or record.fabric.structure.nodes.kind[row] == NodeKind.NIC:
             raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}")
-        committed = await self._reads.store.committed(fabric)
+        committed = await self._api.store.committed(fabric)
         plan = self.feed.view(fabric).plan(committed)
         if plan is not None and not same_structure(plan.plan.fabric, record.fabric):
             plan = None
-        session = self._reads.gateway.sessions(fabric).get(switch)
-        down = self._reads.observations.of(fabric).seen(record.fabric).down
+        session = self._api.gateway.sessions(fabric).get(switch)
+        down = self._api.observations.of(fabric).seen(record.fabric).down
         told = await asyncio.to_thread(_switch_json, record.fabric, row, plan, down)
         told["agent"] = (
             {"instance": session.instance, "version": session.software_version} if session else None
         )
-        told["aside"] = self._reads.gateway.held_aside(fabric).get(switch, "")
+        told["aside"] = self._api.gateway.held_aside(fabric).get(switch, "")
         if committed is not None:
             told["holds"] = committed.programmed.of(switch)
             told["generation"] = committed.generation
@@ -340,11 +338,11 @@ class Pages:
         row = _link_row(record.fabric, request)
         if not same_structure(plan.plan.fabric, record.fabric):
             raise errors.not_found("NO_PLAN", "the fabric was put anew, and not planned since")
-        down = self._reads.observations.of(fabric).seen(record.fabric).down
-        rates = self._reads.rates.newest(fabric)
+        down = self._api.observations.of(fabric).seen(record.fabric).down
+        rates = self._api.rates.newest(fabric)
         told = await asyncio.to_thread(_link_json, record.fabric, row, plan, down, rates)
         ends = (*sorted((told["source"], told["target"])), told["key"])
-        unwell = self._reads.unwell(fabric).get((ends[0], ends[1], ends[2]))
+        unwell = self._api.unwell(fabric).get((ends[0], ends[1], ends[2]))
         told["condition"] = unwell.reason if unwell else ""
         return _json(told)
 
@@ -354,7 +352,7 @@ class Pages:
             page_size=100,
             page_token=request.query_params.get("page", ""),
         )
-        answer = await self._reads.placement.ListJobs(asked, _NO_CONTEXT)
+        answer = await self._api.placement.ListJobs(asked, _NO_CONTEXT)
         for job in answer.jobs:
             del job.spec.hosts[:]
         return _message(answer)
@@ -363,8 +361,8 @@ class Pages:
         """A job, and its slowest flows with the link that makes them so."""
         fabric, job = _fabric(request), _asked(request, "id")
         asked = placement_pb2.GetJobRequest(name=names.job_name(fabric, job))
-        told = _dict(await self._reads.placement.GetJob(asked, _NO_CONTEXT))
-        plan = self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        told = _dict(await self._api.placement.GetJob(asked, _NO_CONTEXT))
+        plan = self.feed.view(fabric).plan(await self._api.store.committed(fabric))
         flows = await asyncio.to_thread(_job_flows, plan, job) if plan else []
         return _json({"job": told, "slowest": flows})
 
@@ -379,24 +377,24 @@ class Pages:
         if "source" in query:
             asked.link.source, asked.link.target = query["source"], _asked(request, "target")
             asked.link.key = query.get("key", "")
-        return _message(await self._reads.plan.ListRoutes(asked, _NO_CONTEXT))
+        return _message(await self._api.plan.ListRoutes(asked, _NO_CONTEXT))
 
     async def _examination(self, request: Request) -> Response:
         """What ``heddle doctor job`` says."""
         name = names.job_name(_fabric(request), _asked(request, "id"))
         asked = doctor_pb2.ExamineJobRequest(name=name)
-        return _message(await self._reads.doctor.ExamineJob(asked, _NO_CONTEXT))
+        return _message(await self._api.doctor.ExamineJob(asked, _NO_CONTEXT))
 
     async def _health(self, request: Request) -> Response:
         """What ``heddle doctor`` says of what this controller sees."""
         asked = doctor_pb2.ExamineInstallationRequest(fabric=names.fabric_name(_fabric(request)))
-        return _message(await self._reads.doctor.ExamineInstallation(asked, _NO_CONTEXT))
+        return _message(await self._api.doctor.ExamineInstallation(asked, _NO_CONTEXT))
 
     async def _flow(self, request: Request) -> Response:
         asked = plan_pb2.ExplainFlowRequest(
             plan=names.plan_name(_fabric(request)), flow=_asked(request, "id")
         )
-        return _message(await self._reads.plan.ExplainFlow(asked, _NO_CONTEXT))
+        return _message(await self._api.plan.ExplainFlow(asked, _NO_CONTEXT))
 
     async def _plans(self, request: Request) -> Response:
         """Plans of before, the newest first, and why each followed the one before."""
@@ -405,21 +403,21 @@ class Pages:
             page_size=100,
             page_token=request.query_params.get("page", ""),
         )
-        return _message(await self._reads.plan.ListPlans(asked, _NO_CONTEXT))
+        return _message(await self._api.plan.ListPlans(asked, _NO_CONTEXT))
 
     async def _comparison(self, request: Request) -> Response:
         """What moved from one plan to another."""
         name = names.plan_name(_fabric(request))
         before, after = (_number(request, which) for which in ("before", "after"))
         asked = plan_pb2.ComparePlansRequest(plan=name, before=before, after=after)
-        answer = await self._reads.plan.ComparePlans(asked, _NO_CONTEXT)
+        answer = await self._api.plan.ComparePlans(asked, _NO_CONTEXT)
         del answer.moved[MOST_ROUTES:]
         return _message(answer)
 
     async def _changes(self, request: Request) -> Response:
         """What clients changed of a fabric lately, the newest first."""
         prefix = names.fabric_name(_fabric(request))
-        listed = self._reads.audit.ListAuditRecords
+        listed = self._api.audit.ListAuditRecords
         head = (await listed(audit_pb2.ListAuditRecordsRequest(page_size=1), _NO_CONTEXT)).head
         after = max(head.number - LAST_CHANGES, 0)
         asked = audit_pb2.ListAuditRecordsRequest(after=after, page_size=LAST_CHANGES)
@@ -440,7 +438,7 @@ class Pages:
         except ParseError as error:
             raise refuse("request", "", f"is no WhatIfRequest in JSON: {error}") from None
         asked.fabric = names.fabric_name(_fabric(request))
-        return _message(await self._reads.plan.WhatIf(asked, _NO_CONTEXT))
+        return _message(await self._api.plan.WhatIf(asked, _NO_CONTEXT))
 
     async def _stream(self, request: Request) -> Response:
         """The overview as it changes: ``id: START.NUMBER``, so that nobody is told it twice."""

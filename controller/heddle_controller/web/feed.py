@@ -18,7 +18,7 @@ import structlog
 
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.api import Reads
+from heddle_controller.serve.api import Api
 from heddle_controller.serve.codec.plan import committed_to_pb
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
@@ -108,11 +108,11 @@ class FabricView:
             self.plan(committed)
         return self._plan if self._plan and same_structure(self._plan.plan.fabric, fabric) else None
 
-    def agents(self, reads: Reads, record: FabricRecord, links: SwitchLinks) -> AgentsHere:
+    def agents(self, api: Api, record: FabricRecord, links: SwitchLinks) -> AgentsHere:
         """Asked again after a session began or ended only, as there are thousands."""
         known, structure = self.connected, record.fabric.structure
         if known is None or known.structure is not structure:
-            there, ids = frozenset(reads.gateway.sessions(record.name)), structure.nodes.ids
+            there, ids = frozenset(api.gateway.sessions(record.name)), structure.nodes.ids
             missing = (ids[row] for row in links.switches.tolist() if ids[row] not in there)
             known = self.connected = AgentsHere(structure, there, tuple(missing))
         return known
@@ -130,8 +130,8 @@ class FabricView:
 class ViewFeed:
     """All fabrics of one controller."""
 
-    def __init__(self, reads: Reads) -> None:
-        self.reads = reads
+    def __init__(self, api: Api) -> None:
+        self.api = api
         self.start = secrets.token_hex(4)
         """Tells this process from the one before, in ids of server-sent events."""
         self._views: dict[str, FabricView] = {}
@@ -146,7 +146,7 @@ class ViewFeed:
     async def run(self) -> None:
         """Look whenever something changed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.reads.store.follow(self._mark), name="web: store")
+            tasks.create_task(self.api.store.follow(self._mark), name="web: store")
             tasks.create_task(self._follow_links(), name="web: links")
             tasks.create_task(self._follow_agents(), name="web: agents")
             tasks.create_task(self._tick(), name="web: leader")
@@ -170,11 +170,11 @@ class ViewFeed:
                 view.audience.beat(self._stale())
 
     async def _follow_links(self) -> None:
-        async for fabric in self.reads.observations.changes():
+        async for fabric in self.api.observations.changes():
             await self._mark(fabric)
 
     async def _follow_agents(self) -> None:
-        async for event in self.reads.gateway.events():
+        async for event in self.api.gateway.events():
             self.view(event.session.fabric).connected = None
             await self._mark(event.session.fabric)
 
@@ -183,8 +183,8 @@ class ViewFeed:
         before: tuple[str, bool, bool] | None = None
         while True:
             with suppress(PortError):
-                self._leader = (await self.reads.store.leader()).holder
-            now = (self._leader, bool(self.reads.gateway.guard.leading), self._stale() > 0)
+                self._leader = (await self.api.store.leader()).holder
+            now = (self._leader, bool(self.api.gateway.guard.leading), self._stale() > 0)
             old = time.monotonic() - LONGEST_KEPT
             for fabric, view in self._views.items():
                 if now != before or (view.audience and view.made < old):
@@ -193,7 +193,7 @@ class ViewFeed:
             await asyncio.sleep(TICK_SECONDS)
 
     def _stale(self) -> float:
-        return self.reads.store.stale_for()
+        return self.api.store.stale_for()
 
     async def _mark(self, fabric: str) -> None:
         self._changed.add(fabric)
@@ -229,7 +229,7 @@ class ViewFeed:
             NotFound: there is no such fabric.
             Unavailable: the store cannot be read.
         """
-        await self.reads.store.versions(fabric)
+        await self.api.store.versions(fabric)
         view = self.view(fabric)
         async with view.looking:
             if time.monotonic() - view.made > TICK_SECONDS:
@@ -243,19 +243,19 @@ class ViewFeed:
             NotFound: there is no such fabric.
             Unavailable: the store cannot be read.
         """
-        await self.reads.store.versions(fabric)
+        await self.api.store.versions(fabric)
         view = self.view(fabric)
         async with view.looking:
             await self._look(fabric, view, tell=bool(view.audience))
 
     async def _look(self, fabric: str, view: FabricView, *, tell: bool) -> None:
-        reads = self.reads
-        record = await reads.store.get_fabric(fabric)
-        committed = await reads.store.committed(fabric)
-        jobs = tuple(await reads.store.list_jobs(fabric))
-        seen = reads.observations.of(fabric).seen(record.fabric)
+        api = self.api
+        record = await api.store.get_fabric(fabric)
+        committed = await api.store.committed(fabric)
+        jobs = tuple(await api.store.list_jobs(fabric))
+        seen = api.observations.of(fabric).seen(record.fabric)
         links = await view.links(record)
-        agents = view.agents(reads, record, links)
+        agents = view.agents(api, record, links)
         after = Sight(
             record=record,
             down=seen.down,
@@ -299,14 +299,14 @@ class ViewFeed:
         return StandingPlan(
             record=record,
             seen=seen,
-            unwell=dict(self.reads.unwell(fabric)),
+            unwell=dict(self.api.unwell(fabric)),
             jobs=jobs,
             missing=missing,
-            aside=frozenset(self.reads.gateway.held_aside(fabric)),
+            aside=frozenset(self.api.gateway.held_aside(fabric)),
             plan=committed_to_pb(fabric, committed) if committed else None,
             view=view.recent_plan(committed, record.fabric) if committed else None,
             leader=self._leader,
-            leads=bool(self.reads.gateway.guard.leading),
+            leads=bool(self.api.gateway.guard.leading),
             stale_seconds=self._stale(),
         )
 

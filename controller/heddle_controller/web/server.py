@@ -21,7 +21,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.serve.api import Reads
+from heddle_controller.serve.api import Api
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback
 from heddle_controller.serve.interceptors.limits import Allowance, Budget
 from heddle_controller.serve.security.certificates import Tls, server_context
@@ -63,7 +63,7 @@ class WebTerms:
 class WebServer:
     """The page of one controller."""
 
-    def __init__(self, reads: Reads, terms: WebTerms) -> None:
+    def __init__(self, api: Api, terms: WebTerms) -> None:
         """Bind the port.
 
         Raises:
@@ -80,7 +80,7 @@ class WebServer:
         self._tls = terms.tls
         if terms.tls is not None:
             server_context(terms.tls)  # refused now rather than at the first handshake
-        self._pages = Pages(reads, access, terms.viewers, terms.reports)
+        self._pages = Pages(api, access, terms.viewers, terms.reports)
         self._socket = _bound(terms)
         self._server = uvicorn.Server(_config(self._pages.app(), terms))
         self._looking: asyncio.Task[None] | None = None

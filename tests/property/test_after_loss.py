@@ -19,8 +19,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import solve
-from heddle_controller.solve.losses import after_losses, protected
+from heddle_controller.solve import Repairer, solve
+from heddle_controller.solve.losses import after_losses, better_backups, protected
 from heddle_controller.solve.losses.moves import Kind
 from heddle_emulator.strategy import Outcome, whole
 from heddle_emulator.switches import Switches, next_hop
@@ -354,6 +354,53 @@ def test_over_subscribed_plans_are_at_the_bound_after_a_loss(
     plan = solve(fabric, permutations(fabric, Random(seed), 1))
     for one in after_losses(plan):
         assert one.worst_utilization == pytest.approx(one.lower_bound)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@given(SEEDS, st.booleans())
+def test_backups_of_repaired_plans_find_room_again(seed: int, zones: bool) -> None:  # noqa: FBT001
+    """Once links are lost, other backups are given only where losses do less, and paths stay."""
+    rng = Random(seed)
+    fabric = _over_subscribed(rng, zones=zones)
+    flows = permutations(fabric, rng, rng.randint(1, 2))
+    plan = solve(fabric, flows)
+    assert better_backups(plan) is None
+    repaired = Repairer(plan).repair(with_failures(rng, fabric, 0.1), flows)
+    better = better_backups(repaired)
+    if better is not None:
+        verify_plan(better)
+        check(better)
+        assert better.paths is repaired.paths
+        pairs = zip(after_losses(repaired), after_losses(better), strict=True)
+        change = [then.worst_utilization - one.worst_utilization for one, then in pairs]
+        assert min(change) < 0 >= max(change) - CLOSE
+
+
+@pytest.mark.parametrize("zones", [False, True])
+def test_a_repair_is_as_good_after_a_loss_as_a_new_plan(
+    zones: bool,  # noqa: FBT001
+) -> None:
+    """Two links are lost: few backups turn elsewhere, and are as good as those of a new plan."""
+    fabric = (
+        three_tier(zones=8, leaves=32, spines=16, nics_per_leaf=16, cores=16, taper=2.0)
+        if zones
+        else clos(leaves=24, spines=10, nics_per_leaf=32)
+    )
+    flows = permutations(fabric, Random(1), 1)
+    lost = [*fabric.find_links("z0-l00", "z0-s00"), *fabric.find_links("z1-l03", "z1-s05")]
+    if not zones:
+        lost = [*fabric.find_links("l00", "s0"), *fabric.find_links("l07", "s5")]
+    assert len(lost) == 2
+    hurt = fabric.with_links(dict.fromkeys(lost, State.DOWN))
+    repaired = Repairer(solve(fabric, flows)).repair(hurt, flows)
+    better = better_backups(repaired)
+    assert better is not None
+    fresh = after_losses(solve(hurt, flows))
+    for one, other in zip(better.certificate.after_loss, fresh, strict=True):
+        assert one.worst_utilization <= other.worst_utilization * (1 + CLOSE)
+    assert (better.backups.arcs != repaired.backups.arcs).mean() < 0.1
+    assert better_backups(better) is None
 
 
 @pytest.mark.deep

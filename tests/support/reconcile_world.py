@@ -23,7 +23,7 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Metric
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
-from heddle_controller.solve import plan_anew, prove, repairer_of
+from heddle_controller.solve import better_backups, plan_anew, prove, repairer_of
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.store import Store
@@ -37,6 +37,7 @@ ENGINE = Engine(
     flows_of_job=flows_of_job,
     solve=plan_anew,
     repairer=repairer_of,
+    back=better_backups,
     prove=prove,
     verify=verify_plan,
     entries_of=entries_after,

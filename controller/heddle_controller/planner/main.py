@@ -36,7 +36,14 @@ from heddle_controller.planner.protocol import (
     packed,
     received,
 )
-from heddle_controller.solve import Options, cp_sat, plan_anew, prove, repairer_of
+from heddle_controller.solve import (
+    Options,
+    better_backups,
+    cp_sat,
+    plan_anew,
+    prove,
+    repairer_of,
+)
 from heddle_controller.traffic.jobs import flows_of_job
 
 PROOF_SECONDS = 10.0
@@ -50,6 +57,7 @@ def planning_engine(solve_seconds: float | None, objective: Objective = "headroo
         flows_of_job=flows_of_job,
         solve=partial(plan_anew, options=options),
         repairer=partial(repairer_of, options=options),
+        back=better_backups,
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,
         entries_of=entries_after,

@@ -13,7 +13,8 @@ Pure but for the time it takes. What is planned how:
   path waits for a plan of many flows made anew.
 - *Compared* once things are quiet: a plan with one made anew for the same input, which takes
   its place if the worst link or the times of jobs are better by more than a set threshold. If
-  they are not, a better bound is looked for, and the plan keeps all but its certificate.
+  they are not, backups alone change where repairs left them no room. If they need not, a better
+  bound is looked for, and the plan keeps all but its certificate.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class Engine:
     """``solve.anew``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repairer_of``."""
+    back: Callable[[Plan], Plan | None]
+    """``solve.better_backups``."""
     prove: Callable[[Plan], Certificate]
     """``solve.prove``."""
     verify: Verify
@@ -444,6 +447,9 @@ def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Cer
     planned = better_anew(plan, engine, worth_moving)
     if planned is not None:
         return planned
+    backed = engine.back(plan)
+    if backed is not None:
+        return Planned(_verified(backed, engine), engine.entries_of(backed), 0)
     certificate = engine.prove(plan)
     return certificate if certificate != plan.certificate else None
 

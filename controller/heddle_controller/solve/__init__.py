@@ -7,6 +7,7 @@ knows OR-Tools.
 from heddle_controller.solve.leftover import plan_anew, repairer_of
 from heddle_controller.solve.losses import (
     after_losses,
+    better_backups,
     protected,
     prove,
     unprotected_flows,
@@ -20,6 +21,7 @@ __all__ = [
     "Options",
     "Repairer",
     "after_losses",
+    "better_backups",
     "plan_anew",
     "protected",
     "prove",

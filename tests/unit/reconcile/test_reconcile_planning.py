@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric, State
@@ -13,15 +14,20 @@ from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.planning import (
     FEW,
     Engine,
+    Planned,
     Wanted,
     better_anew,
     make_plan,
     only_losses,
+    reoptimise,
     same_input,
     wanted_of,
 )
+from heddle_controller.solve import solve
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
+from heddle_emulator.topology import clos as two_tiers
+from heddle_emulator.traffic import flows_between
 from tests.support.plan_chance import Draft, Wish, clos, wishes
 from tests.support.reconcile_world import ENGINE, ring, three_tiers
 from tests.support.store_samples import demands
@@ -290,6 +296,21 @@ def test_where_both_fail_the_caller_is_told(plan: Plan) -> None:
     """The error of the last attempt goes up."""
     with pytest.raises(RuntimeError, match="cannot solve"):
         choose(plan, wanted(FABRIC, J1, J2), Scripted(repaired=None, fresh=None))
+
+
+def test_in_peace_backups_alone_may_change() -> None:
+    """After a repair: no flow moves, entries follow, and then there is no more to change."""
+    fabric = two_tiers(leaves=8, spines=5, nics_per_leaf=12)
+    flows = flows_between(fabric, "permutation", seed=2)
+    lost = fabric.with_links({fabric.find_links("l0", "s0")[0]: State.DOWN})
+    repaired = Repairer(solve(fabric, flows)).repair(lost, flows)
+    backed = reoptimise(repaired, ENGINE, worth_moving=0.9)
+    assert isinstance(backed, Planned)
+    assert backed.plan.paths is repaired.paths
+    assert backed.changed_count == 0
+    assert np.array_equal(backed.entries.backup, ENGINE.entries_of(backed.plan).backup)
+    assert len(backed.entries) == len(ENGINE.entries_of(repaired))
+    assert not isinstance(reoptimise(backed.plan, ENGINE, worth_moving=0.9), Planned)
 
 
 def test_moved_flows_are_counted(plan: Plan) -> None:

@@ -1,7 +1,14 @@
 """What a plan is worth right after any single link or switch is lost."""
 
-from heddle_controller.solve.losses.choose import protected, without_backups
+from heddle_controller.solve.losses.choose import better_backups, protected, without_backups
 from heddle_controller.solve.losses.entered import unprotected_flows
 from heddle_controller.solve.losses.survey import after_losses, prove
 
-__all__ = ["after_losses", "protected", "prove", "unprotected_flows", "without_backups"]
+__all__ = [
+    "after_losses",
+    "better_backups",
+    "protected",
+    "prove",
+    "unprotected_flows",
+    "without_backups",
+]

@@ -19,6 +19,7 @@ from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import AfterLoss, Paths, Plan
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.losses.entered import entered
 from heddle_controller.solve.losses.floor import least_worst
 from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
@@ -26,12 +27,16 @@ from heddle_controller.solve.losses.moves import MOVED, Kind, SingleLosses
 from heddle_controller.solve.losses.survey import after_losses
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
+from heddle_controller.solve.repair.backups import moved_backups
 
 MOST_PATHS = 5_000
-"""Paths beyond which backups stay as they are: search would take longer than all the rest."""
+"""Paths beyond which backups are not searched one by one: that would take longer than all the
+rest."""
 MOST_STEPS = 5_000
 """Links looked at after losses."""
 _EQUAL = 1e-9
+_CLEARLY = 0.02
+"""Part by which the worst link after a loss has to be less full, for backups to be changed."""
 
 
 def without_backups(plan: Plan) -> Plan:
@@ -53,14 +58,40 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
     network = Network(plan.fabric)
     loose = any(_is_loose(one) for one in known if one.kind == kind)
     fixed = not network.tiered or plan.nic_ports is not None
-    if fixed or not loose or len(plan.paths) > MOST_PATHS:
+    if fixed or not loose:
         return best
+    if len(plan.paths) > MOST_PATHS:
+        return better_backups(plan) or best
     candidates = Candidates(network, (options or Options()).candidate_limit)
     backups = _Search(plan, kind, candidates).run()
     other = replace(plan, backups=backups)
     told = after_losses(other)
     if _value(told, kind) <= _value(known, kind):
         return best
+    return replace(other, certificate=replace(plan.certificate, after_loss=told))
+
+
+def better_backups(plan: Plan) -> Plan | None:
+    """The plan with other backups, where single losses do clearly less with these; None where not.
+
+    Its repairs put paths on links that backups of others had counted on.
+    """
+    network = Network(plan.fabric)
+    if not network.tiered or plan.nic_ports is not None:
+        return None
+    backups = moved_backups(Planes(network), plan)
+    if backups is plan.backups:
+        return None
+    other = replace(plan, backups=backups)
+    known, told = after_losses(plan), after_losses(other)
+    pairs = [
+        (one.worst_utilization, then.worst_utilization)
+        for one, then in zip(known, told, strict=True)
+    ]
+    if any(then > one * (1 + _EQUAL) for one, then in pairs):
+        return None
+    if not any(then < one * (1 - _CLEARLY) for one, then in pairs):
+        return None
     return replace(other, certificate=replace(plan.certificate, after_loss=told))
 
 

@@ -29,14 +29,14 @@ that flows of one link do not all fall back on the same way, which looked idle t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, arc_loads
+from heddle_controller.model.plan import Paths, Plan, arc_loads
 from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.layers import ordinals, spread
@@ -339,8 +339,9 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
     """
     network, layer = planes.network, planes.spines
     over = inner[:, 2] != NONE
-    turned = (inner[:, 1] != NONE) & (backup[:, 1] != NONE) & (over == (backup[:, 2] != NONE))
-    turned &= (inner[:, 4] == NONE) & (over == (inner[:, 3] != NONE))
+    turned = (inner[:, 4] == NONE) & (over == (inner[:, 3] != NONE))
+    turned &= (over == (backup[:, 2] != NONE)) & (over == (backup[:, 3] != NONE))
+    turned &= (inner[:, 1] != NONE) & (backup[:, 1] != NONE)
     rows = np.flatnonzero(turned)
     over = over[rows]
     own, spare = (_lanes(way[rows], over) for way in (inner, backup))
@@ -350,6 +351,8 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
     own[moved, DOWN] = layer.cables(leaf[moved], slot[moved], rows[moved])
     ends = [layer.slot_of_arc[cables[:, lane]] for cables in (own, spare) for lane in (UP, DOWN)]
     held = (own[:, DOWN] != NONE) & np.logical_and.reduce([slots != NONE for slots in ends])
+    for cables in (own[:, CLIMB], own[:, FALL], spare[:, CLIMB], spare[:, FALL]):
+        held &= ~over | (planes.cores.slot_of_arc[cables] != NONE)
     held &= network.tail[own[:, UP]] == network.tail[spare[:, UP]]
     rows, over, own, spare = rows[held], over[held], own[held], spare[held]
     spare = with_room(planes, amounts[0], Turns(own, spare, amounts[1][rows]))
@@ -357,6 +360,21 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
     backup[rows, 0] = spare[:, UP]
     backup[rows, 1] = np.where(over, spare[:, CLIMB], down)
     backup[rows[over], 2], backup[rows[over], 3] = spare[over, FALL] ^ 1, down[over]
+
+
+def moved_backups(planes: Planes, plan: Plan) -> Paths:
+    """The backups of a plan, those that links have no room for moved to where there is room."""
+    network, backups = planes.network, plan.backups
+    known = _inner_arcs(network, backups)
+    usual = known[:, 4] == NONE
+    after = np.where(usual[:, None], known[:, :4], NONE)
+    amounts = plan.loads, plan.paths.gbps(plan.flows)
+    _give_room(planes, amounts, _inner_arcs(network, plan.paths), after)
+    rows, lane = np.nonzero(usual[:, None] & (after != known[:, :4]))
+    # Backups begin with the arc of a NIC, and stay as long as they were.
+    arcs = backups.arcs.copy()
+    arcs[backups.first[rows] + 1 + lane] = after[rows, lane]
+    return replace(backups, arcs=arcs) if len(rows) else backups
 
 
 def _lanes(ways: Ints, over: Bools) -> Ints:

@@ -31,7 +31,7 @@ async def test_the_plan_is_shown_with_its_certificate(tmp_path: Path) -> None:
         assert ["flows", "1", "routed,", "1", "not"] in done.lines
         assert "no plan below 1.000 (cut), gap 0.0%" in done.out
         assert ["leaf-spine", "1.000", "0.500"] in done.lines
-        assert done.lines[-1] == "note: backups share a link".split()
+        assert done.out.splitlines()[-1] == "note: backup shares a link"
         assert (await o.does("show", "plan", "--json")).json["generation"] == "1"
 
 

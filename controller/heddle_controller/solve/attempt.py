@@ -18,12 +18,11 @@ from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bou
 from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
-from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of, whole_shares
+from heddle_controller.solve.commodities import Commodities, commodities_of, whole_shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
-from heddle_controller.solve.phases import phased_jobs
-from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
-from heddle_controller.solve.search.residue import place_residue
+from heddle_controller.solve.search.chains import TOLERANCE, Chains, SearchLimits
+from heddle_controller.solve.search.guided import GuidedSearch
 from heddle_controller.solve.search.search import (
     WORTH_SEARCHING,
     LoadTarget,
@@ -47,6 +46,12 @@ KEMPE = SearchLimits(
 """Long chains without alternatives: of two spines, one step follows from the one before."""
 CLOSE = 1e-6
 """Utilisation by which an arc may be above a bound that it meets."""
+_PATIENCE = 1000
+"""Steps of guided search in a row without gain after which it ends."""
+GUIDED_STEPS = 12_000
+"""Of guided search for one plan in all."""
+_AS_IT_IS = 0.9
+"""A tier that may stay this far from its bound, as a part of how far it is, need not be tried."""
 NEAR = 0.003
 """A relaxation this close to its bound, relative to it, is not worth more candidates."""
 MOST_WIDENINGS = 16
@@ -69,6 +74,8 @@ class PlanningProblem:
     """Bounds by linear programme over the candidate paths, once known."""
     notes: tuple[str, ...] = ()
     """What was given up, for people."""
+    steps: int = GUIDED_STEPS
+    """Of guided search that are left."""
 
     def target(self) -> LoadTarget:
         """The load below which the search gains nothing more: its tier's bound.
@@ -113,7 +120,8 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
         assignment = loaded(problem, join_paths([kept, pieces]))
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
-    return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+    assignment = _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+    return to_bounds(problem, assignment)
 
 
 def _in_equal_parts(problem: PlanningProblem, planes: Planes) -> tuple[Assignment | None, Paths]:
@@ -193,9 +201,7 @@ def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
     """
     assignment = loaded(problem, _wholes(problem, wished))
     Search(assignment, problem.candidates, problem.target(), problem.deadline).run()
-    if not is_met(problem, assignment) and not len(phased_jobs(problem.flows)):
-        assignment = _mended(problem, assignment)
-    return assignment
+    return nearer_bounds(problem, to_bounds(problem, assignment))
 
 
 def _wholes(problem: PlanningProblem, wished: Paths) -> Paths:
@@ -287,10 +293,7 @@ def by_relaxation(problem: PlanningProblem) -> Assignment:
     commodities, relaxation = relaxed(problem)
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
-    assignment = _finish(problem, loaded(problem, inner), *left)
-    if (commodities.job == LINEAR).all():
-        assignment = _mended(problem, assignment)
-    return assignment
+    return _finish(problem, loaded(problem, inner), *left)
 
 
 def relaxed(problem: PlanningProblem) -> tuple[Commodities, Relaxation]:
@@ -343,27 +346,6 @@ def _note_bounds(
     problem.bound = _improved(problem.bound, tiers, overall)
 
 
-def _mended(problem: PlanningProblem, assignment: Assignment) -> Assignment:
-    """The assignment with what is too full still placed anew by constraint programming.
-
-    Every tier at its bound, if that can be had; or no arc above the bound of the whole; or
-    all at what is worth having.
-    """
-    target = problem.target()
-    search = Search(assignment, problem.candidates, target, problem.deadline)
-    tiers = np.append(target.bounds, np.inf)[problem.network.tier]
-    whole = np.maximum(tiers, target.overall)
-    limits = [tiers, acceptable_utilization(problem, assignment)]
-    if not np.array_equal(tiers, whole):
-        limits.insert(1, whole)
-    for limit in limits:
-        if place_residue(search, limit):
-            search.cap = limit + TOLERANCE
-            search.run()
-            break
-    return assignment
-
-
 def acceptable_utilization(problem: PlanningProblem, assignment: Assignment) -> Floats:
     """Utilisation up to which each arc and the padding is near enough to its bound.
 
@@ -386,6 +368,48 @@ def _finish(
     problem.exclude(place_greedily(search, flow, first_qp, last_qp))
     search.run()
     return assignment
+
+
+def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
+    """The assignment with each tier at its bound, if guided search finds one; else the better."""
+    return _guided(problem, assignment, 0.0)[0]
+
+
+def nearer_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
+    """The assignment with tiers as near to bounds that they cannot reach as guided search gets.
+
+    What is tried is halfway first, and then less where that failed, more where it did not.
+    """
+    share = 0.5
+    while share < _AS_IT_IS and not _ends(problem, assignment):
+        assignment, done = _guided(problem, assignment, share)
+        share = share / 2 if done else (1 + share) / 2
+    return assignment
+
+
+def _ends(problem: PlanningProblem, assignment: Assignment) -> bool:
+    """Whether there is nothing to gain for guided search, or nothing left to spend on it."""
+    return is_met(problem, assignment) or problem.steps <= 0 or problem.deadline.passed()
+
+
+def _guided(
+    problem: PlanningProblem, assignment: Assignment, share: float
+) -> tuple[Assignment, bool]:
+    """The better of the assignment and what guided search makes of it, and whether it was done.
+
+    ``share`` is how far from its bound a tier may stay, as a part of how far it is.
+    """
+    if _ends(problem, assignment):
+        return assignment, False
+    network, bounds = problem.network, problem.target().bounds
+    reached = np.maximum(tier_worst(network, assignment), bounds)
+    limit = np.append(bounds + share * (reached - bounds), np.inf)[network.tier]
+    tried = assignment.copy()
+    chains = Chains(tried, problem.candidates, problem.deadline, SearchLimits())
+    search = GuidedSearch(chains, limit)
+    done = search.run(min(_PATIENCE, 2 * len(tried.flow)), problem.steps)
+    problem.steps -= search.steps
+    return better(problem, assignment, tried), done
 
 
 def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:

@@ -35,6 +35,8 @@ from heddle_controller.solve.attempt import (
     by_colouring,
     by_relaxation,
     is_met,
+    nearer_bounds,
+    to_bounds,
 )
 from heddle_controller.solve.bounds.bound import Bound, certify, scaled
 from heddle_controller.solve.bounds.cuts import cut_bound
@@ -190,7 +192,11 @@ def _assign(problem: PlanningProblem, options: Options) -> Assignment:
     ):
         return coloured
     relaxed = by_relaxation(problem)
-    assignment = relaxed if coloured is None else better(problem, coloured, relaxed)
+    if coloured is None:
+        assignment = to_bounds(problem, relaxed)
+    else:
+        assignment = better(problem, coloured, relaxed)
+    assignment = nearer_bounds(problem, assignment)
     solve_small(problem, assignment)
     return assignment
 

@@ -24,7 +24,7 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.fairness.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
-from heddle_controller.solve.search.residue import QpGroup, put_in_numbers
+from heddle_controller.solve.search.qp_groups import QpGroup, put_in_numbers
 from heddle_controller.solve.search.search import Search
 
 MOST_USES = 2_000

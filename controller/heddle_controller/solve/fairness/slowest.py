@@ -33,7 +33,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.search.residue import QpGroup, path_rows, put_in_numbers
+from heddle_controller.solve.search.qp_groups import QpGroup, path_rows, put_in_numbers
 from heddle_controller.solve.search.search import Search
 
 if TYPE_CHECKING:

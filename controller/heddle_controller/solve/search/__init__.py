@@ -2,9 +2,9 @@
 
 Shares of the relaxation are rounded to whole QPs, what is left is placed greedily, and
 local search takes load off the worst arcs by ejection chains (Glover 1996), each step better
-than the arc it relieves was. A residue of flows that stay too close together is placed anew
-by constraint programming (CP-SAT), and small problems are settled by it as a whole.
+than the arc it relieves was. Where that ends above the bounds, guided local search (Voudouris and
+Tsang 1999) goes on, and small problems are settled as a whole by constraint programming (CP-SAT).
 
-Cost: counted in chunks looked at and in CP-SAT's deterministic time, never in seconds, so
+Cost: counted in chunks looked at, in steps and in CP-SAT's deterministic time, never in seconds, so
 that equal input gives equal output; a limit of time may end it earlier.
 """

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, among, stable_order, starts
 from heddle_controller.solve.colouring.planes import Planes
 
 _EQUAL = 1e-9
@@ -25,10 +25,10 @@ _LEVELS = 4
 """How often what must be is raised, by the rate of the slowest path that does not keep to it."""
 _PATIENCE = 8
 """Turns in which nothing moves before that."""
-_FEW = 16
-"""Rows that look each for itself."""
-_MOST_TURNS = 512
-"""Ways that such a row looks at."""
+_FEW, _SOME = 16, 64
+"""Rows that look at many ways at once; as many as that when turns do not help."""
+_WAYS = 512
+"""How many those look at."""
 _MOST_CELLS = 10_000_000
 """Pairs of what may be lost and a link beside it that are kept account of."""
 
@@ -41,19 +41,23 @@ class Turns:
     """Paths of ``UP`` and ``DOWN``, some also of ``CLIMB`` and ``FALL``, and their backups."""
 
     own: Ints
-    """Cables of each path, ``NONE`` for none, shape (paths, 4)."""
+    """Cables of each path, ``NONE`` for none, shape (4, paths)."""
     spare: Ints
     """Those of its backup."""
     gbps: Floats
 
 
-def with_room(planes: Planes, loads: Floats, turns: Turns) -> Ints:
-    """Backups as they are then; ``loads`` are by arc, while nothing is lost."""
-    room, over = _Room(planes, loads, turns), turns.own[:, CLIMB] != NONE
+def with_room(planes: Planes, loads: Floats, turns: Turns) -> tuple[Ints, Ints]:
+    """Rows whose backups move, and their backups then, shape (4, rows).
+
+    ``loads`` are by arc, while nothing is lost. Of turns, spare cables are changed.
+    """
+    room, over = _Room(planes, loads, turns), turns.own[CLIMB] != NONE
     other = _other_slots(planes, turns)
     room.settle(np.flatnonzero(~over), (UP, DOWN), _within(planes, other))
     room.settle(np.flatnonzero(over), (UP, CLIMB, FALL, DOWN), _between(planes, turns, other))
-    return room.spare
+    rows = np.flatnonzero(room.moved)
+    return rows, room.spare[:, rows]
 
 
 _Propose: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Bools]]
@@ -67,15 +71,15 @@ _Slots: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Ints]]
 def _other_slots(planes: Planes, turns: Turns) -> _Slots:
     layer, tail = planes.spines, planes.network.tail
     slot = layer.slot_of_arc
-    width = np.maximum(layer.width[layer.part[tail[turns.own[:, UP]]]], 2)
-    begun = (slot[turns.spare[:, UP]] - slot[turns.own[:, UP]] - 1) % width
+    width = np.maximum(layer.width[layer.part[tail[turns.own[UP]]]], 2)
+    begun = (slot[turns.spare[UP]] - slot[turns.own[UP]] - 1) % width
 
     def other(rows: Ints, turn: Ints) -> tuple[Ints, Ints]:
         wide, step = width[rows], begun[rows] + turn
         shift, cable = 1 + step % (wide - 1), step // (wide - 1)
         up, down = (
             layer.cables(tail[own], (slot[own] + shift) % wide, cable)
-            for own in (turns.own[rows, UP], turns.own[rows, DOWN])
+            for own in (turns.own[UP, rows], turns.own[DOWN, rows])
         )
         return up, down
 
@@ -87,9 +91,9 @@ def _within(planes: Planes, other: _Slots) -> _Propose:
     head = planes.network.head_or_none
 
     def propose(rows: Ints, turn: Ints) -> tuple[Ints, Bools]:
-        to = np.full((len(rows), 4), NONE, dtype=np.int64)
-        to[:, UP], to[:, DOWN] = other(rows, turn)
-        fits = (to[:, UP] != NONE) & (head[to[:, UP]] == head[to[:, DOWN]])
+        to = np.full((4, len(rows)), NONE, dtype=np.int64)
+        to[UP], to[DOWN] = other(rows, turn)
+        fits = (to[UP] != NONE) & (head[to[UP]] == head[to[DOWN]])
         return to, np.asarray(fits)
 
     return propose
@@ -99,21 +103,21 @@ def _between(planes: Planes, turns: Turns, other: _Slots) -> _Propose:
     """Other spines and cores for paths over a core."""
     network, layer = planes.network, planes.cores
     head = network.head_or_none
-    begun, part = layer.slot_of_arc[turns.spare[:, CLIMB]], np.append(layer.part, NONE)
+    begun, part = layer.slot_of_arc[turns.spare[CLIMB]], np.append(layer.part, NONE)
 
     def propose(rows: Ints, turn: Ints) -> tuple[Ints, Bools]:
-        to, own = np.full((len(rows), 4), NONE, dtype=np.int64), turns.own[rows]
-        to[:, UP], to[:, DOWN] = other(rows, turn)
-        low, high = head[to[:, UP]], head[to[:, DOWN]]
+        to, own = np.full((4, len(rows)), NONE, dtype=np.int64), turns.own[:, rows]
+        to[UP], to[DOWN] = other(rows, turn)
+        low, high = head[to[UP]], head[to[DOWN]]
         fits = (low != NONE) & (high != NONE) & (low != high) & (part[low] == part[high])
-        fits &= (part[low] != NONE) & (low != network.tail[own[:, FALL]])
-        fits &= high != network.tail[own[:, CLIMB]]
+        fits &= (part[low] != NONE) & (low != network.tail[own[FALL]])
+        fits &= high != network.tail[own[CLIMB]]
         some = np.flatnonzero(fits)
         place = (begun[rows[some]] + rows[some] + turn[some]) % layer.width[part[low[some]]]
         for lane, spine in ((CLIMB, low[some]), (FALL, high[some])):
-            to[some, lane] = layer.cables(spine, place, rows[some] + turn[some])
-        fits &= (to[:, CLIMB] != NONE) & (to[:, FALL] != NONE)
-        fits &= head[to[:, CLIMB]] != head[own[:, CLIMB]]
+            to[lane, some] = layer.cables(spine, place, rows[some] + turn[some])
+        fits &= (to[CLIMB] != NONE) & (to[FALL] != NONE)
+        fits &= head[to[CLIMB]] != head[own[CLIMB]]
         return to, np.asarray(fits)
 
     return propose
@@ -125,15 +129,17 @@ class _Room:
     def __init__(self, planes: Planes, loads: Floats, turns: Turns) -> None:
         network = planes.network
         tail, head = network.tail, network.head
-        self.spare, self._own, self._gbps = turns.spare.copy(), turns.own, turns.gbps
+        self.spare, self._own, self._gbps = turns.spare, turns.own, turns.gbps
+        self.moved = np.zeros(len(turns.gbps), dtype=np.bool_)
         self._per_gbps = network.per_gbps[:-1]
         self._must = float((loads * self._per_gbps).max(initial=0.0))
         leafs, cores = (
             np.flatnonzero((layer.slot_of_arc != NONE) & network.usable)
             for layer in (planes.spines, planes.cores)
         )
-        zone, is_core = planes.spines.part, np.full(len(network.level), NONE)
-        is_core[head[cores]] = 0  # backups may pass any other core
+        zone, of_spine, of_core = planes.spines.part, *np.full((2, len(network.level)), NONE)
+        of_spine[tail[cores]] = zone[tail[cores]]
+        of_core[head[cores]] = 0  # backups may pass any other core
         rising = {UP: _Ways(leafs, tail, head), CLIMB: _Ways(cores, zone[tail], tail)}
         self._ways = rising | {DOWN: rising[UP], FALL: rising[CLIMB]}
         # What falls by a cable is on the other arc of its link.
@@ -142,11 +148,11 @@ class _Room:
         self._falls: dict[int, list[_Fallen]] = {lane: [] for lane in self._ways}
         for beside, lost, lanes in (
             (_Beside.of(leafs, tail[leafs], tail), np.arange(len(tail)), (UP, DOWN)),
-            (_Beside.of(cores, zone[tail[cores]], zone), tail, (CLIMB, FALL)),
-            (_Beside.of(cores, np.zeros_like(cores), is_core), head, (CLIMB, FALL)),
+            (_Beside.of(cores, zone[tail[cores]], of_spine), tail, (CLIMB, FALL)),
+            (_Beside.of(cores, np.zeros_like(cores), of_core), head, (CLIMB, FALL)),
         ):
             for lane in lanes if beside.cells <= _MOST_CELLS else ():
-                turned = self._own[:, lane], self.spare[:, lane], self._gbps
+                turned = self._own[lane], self.spare[lane], self._gbps
                 stands = self._carried[lane], self._per_gbps
                 self._falls[lane].append(_Fallen(beside, lost, turned, stands))
         self._claim = np.empty(
@@ -163,7 +169,7 @@ class _Room:
         for lane in lanes:
             ways, used = self._ways[lane], self._carried[lane] * self._per_gbps
             adds = self._gbps[open_] * float(self._per_gbps[ways.arcs].min())
-            self._must = max(self._must, ways.least(used, self._own[open_, lane], adds))
+            self._must = max(self._must, ways.least(used, self._own[lane, open_], adds))
         for _ in range(_LEVELS):
             open_ = open_[self._over(open_, falls)]
             if not len(open_):
@@ -171,7 +177,7 @@ class _Room:
             for _, fall in falls:
                 fall.limit()
             open_ = self._moved(open_, falls, propose)
-            adds = self._gbps[open_] * self._per_gbps[self._own[open_, UP]]
+            adds = self._gbps[open_] * self._per_gbps[self._own[UP, open_]]
             self._must += float(adds.min(initial=np.inf)) if len(open_) else 0.0
 
     def _over(self, rows: Ints, falls: list[tuple[int, _Fallen]]) -> Bools:
@@ -189,38 +195,39 @@ class _Room:
             to, fits = propose(rows, np.full(len(rows), turn))
             at = self._roomy(rows, to, np.flatnonzero(fits), falls)
             for lane, fall in falls:
-                at = at[fall.is_first(rows[at], to[at, lane], self._claim)]
-            self._move(rows[at], to[at], falls)
+                at = at[fall.is_first(rows[at], to[lane, at], self._claim)]
+            self._move(rows[at], to[:, at], falls)
             idle = 0 if len(at) else idle + 1
             stay = np.ones(len(rows), dtype=np.bool_)
             stay[at] = False
             rows = rows[stay]
-        return rows if len(rows) > _FEW else self._moved_singly(rows, falls, propose)
+        return rows if len(rows) > _SOME else self._sought(rows, falls, propose)
 
-    def _moved_singly(
-        self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose
-    ) -> Ints:
+    def _sought(self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose) -> Ints:
         """As ``_moved``, each row looking at many ways at once."""
-        left, turns = [], np.arange(1, _MOST_TURNS + 1)
-        for row in rows.tolist():
-            same = np.full(len(turns), row)
-            to, fits = propose(same, turns)
-            at = self._roomy(same, to, np.flatnonzero(fits), falls)[:1]
-            self._move(same[at], to[at], falls)
+        while len(rows):
+            many, turns = np.repeat(rows, _WAYS), np.tile(np.arange(1, _WAYS + 1), len(rows))
+            to, fits = propose(many, turns)
+            at = self._roomy(many, to, np.flatnonzero(fits), falls)
+            at = at[np.diff(many[at], prepend=NONE) != 0]  # the first of each row
+            for lane, fall in falls:
+                at = at[fall.is_first(many[at], to[lane, at], self._claim)]
             if not len(at):
-                left.append(row)
-        return np.array(left, dtype=np.int64)
+                break
+            self._move(many[at], to[:, at], falls)
+            rows = rows[~among(rows, np.sort(many[at]))]
+        return rows
 
     def _roomy(self, rows: Ints, to: Ints, at: Ints, falls: list[tuple[int, _Fallen]]) -> Ints:
         """Those places of rows where links have room for what is proposed."""
         for lane, fall in falls:
-            at = at[fall.has_room(rows[at], to[at, lane], self._must * (1 + _EQUAL))]
+            at = at[fall.has_room(rows[at], to[lane, at], self._must * (1 + _EQUAL))]
         return at
 
     def _move(self, rows: Ints, to: Ints, falls: list[tuple[int, _Fallen]]) -> None:
-        self.spare[rows] = to
+        self.spare[:, rows], self.moved[rows] = to, True
         for lane, fall in falls:
-            fall.move(rows, to[:, lane])
+            fall.move(rows, to[lane])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,15 +294,19 @@ class _Fallen:
     ) -> None:
         """``turned`` are the own cable of each row, its spare one, ``NONE`` for none, and its rate.
 
+        Who moves rows changes their spare cables, too.
         ``lost`` is what may be lost with each cable. ``stands`` are what each carries while nothing
         is lost, and what one Gbit/s adds to it.
         """
         own, spare, self._gbps = turned
         self._beside, self._loads, self._per_gbps = beside, *stands
-        self._lost, self._spare = lost[own], spare.copy()
-        self._cell = self._cells(self._lost, self._spare)
-        there = np.flatnonzero(own != NONE)
-        self._fallen = np.bincount(self._cell[there], self._gbps[there], beside.cells)
+        self._there = np.flatnonzero(own != NONE)
+        self._spare = spare
+        self._lost, self._cell = (np.zeros(len(own), dtype=np.int64) for _ in range(2))
+        self._lost[self._there] = lost[own[self._there]]
+        cell = self._cells(self._lost[self._there], spare[self._there])
+        self._cell[self._there] = cell
+        self._fallen = np.bincount(cell, self._gbps[self._there], beside.cells)
         self._most: Floats | None = None
         """The most that falls on one cable after each loss, before anything moved."""
 
@@ -317,11 +328,10 @@ class _Fallen:
         """No more may fall from one loss on one cable from now on than on some cable by now."""
         if self._most is not None:
             return
-        first = self._beside.first
-        self._most = np.zeros(len(first) - 1)
-        there = np.flatnonzero(np.diff(first))
-        if len(there):
-            self._most[there] = np.maximum.reduceat(self._fallen, first[there]) * (1 + _EQUAL)
+        self._most = np.zeros(len(self._beside.first) - 1)
+        there = self._there
+        np.maximum.at(self._most, self._lost[there], self._fallen[self._cell[there]])
+        self._most *= 1 + _EQUAL
 
     def has_room(self, rows: Ints, to: Ints, full: float) -> Bools:
         """Whether rows may turn to some cables."""
@@ -343,7 +353,7 @@ class _Fallen:
         return np.asarray(claim[cell] == place)
 
     def move(self, rows: Ints, to: Ints) -> None:
-        """Turns rows, none two of one loss to one cable, to some cables."""
+        """Counts rows, none two of one loss with one cable, with the cables that they turn to."""
         np.subtract.at(self._fallen, self._cell[rows], self._gbps[rows])
-        self._cell[rows], self._spare[rows] = self._cells(self._lost[rows], to), to
+        self._cell[rows] = self._cells(self._lost[rows], to)
         np.add.at(self._fallen, self._cell[rows], self._gbps[rows])

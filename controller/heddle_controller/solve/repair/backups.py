@@ -344,22 +344,25 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
     turned &= (inner[:, 1] != NONE) & (backup[:, 1] != NONE)
     rows = np.flatnonzero(turned)
     over = over[rows]
-    own, spare = (_lanes(way[rows], over) for way in (inner, backup))
+    own, spare = (
+        _lanes(way if len(rows) == len(way) else way[rows], over) for way in (inner, backup)
+    )
     # A backup may end at another leaf: there it falls on what is beside the path's own spine.
-    leaf, slot = network.tail[spare[:, DOWN]], layer.slot_of_arc[own[:, DOWN]]
-    moved = np.flatnonzero((leaf != network.tail[own[:, DOWN]]) & (slot != NONE))
-    own[moved, DOWN] = layer.cables(leaf[moved], slot[moved], rows[moved])
-    ends = [layer.slot_of_arc[cables[:, lane]] for cables in (own, spare) for lane in (UP, DOWN)]
-    held = (own[:, DOWN] != NONE) & np.logical_and.reduce([slots != NONE for slots in ends])
-    for cables in (own[:, CLIMB], own[:, FALL], spare[:, CLIMB], spare[:, FALL]):
-        held &= ~over | (planes.cores.slot_of_arc[cables] != NONE)
-    held &= network.tail[own[:, UP]] == network.tail[spare[:, UP]]
-    rows, over, own, spare = rows[held], over[held], own[held], spare[held]
-    spare = with_room(planes, amounts[0], Turns(own, spare, amounts[1][rows]))
-    down = spare[:, DOWN] ^ 1
-    backup[rows, 0] = spare[:, UP]
-    backup[rows, 1] = np.where(over, spare[:, CLIMB], down)
-    backup[rows[over], 2], backup[rows[over], 3] = spare[over, FALL] ^ 1, down[over]
+    leaf, slot = network.tail[spare[DOWN]], layer.slot_of_arc[own[DOWN]]
+    moved = np.flatnonzero((leaf != network.tail[own[DOWN]]) & (slot != NONE))
+    own[DOWN, moved] = layer.cables(leaf[moved], slot[moved], rows[moved])
+    ends = own[UP], own[DOWN], spare[UP], spare[DOWN]
+    held = (own[DOWN] != NONE) & (network.tail[own[UP]] == network.tail[spare[UP]])
+    held &= np.logical_and.reduce([layer.slot_of_arc[cables] != NONE for cables in ends])
+    across = np.flatnonzero(over)
+    for cables in (own[CLIMB], own[FALL], spare[CLIMB], spare[FALL]):
+        held[across] &= planes.cores.slot_of_arc[cables[across]] != NONE
+    if not held.all():
+        rows, over, own, spare = rows[held], over[held], own[:, held], spare[:, held]
+    moved, to = with_room(planes, amounts[0], Turns(own, spare, amounts[1][rows]))
+    rows, over, down = rows[moved], over[moved], to[DOWN] ^ 1
+    backup[rows, 0], backup[rows, 1] = to[UP], np.where(over, to[CLIMB], down)
+    backup[rows[over], 2], backup[rows[over], 3] = to[FALL, over] ^ 1, down[over]
 
 
 def moved_backups(planes: Planes, plan: Plan) -> Paths:
@@ -379,9 +382,9 @@ def moved_backups(planes: Planes, plan: Plan) -> Paths:
 
 def _lanes(ways: Ints, over: Bools) -> Ints:
     """Cables upwards of ways over one spine or, where so marked, over one core."""
-    lanes = np.full((len(ways), 4), NONE, dtype=np.int64)
-    lanes[:, UP], lanes[:, DOWN] = ways[:, 0], np.where(over, ways[:, 3], ways[:, 1]) ^ 1
-    lanes[over, CLIMB], lanes[over, FALL] = ways[over, 1], ways[over, 2] ^ 1
+    lanes = np.full((4, len(ways)), NONE, dtype=np.int64)
+    lanes[UP], lanes[DOWN] = ways[:, 0], np.where(over, ways[:, 3], ways[:, 1]) ^ 1
+    lanes[CLIMB, over], lanes[FALL, over] = ways[over, 1], ways[over, 2] ^ 1
     return lanes
 
 

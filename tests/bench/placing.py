@@ -29,7 +29,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.place.ask import PlacementAsk
 from heddle_controller.place.estimate import Estimator, Surroundings
 from heddle_controller.planner.advice import order_ranks, recommend
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.planning import Wanted, settled_plan
 from heddle_controller.solve import Repairer, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState

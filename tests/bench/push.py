@@ -31,7 +31,7 @@ import structlog
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.program import Entries, no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode, PushReport
+from heddle_controller.reconcile.ports import Push, PushMode, PushReport
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen

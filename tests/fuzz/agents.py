@@ -17,7 +17,7 @@ from heddle_agent.session.decode import decode_push
 from heddle_agent.table import Forwarding, Status
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode
+from heddle_controller.reconcile.ports import Push, PushMode
 from heddle_controller.serve.codec import agent as codec
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check

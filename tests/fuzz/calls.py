@@ -29,7 +29,7 @@ from heddle.v1 import (
     plan_pb2,
 )
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.gateway import Gateway, SetAside
 from heddle_controller.serve.agents.link_book import LinkBook

@@ -20,7 +20,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.planner.process import PlanningProcess, ProcessLimits
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState

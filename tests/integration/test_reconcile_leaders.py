@@ -12,7 +12,7 @@ import pytest
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.loop import Reconciler
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.state.errors import StaleGeneration, Unavailable
 from heddle_controller.store.store import Store
 from tests.support.reconcile_world import ENGINE, IMPATIENT, House, ring, three_tiers

@@ -12,8 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.reconcile.ports import Metric
-from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
+from heddle_controller.reconcile.ports import LinkObservation, LinkReport, Metric
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import LinkName
 from tests.support.reconcile_world import ENGINE, House, ring, three_tiers

@@ -8,7 +8,7 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
+from heddle_controller.reconcile.ports import LinkObservation, LinkReport
 from heddle_controller.state.records import LinkName
 from tests.support.reconcile_world import IMPATIENT, House, ring, three_tiers
 

@@ -11,7 +11,7 @@ from heddle_agent.fib import NextHop
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.southbound import FailureReason, PushMode
+from heddle_controller.reconcile.ports import FailureReason, PushMode
 from heddle_controller.state.records import JobState, LinkName
 from tests.support.reconcile_switches import match_of
 from tests.support.reconcile_world import IMPATIENT, House, ring, three_tiers

@@ -15,7 +15,7 @@ from heddle.v1 import common_pb2, fabric_pb2
 from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
+from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord

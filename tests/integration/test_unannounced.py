@@ -19,7 +19,7 @@ from heddle_controller.model.demand import SET, UNANNOUNCED_JOB, flow_id, unanno
 from heddle_controller.model.flows import Flows
 from heddle_controller.plan.causes import CauseKind
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.reconcile.unannounced import PairRates, UnannouncedTerms
 from heddle_emulator.client.api import fabric_to_pb
 from heddle_emulator.fleet import Fleet

@@ -24,7 +24,7 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.planning import Planned, Repair, Wanted, make_plan, reoptimise
 from heddle_controller.solve import Repairer, plan_anew, solve
 from tests.support.depth import examples, fresh_seeds

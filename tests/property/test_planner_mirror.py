@@ -17,8 +17,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.planner import protocol
-from heddle_controller.planner.core import PlanningCore
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import PlanningCore, planning_engine
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer

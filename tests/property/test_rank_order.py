@@ -16,7 +16,7 @@ from heddle_controller.place.ask import EQUAL
 from heddle_controller.place.order import Hosts, candidates, places, run_lengths
 from heddle_controller.place.score import scores
 from heddle_controller.planner.advice import order_ranks
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.solve import Options, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.groups import resolve_parallelism

@@ -24,7 +24,7 @@ from heddle_controller.reconcile.observations import (
     undecided,
     with_down,
 )
-from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
+from heddle_controller.reconcile.ports import AgentSession, LinkObservation, LinkReport
 from heddle_controller.state.records import LinkName
 from tests.support.depth import examples
 from tests.support.store_samples import clos

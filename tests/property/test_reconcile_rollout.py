@@ -15,6 +15,12 @@ from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import COLUMNS, Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
+from heddle_controller.reconcile.ports import (
+    AgentSession,
+    FailureReason,
+    OperationFailure,
+    Push,
+)
 from heddle_controller.reconcile.rollout.answers import (
     HeldState,
     acknowledged,
@@ -29,12 +35,6 @@ from heddle_controller.reconcile.rollout.steps import (
     agenda,
     operations_of,
     steps_of,
-)
-from heddle_controller.reconcile.southbound import (
-    AgentSession,
-    FailureReason,
-    OperationFailure,
-    Push,
 )
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.depth import examples

@@ -17,7 +17,7 @@ from heddle_agent.session.decode import decode_push
 from heddle_agent.session.names import ReceivedNames
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     AgentSession,
     Push,
     PushMode,

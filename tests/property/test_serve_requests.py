@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from heddle.v1 import agent_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode
+from heddle_controller.reconcile.ports import Push, PushMode
 from heddle_controller.serve.codec import agent as agent_codec
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec

@@ -15,7 +15,7 @@ from heddle_agent.agent import Agent
 from heddle_agent.session.decode import decode_push
 from heddle_agent.session.encode import table_state
 from heddle_agent.table import Status
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     AgentSession,
     FailureReason,
     OperationFailure,

@@ -31,7 +31,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations, with_down
-from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
+from heddle_controller.reconcile.ports import AgentSession, LinkObservation, LinkReport
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.embedded import open_embedded

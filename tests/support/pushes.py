@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.southbound import Push
+from heddle_controller.reconcile.ports import Push
 from heddle_controller.serve.codec.entries import SentNames, encoded
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     AgentSession,
     FailureReason,
     OperationFailure,

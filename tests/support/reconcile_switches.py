@@ -15,7 +15,7 @@ from heddle_agent.table import table_digest
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
+from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
 from heddle_controller.serve.codec.agent import entries_from_pb
 
 Match = tuple[str, str, int, int]

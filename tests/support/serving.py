@@ -22,9 +22,9 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
+from heddle_controller.reconcile.ports import AgentSession, LinkObservation, LinkReport
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms

@@ -272,7 +272,7 @@ class PlanningProcess:
         )
         with its:
             process = subprocess.Popen(  # noqa: S603 - this very program
-                [sys.executable, "-P", "-m", "heddle_controller.planner.main", *arguments],
+                [sys.executable, "-P", "-m", "heddle_controller.planner.core", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],

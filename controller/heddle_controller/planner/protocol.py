@@ -24,7 +24,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.flows import Flows
@@ -34,9 +34,6 @@ from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, PlanningFailed, WhatIf
 from heddle_controller.state.records import Intent
-
-if TYPE_CHECKING:  # who only asks need not load what answers
-    from heddle_controller.planner.core import PlanningCore
 
 
 class Question(NamedTuple):
@@ -93,8 +90,8 @@ def ask(mirror: FabricMirror, method: str, fabric: str, given: Mapping[str, obje
     return Question(method, fabric, {name: mirrored(mirror, one) for name, one in given.items()})
 
 
-def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
-    """What the planning process answers.
+def answered(core: object, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
+    """What the planning process answers with its core.
 
     Raises:
         PlanningFailed: both mirrors know what was asked all the same.

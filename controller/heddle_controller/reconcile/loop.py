@@ -18,8 +18,7 @@ import structlog
 from heddle_controller.reconcile.rollout.presence import Superseded
 from heddle_controller.reconcile.worker import Dependencies, Worker
 from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
-from heddle_controller.store.applier import Leader
-from heddle_controller.store.waiting import end_if_asked
+from heddle_controller.store.applier import Leader, end_if_asked
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -31,7 +31,7 @@ import numpy as np
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.model.port_paths import PortPaths, joined_port_paths, no_port_paths
-from heddle_controller.reconcile.southbound import AgentSession, LinkReport
+from heddle_controller.reconcile.ports import AgentSession, LinkReport
 from heddle_controller.reconcile.unannounced import (
     FoundFlows,
     PairRates,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.app import SystemClock, main
-from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
+from heddle_controller.reconcile.ports import AgentSession, Push, PushReport
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.embedded import EmbeddedStore

@@ -53,7 +53,7 @@ def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
     script = (
         "import sys, heddle_controller.app;"
         "print(*sorted({'networkx', 'ortools', 'pandas', 'redis', 'scipy'} & set(sys.modules)));"
-        "import heddle_controller.planner.main;"
+        "import heddle_controller.planner.core;"
         "print(*sorted({'pandas', 'ortools', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -65,7 +65,7 @@ def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
 PLANNED = """
 import sys
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.topology import three_tier
 

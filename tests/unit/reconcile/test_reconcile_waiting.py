@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heddle_controller.store.waiting import end
+from heddle_controller.store.applier import end
 
 STEPS = 6
 """That the task takes over its end."""

@@ -10,7 +10,7 @@ import pytest
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.codec import agent as codec

@@ -10,7 +10,7 @@ import numpy as np
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
-from heddle_controller.planner.main import planning_engine
+from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.planning import left_out, make_plan, wanted_of
 from heddle_controller.serve.codec.demand import DemandFacts, demand_facts
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState

@@ -7,7 +7,7 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode
+from heddle_controller.reconcile.ports import Push, PushMode
 from heddle_controller.serve.agents import stream as room
 from heddle_controller.serve.agents.stream import Encoder
 from heddle_controller.serve.codec import entries

@@ -13,7 +13,7 @@ from heddle_agent.table import DELETE
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import Entries, no_entries
-from heddle_controller.reconcile.southbound import Push, PushMode
+from heddle_controller.reconcile.ports import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
 from heddle_controller.serve.codec.entries import SentNames, distinct_by_owner
 from heddle_emulator.topology import clos

@@ -9,7 +9,7 @@ import pytest
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     UNKNOWN_DIGEST,
     AgentSession,
     FailureReason,

@@ -18,16 +18,16 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.inventory import found_holding, in_order
-from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.paths import appended
-from heddle_controller.reconcile.rollout.steps import Step
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     UNKNOWN_DIGEST,
     AgentSession,
     FailureReason,
     OperationFailure,
 )
+from heddle_controller.reconcile.rollout.inventory import found_holding, in_order
+from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.paths import appended
+from heddle_controller.reconcile.rollout.steps import Step
 
 Answer = tuple[Step, Sequence[OperationFailure]]
 """A step, and what of it did not succeed."""

@@ -18,7 +18,15 @@ from functools import partial
 import structlog
 
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.ports import AgentGateway, Clock, Metric, Metrics
+from heddle_controller.reconcile.ports import (
+    AgentGateway,
+    AgentSession,
+    Clock,
+    Metric,
+    Metrics,
+    Push,
+    PushReport,
+)
 from heddle_controller.reconcile.rollout.answers import Answer, HeldState
 from heddle_controller.reconcile.rollout.carry_over import (
     first_ledger,
@@ -47,7 +55,6 @@ from heddle_controller.reconcile.rollout.report import (
     taken_in,
 )
 from heddle_controller.reconcile.rollout.steps import Step
-from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed
 from heddle_controller.store.store import Store

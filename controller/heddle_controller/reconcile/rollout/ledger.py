@@ -20,6 +20,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.diff import difference, partners
+from heddle_controller.reconcile.ports import OperationFailure, PushMode
 from heddle_controller.reconcile.rollout.paths import (
     Groups,
     NewPaths,
@@ -32,7 +33,6 @@ from heddle_controller.reconcile.rollout.paths import (
     rows_between,
     with_stage,
 )
-from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 
 NEVER = 1 << 40
 """Deeper than any path."""

@@ -19,10 +19,7 @@ import numpy as np
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.rollout.answers import HeldState
-from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.steps import Step, Switches
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     UNKNOWN_DIGEST,
     AgentSession,
     FailureReason,
@@ -32,6 +29,9 @@ from heddle_controller.reconcile.southbound import (
     PushReport,
     PushStatus,
 )
+from heddle_controller.reconcile.rollout.answers import HeldState
+from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.steps import Step, Switches
 from heddle_controller.state.errors import PortError, SessionLost
 
 EPOCH_LEAP = 1 << 24

@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.ports import Clock, Metric, Metrics
+from heddle_controller.reconcile.ports import AgentSession, Clock, Metric, Metrics, Push
 from heddle_controller.reconcile.rollout.answers import (
     Answer,
     HeldState,
@@ -34,7 +34,6 @@ from heddle_controller.reconcile.rollout.steps import (
     operations_of,
     steps_of,
 )
-from heddle_controller.reconcile.southbound import AgentSession, Push
 from heddle_controller.state.records import Committed, JobFacts, JobRecord, JobState, Programmed
 from heddle_controller.store.store import Store
 

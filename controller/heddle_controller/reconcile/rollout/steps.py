@@ -24,9 +24,9 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.reconcile.ports import PushMode
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
 from heddle_controller.reconcile.rollout.paths import Groups, appended, cut, dead, detours
-from heddle_controller.reconcile.southbound import PushMode
 
 
 @dataclass(frozen=True, slots=True, eq=False)

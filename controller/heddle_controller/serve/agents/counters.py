@@ -20,7 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.reconcile.unannounced import PairRates
 from heddle_controller.serve.agents.gateway import AgentMeter
 from heddle_controller.serve.codec.agent import Counters

@@ -27,7 +27,7 @@ from typing import Protocol
 import grpc
 import structlog
 
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     AgentSession,
     Push,
     PushReport,

@@ -31,7 +31,7 @@ import structlog
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.reconcile.southbound import Capability
+from heddle_controller.reconcile.ports import Capability
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.state.errors import NotFound, PortError
 from heddle_controller.store.store import Store

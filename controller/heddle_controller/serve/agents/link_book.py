@@ -19,7 +19,7 @@ from heddle.names import link_name
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)

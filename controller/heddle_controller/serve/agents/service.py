@@ -25,7 +25,7 @@ from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule

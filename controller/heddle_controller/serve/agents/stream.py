@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     UNKNOWN_DIGEST,
     AgentSession,
     Push,

@@ -16,7 +16,7 @@ from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.southbound import (
+from heddle_controller.reconcile.ports import (
     AgentSession,
     Capability,
     FailureReason,

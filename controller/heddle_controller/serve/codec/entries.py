@@ -34,7 +34,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import Fabric, StringTable, Structure
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.southbound import Push
+from heddle_controller.reconcile.ports import Push
 
 BYTES = 4
 """Of one number in a column."""

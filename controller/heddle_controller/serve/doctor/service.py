@@ -25,7 +25,7 @@ from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.observations import Observations, SeenLinks
-from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names

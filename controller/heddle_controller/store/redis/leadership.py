@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from heddle_controller.state.errors import PortError, Unavailable
-from heddle_controller.store.applier import Bounds, Following, Leader, Tokens, heed_nobody
+from heddle_controller.store.applier import Bounds, Following, Leader, Tokens, end, heed_nobody
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.writes import LEAD, RENEW, RESIGN
-from heddle_controller.store.waiting import end
 
 log = structlog.stdlib.get_logger(__name__)
 

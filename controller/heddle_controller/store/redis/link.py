@@ -40,8 +40,8 @@ from redis.exceptions import (
 )
 
 from heddle_controller.state.errors import Unavailable
+from heddle_controller.store.applier import asked_to_end, end
 from heddle_controller.store.redis.address import Address, Files
-from heddle_controller.store.waiting import asked_to_end, end
 
 
 async def find(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each

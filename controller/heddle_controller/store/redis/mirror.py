@@ -26,10 +26,9 @@ from redis.exceptions import RedisError
 
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.view import FACTS, INTENT, Change, View
-from heddle_controller.store.applier import Feed, Leader
+from heddle_controller.store.applier import Feed, Leader, end
 from heddle_controller.store.redis.link import BLOCK_SECONDS, Link
 from heddle_controller.store.redis.writes import LEASE, NEWS, POSITION, Keys, note_of
-from heddle_controller.store.waiting import end
 
 _MOST_ENTRIES = 2_000
 """Writes told of one by one; beyond, everything is read again."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
@@ -275,38 +275,51 @@ class Clock(Protocol):
 
 
 class Metric(StrEnum):
-    """What reconcile measures; each carries the label ``fabric`` and no other."""
+    """What reconcile measures; each carries the label ``fabric`` and no other.
 
-    RECONCILE_RUNS = "heddle_reconcile_runs_total"
-    """Counter: times the loop looked at a fabric."""
-    RECONCILE_FAILURES = "heddle_reconcile_failures_total"
-    """Counter: times it could not bring a new plan about."""
-    SOLVE_SECONDS = "heddle_solve_seconds"
-    """Histogram: from intent read to verified plan."""
-    MAX_UTILIZATION = "heddle_plan_max_utilization_ratio"
-    """Gauge: worst link of the newest plan."""
-    LOWER_BOUND = "heddle_plan_lower_bound_ratio"
-    """Gauge: what no plan can beat."""
-    UNROUTED_FLOWS = "heddle_plan_unrouted_flows"
-    """Gauge."""
-    GENERATION = "heddle_plan_generation"
-    """Gauge."""
-    ENTRIES = "heddle_plan_entries"
-    """Gauge: exact-match entries over all switches."""
-    CHANGED_FLOWS = "heddle_plan_changed_flows_total"
-    """Counter: flows whose path moved."""
-    PUSHES = "heddle_rollout_pushes_total"
-    """Counter: batches sent to agents."""
-    OPERATIONS = "heddle_rollout_operations_total"
-    """Counter: entries set or deleted."""
-    OPERATION_FAILURES = "heddle_rollout_operation_failures_total"
-    """Counter: operations that an agent could not do."""
-    PUSH_SECONDS = "heddle_rollout_push_seconds"
-    """Histogram: from a batch sent to its FIB ack."""
-    PROGRAM_SECONDS = "heddle_intent_to_programmed_seconds"
-    """Histogram: from a change of intent to the last FIB ack it needed."""
-    PENDING_SWITCHES = "heddle_rollout_pending_switches"
-    """Gauge: switches that do not hold the newest plan yet."""
+    A name in ``_total`` is a counter's, one in ``_seconds`` a histogram's, others are gauges'.
+    """
+
+    about: str
+    """For people."""
+
+    def __new__(cls, name: str, about: str) -> Self:
+        """A name and what it says."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.about = about
+        return made
+
+    RECONCILE_RUNS = "heddle_reconcile_runs_total", "Times the loop looked at a fabric"
+    RECONCILE_FAILURES = (
+        "heddle_reconcile_failures_total",
+        "Times the loop could not bring a new plan about",
+    )
+    SOLVE_SECONDS = "heddle_solve_seconds", "From the intent read to a verified plan"
+    MAX_UTILIZATION = (
+        "heddle_plan_max_utilization_ratio",
+        "Load over capacity of the worst link of the newest plan",
+    )
+    LOWER_BOUND = "heddle_plan_lower_bound_ratio", "What no plan of the same flows can beat"
+    UNROUTED_FLOWS = "heddle_plan_unrouted_flows", "Flows of the newest plan without a path"
+    GENERATION = "heddle_plan_generation", "Generation of the newest plan"
+    ENTRIES = "heddle_plan_entries", "Exact-match entries of the newest plan over all switches"
+    CHANGED_FLOWS = "heddle_plan_changed_flows_total", "Flows whose path moved"
+    PUSHES = "heddle_rollout_pushes_total", "Batches sent to agents"
+    OPERATIONS = "heddle_rollout_operations_total", "Entries set or deleted on switches"
+    OPERATION_FAILURES = (
+        "heddle_rollout_operation_failures_total",
+        "Operations that an agent could not do",
+    )
+    PUSH_SECONDS = "heddle_rollout_push_seconds", "From a batch sent to its FIB ack"
+    PROGRAM_SECONDS = (
+        "heddle_intent_to_programmed_seconds",
+        "From a change of intent to the last FIB ack it needed",
+    )
+    PENDING_SWITCHES = (
+        "heddle_rollout_pending_switches",
+        "Switches that do not hold the newest plan yet",
+    )
 
 
 class Metrics(Protocol):

@@ -39,24 +39,6 @@ from heddle_controller.store.store import Store
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-_HELP = {
-    Metric.RECONCILE_RUNS: "Times the loop looked at a fabric",
-    Metric.RECONCILE_FAILURES: "Times the loop could not bring a new plan about",
-    Metric.SOLVE_SECONDS: "From the intent read to a verified plan",
-    Metric.MAX_UTILIZATION: "Load over capacity of the worst link of the newest plan",
-    Metric.LOWER_BOUND: "What no plan of the same flows can beat",
-    Metric.UNROUTED_FLOWS: "Flows of the newest plan without a path",
-    Metric.GENERATION: "Generation of the newest plan",
-    Metric.ENTRIES: "Exact-match entries of the newest plan over all switches",
-    Metric.CHANGED_FLOWS: "Flows whose path moved",
-    Metric.PUSHES: "Batches sent to agents",
-    Metric.OPERATIONS: "Entries set or deleted on switches",
-    Metric.OPERATION_FAILURES: "Operations that an agent could not do",
-    Metric.PUSH_SECONDS: "From a batch sent to its FIB ack",
-    Metric.PROGRAM_SECONDS: "From a change of intent to the last FIB ack it needed",
-    Metric.PENDING_SWITCHES: "Switches that do not hold the newest plan yet",
-}
-
 
 class Telemetry:
     """Implements the meters of reconcile and serve on a registry of its own."""
@@ -119,7 +101,7 @@ class Telemetry:
 
     def _register(self, metric: Metric) -> None:
         """A metric's kind is in its name: a count, a time, or the state of something."""
-        about = _HELP.get(metric, metric.name.capitalize().replace("_", " "))
+        about = metric.about
         if metric.endswith("_total"):
             self._counters[metric] = Counter(metric, about, ["fabric"], registry=self.registry)
         elif metric.endswith("_seconds"):

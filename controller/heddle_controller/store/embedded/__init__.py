@@ -1,7 +1,5 @@
 """The embedded store: one SQLite file, durable, the default.
 
-The embedded store: one SQLite file, durable, the default.
-
 Every write is in the write-ahead log and on the disk before it is acknowledged, so SIGKILL
 at any instruction loses nothing that a client was told.
 """

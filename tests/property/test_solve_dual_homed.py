@@ -89,6 +89,35 @@ def test_a_dead_leaf_slows_only_who_loses_a_link() -> None:
         assert served == pytest.approx(fewest / 2), seed
 
 
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("lost", ["links", "leaf"])
+def test_what_nics_lost_slows_nobody_else(planes: int, lost: str) -> None:
+    """Full load, and some links of NICs or a leaf down: NICs with both links send all they have.
+
+    Those that lost one send half of it, or none where no plane is left to both ends.
+    """
+    for seed in range(4):
+        random = Random(seed)
+        fabric = dual_tor(
+            pairs=6, spines=8 * planes, nics_per_pair=16, nics_per_host=2, planes=planes
+        )
+        flows = permutations(fabric, random, random.randint(1, 2), random.choice([2, 4, 8]))
+        links = np.flatnonzero(~between_switches(fabric)).tolist()
+        dead = random.choice(fabric.rows_of_kind(NodeKind.LEAF).tolist())
+        if lost == "leaf":
+            fabric = fabric.with_nodes({dead: State.DOWN})
+        else:
+            fabric = fabric.with_links(dict.fromkeys(random.sample(links, 5), State.DOWN))
+        plan = solve(fabric, flows)
+        network = Network(fabric)
+        fewest = np.minimum(network.uplinks[flows.source], network.uplinks[flows.destination])
+        routed = np.isin(np.arange(len(flows)), [*plan.unrouted], invert=True)
+        served = flow_ratios(fabric.structure.capacity, flows, plan.paths)
+        ends = (flows.source, flows.destination)
+        beside = np.max([np.bincount(end)[end] for end in ends], axis=0)
+        assert (served * beside * 2 >= fewest - CLOSE)[routed].all(), (seed, served)
+
+
 @pytest.mark.deep
 def test_the_ceiling_of_a_flow_is_the_best_link_of_its_nics() -> None:
     """No path of a flow gives a QP more, and a flow of a NIC with one full link left gets it.

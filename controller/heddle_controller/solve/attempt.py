@@ -9,8 +9,9 @@ from itertools import takewhile
 import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, join_paths, no_paths
+from heddle_controller.model.plan import Paths, join_paths, no_paths, phased_loads
 from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.bounds.cuts import cut_bound
@@ -44,6 +45,9 @@ KEMPE = SearchLimits(
     depth=100, width=1, budget=600, effort=100_000, spare=100_000, beneath=0, patience=200
 )
 """Long chains without alternatives: of two spines, one step follows from the one before."""
+SEARCHED_TOO = 200
+"""Flows that are searched for a plan, too, where one is known that serves all: it is no fairer, but
+tiers between switches may be less full."""
 CLOSE = 1e-6
 """Utilisation by which an arc may be above a bound that it meets."""
 _PATIENCE = 1000
@@ -72,6 +76,8 @@ class PlanningProblem:
     deadline: Deadline
     lp_tiers: Floats | None = field(default=None)
     """Bounds by linear programme over the candidate paths, once known."""
+    served: Assignment | None = None
+    """One in which all flows get what the links of their NICs allow, where NICs lost some."""
     notes: tuple[str, ...] = ()
     """What was given up, for people."""
     steps: int = GUIDED_STEPS
@@ -110,6 +116,10 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
     """
     flows = problem.flows
     alike, whole = _in_equal_parts(problem, planes)
+    if alike is None or not _is_met_everywhere(problem, alike):
+        problem.served = _on_links_left(problem, planes)
+        if problem.served is not None and len(flows) > SEARCHED_TOO:
+            return problem.served
     if alike is not None:
         return alike
     assignment = loaded(problem, whole)
@@ -147,6 +157,53 @@ def _in_equal_parts(problem: PlanningProblem, planes: Planes) -> tuple[Assignmen
         if found is not None:
             best = found if best is None else better(problem, found, best)
     return (best if best is not None and is_met(problem, best) else None), whole
+
+
+def _on_links_left(problem: PlanningProblem, planes: Planes) -> Assignment | None:
+    """Equal parts of what links of NICs let through, where nothing else holds any flow up.
+
+    A NIC that lost one of its links sends no more than the others carry, so its flows are as many
+    fewer parts, on these links; everything else is as it would be had it lost none. None where
+    NICs hold no flow up, or switches do.
+    """
+    network, flows = problem.network, problem.flows
+    if not network.several.any():
+        return None
+    share = _line_shares(problem)
+    within = replace(flows, gbps=flows.gbps * share)
+    bound = cut_bound(network, within, problem.routed)
+    if (share == 1).all() or bound.overall > 1 + CLOSE:
+        return None
+    capped = replace(problem, flows=within, bound=bound)
+    best: Assignment | None = None
+    for parts in (np.ones(len(flows), dtype=np.int64), *ladder(flows)):
+        pieces = np.maximum(np.rint(parts * share), 1).astype(np.int64)
+        rows = np.repeat(np.arange(len(flows)), pieces)
+        paths = coloured_paths(planes, within, rows, on_links_left=True)
+        if _flows_on(paths) < np.count_nonzero(problem.routed):
+            break
+        if _is_met_everywhere(capped, loaded(capped, paths)):
+            found = loaded(problem, paths)
+            best = found if best is None else better(problem, best, found)
+            if is_met(problem, best):
+                break
+    return best
+
+
+def _line_shares(problem: PlanningProblem) -> Floats:
+    """What part of each flow its NICs' usable links carry, if all flows of a NIC get the same."""
+    network, flows = problem.network, problem.flows
+    rows = np.flatnonzero(problem.routed)
+    nodes, capacity = network.fabric.node_count, network.fabric.structure.capacity
+    out = np.flatnonzero(network.usable & (network.level[network.tail] == NodeKind.NIC))
+    share = np.ones(len(flows))
+    for nics, arcs in ((flows.source, out), (flows.destination, out ^ 1)):
+        line = np.bincount(network.tail[out], capacity[arcs], nodes)
+        jobs = flows.job[rows], flows.phase[rows]
+        asked = phased_loads(nodes, nics[rows], flows.gbps[rows], *jobs)
+        least = np.divide(line, asked, out=np.ones(nodes), where=asked > line * (1 + CLOSE))
+        np.minimum(share, least[nics], out=share)
+    return share
 
 
 def _coloured(

@@ -44,6 +44,7 @@ from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.fairness.balance import even
+from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.headroom import with_headroom
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
@@ -184,9 +185,20 @@ def _notes(short: Bools, parted: Bools) -> tuple[str, ...]:
 
 
 def _assign(problem: PlanningProblem, options: Options) -> Assignment:
+    assignment, served = _searched(problem, options), problem.served
+    if served is None or served is assignment:
+        return assignment
+    values = [Shares(_fairest(problem, one) or one).sorted_values for one in (served, assignment)]
+    if values[0] != values[1]:
+        return served if values[0] > values[1] else assignment
+    return better(problem, assignment, served)
+
+
+def _searched(problem: PlanningProblem, options: Options) -> Assignment:
     coloured = by_colouring(problem, problem.planes) if problem.planes else None
     if coloured is not None and (
-        is_met(problem, coloured)
+        coloured is problem.served
+        or is_met(problem, coloured)
         or problem.deadline.passed()
         or len(problem.flows) > options.relaxation_limit
     ):

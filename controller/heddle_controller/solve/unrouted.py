@@ -15,6 +15,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import Flows
+from heddle_controller.solve.colouring.layers import ordinals
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
@@ -49,15 +50,18 @@ class Reasons:
     def joined(self, flows: Flows) -> Bools:
         """Whether usable links join the ends of each flow, shape (flows,).
 
-        True, too, where that is not told by parts: for NICs with no uplink or several.
+        True, too, for NICs with no uplink.
         """
         network = self._network
+        result = np.ones(len(flows), dtype=np.bool_)
         if network.usable.all():
-            return np.ones(len(flows), dtype=np.bool_)
-        around = np.append(self._part, NONE)[network.terminal]
-        source, destination = around[flows.source], around[flows.destination]
-        told = (source != NONE) & (destination != NONE)
-        result: Bools = ~told | (source == destination)
+            return result
+        reached = self._reached
+        source, destination = reached[flows.source], reached[flows.destination]
+        told = (source != NONE).any(axis=1) & (destination != NONE).any(axis=1)
+        meet = source[told][:, :, None] == destination[told][:, None, :]
+        meet &= (source[told] != NONE)[:, :, None]
+        result[told] = meet.any(axis=(1, 2))
         return result
 
     def _cut(self, parts: Ints, nic: int, other: int) -> Ints:
@@ -89,6 +93,17 @@ class Reasons:
         own: Ints = arcs[first[nic] : first[nic + 1]]
         rising: Ints = own[self._network.level[self._network.head[own]] != NodeKind.NIC]
         return rising
+
+    @cached_property
+    def _reached(self) -> Ints:
+        """The parts that each NIC has usable uplinks to, padded; shape (nodes, uplinks)."""
+        network = self._network
+        up = np.flatnonzero(network.usable & (network.level[network.tail] == NodeKind.NIC))
+        table = np.full(
+            (self._fabric.node_count, int(network.uplinks.max(initial=1))), NONE, dtype=np.int64
+        )
+        table[network.tail[up], ordinals(network.tail[up])] = self._part[network.head[up]]
+        return table
 
     @cached_property
     def _part(self) -> Ints:

@@ -54,6 +54,8 @@ class NicLinks:
         """The part that each arc leads into; ``NONE`` for no arc."""
         self._arcs = network.nic_arc[:, None]
         """The usable arc out of each node by colour, ``NONE`` for none; shape (nodes, colours)."""
+        self._own: Bools = self._arcs != NONE
+        """Whether that is the colour's own arc, and none that stands in for it."""
         self._place = network.terminal
         groups = self._slots()
         if groups:
@@ -62,10 +64,12 @@ class NicLinks:
             if width > _MOST_COLOURS:
                 width = max(counts)
             self._arcs = np.repeat(self._arcs, width, axis=1)
+            self._own = np.repeat(self._own, width, axis=1)
             self._place = self._place.copy()
             for nics, slots in groups:
                 chosen = slots[:, np.arange(width) * slots.shape[1] // width]
                 self._place[nics] = network.head[chosen[:, 0]]
+                self._own[nics] = network.usable[chosen]
                 for row in np.flatnonzero(~network.usable[chosen].all(axis=1)).tolist():
                     chosen[row] = self._open(slots[row], chosen[row])
                 self._arcs[nics] = chosen
@@ -109,12 +113,13 @@ class NicLinks:
             result[colour] = others[colour % len(others)] if len(others) else NONE
         return result
 
-    def choose(self, flows: Flows, rounds: Ints) -> tuple[Ints, Ints]:
+    def choose(self, flows: Flows, rounds: Ints, pieces: Ints | None = None) -> tuple[Ints, Ints]:
         """The arc out of each flow's source, and that out of its destination; shape (flows,).
 
         ``NONE`` for NICs without any, where the links that are left do not meet, and where
         a flow of the latency class would go a longer way than it has to.
-        ``rounds`` says which flows run together.
+        ``rounds`` says which flows run together. Given whose ``pieces`` they are, those of one
+        take turns on the links that both its ends have left, and none stands in for another.
         """
         ends = self._arcs[flows.source], self._arcs[flows.destination]
         width = self._arcs.shape[1]
@@ -123,8 +128,16 @@ class NicLinks:
             several = self.network.several
             rows = np.flatnonzero(several[flows.source] | several[flows.destination])
             fits = self._fits(ends[0][rows], ends[1][rows])
-            free = fits.all(axis=1)
-            colour[rows] = fits.argmax(axis=1)
+            if pieces is None:
+                free = fits.all(axis=1)
+                colour[rows] = fits.argmax(axis=1)
+            else:
+                nics, whose = (flows.source[rows], flows.destination[rows]), pieces[rows]
+                own = fits & self._own[nics[0]] & self._own[nics[1]]
+                some = own.any(axis=1)
+                fits[some] = own[some]
+                free = (np.bincount(whose)[whose] % width > 0) & fits.all(axis=1)
+                colour[rows] = _in_turns(fits, ordinals(whose))
             rows = rows[free]
             for turn in np.unique(rounds[rows]).tolist():
                 own = rows[rounds[rows] == turn]
@@ -185,6 +198,14 @@ class NicLinks:
         return equitable_colouring(source, destination, self._arcs.shape[1], (left[1:], right[1:]))
 
 
+def _in_turns(marked: Bools, turn: Ints) -> Ints:
+    """The column of each row that is marked and so many marked ones after the first, round them."""
+    count = np.cumsum(marked, axis=1)
+    wanted = turn % np.maximum(count[:, -1], 1) + 1
+    column: Ints = (marked & (count == wanted[:, None])).argmax(axis=1)
+    return column
+
+
 def _proportion(speed: Floats) -> Ints:
     """How often each of some links counts, by its speed."""
     milli = np.round(speed * 1000).astype(np.int64)
@@ -222,10 +243,10 @@ class Planes:
         other.spines = self.spines.with_states(network, changed)
         return other
 
-    def colour(self, flows: Flows) -> ColouredPaths:
-        """Paths of flows, as far as colours give them."""
+    def colour(self, flows: Flows, pieces: Ints | None = None) -> ColouredPaths:
+        """Paths of flows, as far as colours give them; ``pieces`` as ``NicLinks.choose`` has it."""
         network, level, rounds = self.network, self.network.level, phase_rounds(flows)
-        nic_links = self.nic_links.choose(flows, rounds)
+        nic_links = self.nic_links.choose(flows, rounds, pieces)
         source, destination = (network.head_or_none[arc] for arc in nic_links)
         arcs = np.full((len(flows), 4), NONE, dtype=np.int64)
         here = (source != NONE) & (destination != NONE)
@@ -234,7 +255,7 @@ class Planes:
         choice = np.flatnonzero(here & (source != destination) & (part[source] != NONE))
         for turn in np.unique(rounds[choice]).tolist():
             rows = choice[rounds[choice] == turn]
-            rows = rows[np.argsort(-flows.gbps[rows], kind="stable")]
+            rows = rows[np.lexsort((-flows.qps[rows], -flows.gbps[rows]))]
             for chosen in self._alike(source[rows], destination[rows]):
                 self._colour_round(rows[chosen], flows.gbps, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
@@ -309,16 +330,20 @@ def _links_up(network: Network, level: int) -> int:
     return int(count.min()) if len(count) else 0
 
 
-def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
+def coloured_paths(
+    planes: Planes, flows: Flows, rows: Ints, *, on_links_left: bool = False
+) -> Paths:
     """Paths between terminals as colours give them. A row named n times goes in n parts.
 
     ``rows`` name flows, in order, each at most as often as it has QPs; parts differ by
-    one QP at most. Flows that colours do not place whole are left out.
+    one QP at most. Flows that colours do not place whole are left out. ``on_links_left`` gives
+    the parts of a flow to links of its NICs in turns (``NicLinks.choose``).
     """
     parts = np.bincount(rows, minlength=len(flows))[rows]
     pieces = flows.take(rows)
     share = pieces.qps // parts + (ordinals(rows) < pieces.qps % parts)
-    coloured = planes.colour(replace(pieces, gbps=pieces.gbps * share / pieces.qps))
+    pieces = replace(pieces, gbps=pieces.gbps * share / pieces.qps, qps=share)
+    coloured = planes.colour(pieces, rows if on_links_left else None)
     whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
     rows, arcs, share = rows[whole], coloured.arcs[whole], share[whole]
     if parts.max(initial=1) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import numpy as np
@@ -291,6 +291,45 @@ def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
         for kind, names in single_losses(fabric).items():
             worst = max(after(other, lost)[0] for lost in names.values())
             assert bounds[kind] <= worst + CLOSE
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(8), derandomize=True, deadline=None)
+@given(SEEDS, st.integers(2, 4))
+def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> None:
+    """All spines tried for all paths that a loss breaks, loss by loss; some links down before."""
+    rng = Random(seed)
+    fabric = clos(leaves=3, spines=spines, nics_per_leaf=2)
+    if rng.random() < 0.5:
+        fabric = with_failures(rng, fabric, 0.1)
+    plan = solve(fabric, _pairs(rng, fabric))
+    bounds = {one.kind: one.lower_bound for one in after_losses(plan)}
+    for kind, names in single_losses(fabric).items():
+        if names:
+            reached = max(_least_of_all(plan, lost) for lost in names.values())
+            assert bounds[kind] <= reached + CLOSE
+
+
+def _least_of_all(plan: Plan, lost: list[int]) -> float:
+    """The worst link after a loss with the best backups of all that pass a spine."""
+    paths, structure, carries = plan.paths, plan.fabric.structure, plan.fabric.carries
+    ends = [*zip(structure.tail.tolist(), structure.head.tolist(), strict=True)]
+    live = {end: arc for arc, end in enumerate(ends) if carries[arc] and arc >> 1 not in lost}
+    choices: list[list[list[int]]] = []
+    for row in range(len(paths)):
+        way = paths.of(row).tolist()
+        broken = len(way) == 4 and any(arc >> 1 in lost for arc in way)
+        low, high = (ends[way[1]][0], ends[way[2]][1]) if broken else (NONE, NONE)
+        ups = [(arc, spine) for (leaf, spine), arc in live.items() if leaf == low]
+        over = [(up, live[spine, high]) for up, spine in ups if (spine, high) in live]
+        choices.append([[way[0], up, down, way[3]] for up, down in over] or [[]])
+    least = np.inf
+    for ways in product(*choices):
+        first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+        arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
+        backups = Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
+        least = min(least, after(replace(plan, backups=backups), lost)[0])
+    return least
 
 
 def _drawn_backups(rng: Random, plan: Plan) -> Paths:

@@ -8,7 +8,11 @@ After a loss, at each switch whose NICs lose their first or last step with it:
   at least. With paths of ``m`` and the smallest rate among them, the worst link is at least the
   ``m``-th smallest load that adding such paths one by one to any of the links makes.
 
-Phases of a job take turns, so paths that have one may cost nothing: the last two count paths
+- In fabrics of tiers a path over one spine goes over another that both leaves are linked to, where
+  its own leaf has no others: from there on the underlay carries, and has one way down. So both
+  links of some spine take it on. Only the fullest losses are looked at for this.
+
+Phases of a job take turns, so paths that have one may cost nothing: the last three count paths
 that may run at any time alone.
 """
 
@@ -30,6 +34,8 @@ _FIRST_BATCH = 4
 """Losses that are looked at together at first."""
 _GROWTH = 16
 """How many times as many each time after that."""
+_MOST_ALONE = 1_000
+"""Losses for which each path is looked at by itself."""
 _MOST_ROUNDS = 64
 """Paths of one switch that are counted one by one."""
 
@@ -55,6 +61,8 @@ def least_worst(survey: Survey, worst: Floats) -> float:
             some = rows[into[rows] == way]
             broken = loss[some], switch[some], rate[some]
             floor = _at_switches(survey, broken, ends, floor)
+        if at + batch <= _MOST_ALONE:
+            floor = max(floor, _of_each_path(survey, np.flatnonzero(chosen[survey.moves.loss])))
         at, batch = at + batch, batch * _GROWTH
     return floor
 
@@ -87,6 +95,66 @@ def _broken_ends(survey: Survey) -> tuple[Ints, Ints, Floats, Bools]:
         parts.append((loss[rows], ends, path[rows], np.full(len(rows), into)))
     found = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return found[0], found[1], paths.gbps(plan.flows)[found[2]], found[3]
+
+
+def _of_each_path(survey: Survey, rows: Ints) -> float:
+    """A floor of the worst link after any loss by paths over one spine, each by itself.
+
+    ``rows`` are moves that are looked at.
+    """
+    plan, losses, moves = survey.plan, survey.losses, survey.moves
+    structure, paths, flows = plan.fabric.structure, plan.paths, plan.flows
+    nodes = len(structure.nodes.kind)
+    kind = structure.nodes.kind
+    is_nic = kind == NodeKind.NIC
+    inner = np.flatnonzero(~is_nic[structure.tail] & ~is_nic[structure.head])
+    tiers = np.abs(kind[structure.tail[inner]] - kind[structure.head[inner]])
+    if (kind == NodeKind.SWITCH).any() or (tiers != 1).any():
+        return 0.0  # a spine might turn to another one
+    # Two steps between switches, and one at each NIC.
+    rows = rows[np.diff(paths.first)[moves.path[rows]] == 4]  # noqa: PLR2004
+    rows = rows[moves.fate[rows] != APART]
+    loss, path = moves.loss[rows], moves.path[rows]
+    flow = paths.flow[path]
+    links = np.bincount(structure.head, minlength=nodes)
+    up, down = paths.arcs[paths.first[path] + 1], paths.arcs[paths.first[path] + 2]
+    held = (losses.takes(loss, up) | losses.takes(loss, down)) & ~plan.by_ports[flow]
+    held &= (flows.phase[flow] == ANY_PHASE) & (links[flows.destination[flow]] == 1)
+    loss, path, up, down = loss[held], path[held], up[held], down[held]
+    pairs = structure.tail[inner] * nodes + structure.head[inner]
+    order = np.argsort(pairs, kind="stable")
+    pairs, inner = pairs[order], inner[order]
+    if not len(loss) or (pairs[1:] == pairs[:-1]).any():
+        return 0.0
+    first, arcs = structure.out
+    leaf = structure.tail[up]
+    place = np.arange(int(np.diff(first)[leaf].max()))
+    row = np.minimum(first[leaf][:, None] + place, len(arcs) - 1)
+    rise = arcs[row]
+    there = (place < np.diff(first)[leaf][:, None]) & ~is_nic[structure.head[rise]]
+    code = structure.head[rise] * nodes + structure.head[down][:, None]
+    at = np.minimum(np.searchsorted(pairs, code), len(pairs) - 1)
+    fall = inner[at]
+    whole = ((pairs[at] == code) | ~there).all(axis=1)
+    live, gone = plan.fabric.carries, loss[:, None]
+    there &= live[rise] & live[fall] & ~losses.takes(gone, rise) & ~losses.takes(gone, fall)
+    rate = paths.gbps(flows)[path][:, None]
+    ways = [_stays(survey, gone, way) + rate for way in (rise, fall)]
+    used = np.maximum(
+        *(load / structure.capacity[way] for load, way in zip(ways, (rise, fall), strict=True))
+    )
+    least = np.where(there, used, np.inf).min(axis=1)
+    return float(least[whole & np.isfinite(least)].max(initial=0.0))
+
+
+def _stays(survey: Survey, loss: Ints, arc: Ints) -> Floats:
+    """What a loss leaves on arcs, Gbit/s, whatever turns to them; shapes go together."""
+    loads, cells = survey.plan.loads, survey.cells
+    keys = cells.loss * len(loads) + cells.arc
+    code = loss * len(loads) + arc
+    at = np.minimum(np.searchsorted(keys, code), max(len(keys) - 1, 0))
+    freed = np.where(keys[at] == code, cells.freed[at], 0.0)
+    return np.asarray(np.maximum(loads[arc] - freed, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -238,18 +238,12 @@ class Store:
 
     async def end_rollback(self, fabric: str, *, request: Request = NOBODY) -> None:
         """Plan freely again. Raises ``NotFound``, also where there is no rollback (any more)."""
-        await self._write(
-            fabric,
-            Ask(request, fingerprint("end_rollback", fabric)),
-            lambda view, stamp: (plans.end_rollback(view, stamp), None),
-            lambda _: None,
-        )
+        ask = Ask(request, fingerprint("end_rollback", fabric))
+        await self._change(fabric, ask, plans.end_rollback)
 
     async def rollback(self, fabric: str) -> Rollback | None:
         """The one that is not over."""
-        view = await self._view(fabric)
-        with self._large.sound():
-            return plans.rollback_of(view, self._now())
+        return await self._read(fabric, lambda view: plans.rollback_of(view, self._now()))
 
     # Jobs and demand sets
 
@@ -285,9 +279,7 @@ class Store:
 
     async def get_job(self, fabric: str, job: str) -> JobRecord:
         """Raises ``NotFound``."""
-        view = await self._view(fabric)
-        with self._large.sound():
-            return jobs.job_record(view, job)
+        return await self._read(fabric, lambda view: jobs.job_record(view, job))
 
     async def list_jobs(
         self, fabric: str, *, after: str = "", limit: int = 0
@@ -297,9 +289,7 @@ class Store:
         Raises:
             NotFound: there is no such fabric.
         """
-        view = await self._view(fabric)
-        with self._large.sound():
-            return jobs.jobs_of(view, after, limit)
+        return await self._read(fabric, lambda view: jobs.jobs_of(view, after, limit))
 
     async def update_job(
         self,
@@ -359,17 +349,15 @@ class Store:
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
         """Those that are not over, by name. Raises ``NotFound``."""
-        view = await self._view(fabric)
-        with self._large.sound():
-            return reservations.reservations_of(view, self._now())
+        return await self._read(
+            fabric, lambda view: reservations.reservations_of(view, self._now())
+        )
 
     async def release(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
         """End a reservation. Raises ``NotFound``, also for one that is over."""
-        await self._write(
-            fabric,
-            Ask(request, fingerprint("release", fabric, name)),
-            lambda view, stamp: (reservations.release_hosts(view, name, stamp), None),
-            lambda _: None,
+        ask = Ask(request, fingerprint("release", fabric, name))
+        await self._change(
+            fabric, ask, lambda view, now: reservations.release_hosts(view, name, now)
         )
 
     async def delete_job(
@@ -377,12 +365,7 @@ class Store:
     ) -> None:
         """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
         ask = Ask(request, fingerprint("delete_job", fabric, job, etag))
-        await self._write(
-            fabric,
-            ask,
-            lambda view, stamp: (jobs.delete_job(view, job, etag, stamp), None),
-            lambda _: None,
-        )
+        await self._change(fabric, ask, lambda view, now: jobs.delete_job(view, job, etag, now))
 
     async def put_demands(
         self,
@@ -438,11 +421,8 @@ class Store:
     async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
         """Take a set away. Raises ``NotFound``."""
         ask = Ask(request, fingerprint("delete_demands", fabric, name))
-        await self._write(
-            fabric,
-            ask,
-            lambda view, stamp: (demand_rules.delete_demands(view, name, stamp), None),
-            lambda _: None,
+        await self._change(
+            fabric, ask, lambda view, now: demand_rules.delete_demands(view, name, now)
         )
 
     # What the loop reads and writes
@@ -624,9 +604,9 @@ class Store:
         self, fabric: str, *, below: int = 0, limit: int = 0
     ) -> Sequence[PlanSummary]:
         """Plans below a generation (0: all), newest first, as far as they are remembered."""
-        view = await self._view(fabric)
-        with self._large.sound():
-            return plans.plan_summaries(view, below, limit or plans.REMEMBERED)
+        return await self._read(
+            fabric, lambda view: plans.plan_summaries(view, below, limit or plans.REMEMBERED)
+        )
 
     async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
         """Note which generation switches hold whole, by their FIB acks.
@@ -664,7 +644,7 @@ class Store:
     async def _note(self, fabric: str, decide: Callable[[View, Stamp], Change]) -> None:
         """Write facts. Raises ``StaleEpoch``, ``NotFound``."""
         async with self._noting.setdefault(fabric, asyncio.Lock()):
-            await self._write(fabric, NO_ASK, lambda view, stamp: (decide(view, stamp), None))
+            await self._change(fabric, NO_ASK, decide)
 
     # How a write is made
 
@@ -674,6 +654,16 @@ class Store:
         view = self.applier.view(fabric)
         check_known(view)
         return view
+
+    async def _read(self, fabric: str, look: Callable[[View], _Answer]) -> _Answer:
+        """What is found in a fabric. Raises ``NotFound``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return look(view)
+
+    async def _change(self, fabric: str, ask: Ask, decide: Callable[[View, Stamp], Change]) -> None:
+        """Make a change that needs no answer. Raises as ``_write``."""
+        await self._write(fabric, ask, lambda view, now: (decide(view, now), None), lambda _: None)
 
     async def _write(
         self,

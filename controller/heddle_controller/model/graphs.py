@@ -1,4 +1,4 @@
-"""Algorithms on graphs from scipy, loaded by the first that is asked for.
+"""Algorithms on graphs; those from scipy are loaded by the first that is asked for.
 
 That takes longer than all else a planning process loads, and the first plan of most fabrics needs
 none of them.
@@ -27,11 +27,19 @@ def joined_parts(tails: Ints, heads: Ints, count: int) -> Ints:
 
     ``tails`` and ``heads``, each of shape (edges,), are rows of the ``count`` nodes.
     """
-    from scipy.sparse import coo_matrix  # noqa: PLC0415 - see above
-    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415 - see above
-
-    graph = coo_matrix((np.ones(len(tails)), (tails, heads)), shape=(count, count))
-    part: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
+    label = np.arange(count, dtype=np.int64)
+    while True:
+        # Each part takes the least label beside it, then all of it that of its least node.
+        ends = label[tails], label[heads]
+        least = np.minimum(*ends)
+        if (ends[0] == ends[1]).all():
+            break
+        for end in ends:
+            np.minimum.at(label, end, least)
+        while (label[label] != label).any():
+            label = label[label]
+    first = label == np.arange(count)
+    part: Ints = (np.cumsum(first) - 1)[label]
     return part
 
 

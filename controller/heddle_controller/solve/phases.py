@@ -79,21 +79,22 @@ class PhaseTable:
         """Changes the phase's load on arcs and returns what the arcs' loads change by."""
         columns = self._columns(arcs, make=True)
         before = self._worst[columns]
-        self._load[self._row[phase], columns] += gbps
-        after = self._load[:, columns].max(axis=0)
+        own = self._load[self._row[phase]]  # a view: its changes are the table's
+        own[columns] += gbps
+        after = np.maximum.reduce(self._load.take(columns, axis=1))
         self._worst[columns] = after
         change: Floats = after - before
         return change
 
-    def _columns(self, arcs: Ints, *, make: bool) -> Ints:
+    def _columns(self, arcs: Ints, *, make: bool) -> npt.NDArray[np.int32]:
         columns = self._column[arcs]
-        if make and not columns.all():
+        if make and np.count_nonzero(columns) < columns.size:
             fresh = np.unique(arcs[columns == 0])
             self._column[fresh] = np.arange(self._known, self._known + len(fresh))
             self._known += len(fresh)
             self._grow(self._known)
             columns = self._column[arcs]
-        return columns.astype(np.int64)
+        return columns
 
     def _grow(self, size: int) -> None:
         room = len(self._worst)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
+from typing import TypeAlias
 
 import numpy as np
 
@@ -60,6 +62,9 @@ NEAR = 0.003
 """A relaxation this close to its bound, relative to it, is not worth more candidates."""
 MOST_WIDENINGS = 16
 """Times that more candidates are looked for."""
+
+Preference: TypeAlias = Callable[[Assignment, Assignment], Assignment]
+"""Takes one of two assignments, of which the first is the one there was."""
 
 
 @dataclass(slots=True)
@@ -429,36 +434,48 @@ def _finish(
 
 def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     """The assignment with each tier at its bound, if guided search finds one; else the better."""
-    return _guided(problem, assignment, 0.0)[0]
+    if is_met(problem, assignment):
+        return assignment
+    tried, _ = _guided(problem, assignment, problem.target().bounds, 0.0)
+    return better(problem, assignment, tried)
 
 
 def nearer_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
-    """The assignment with tiers as near to bounds that they cannot reach as guided search gets.
+    """The assignment with tiers nearer to bounds that they do not reach; see ``nearer``."""
+    return nearer(problem, assignment, problem.target().bounds, partial(better, problem))
 
-    What is tried is halfway first, and then less where that failed, more where it did not.
+
+def nearer(
+    problem: PlanningProblem, assignment: Assignment, bounds: Floats, choose: Preference
+) -> Assignment:
+    """The assignment with tiers as near to bounds that they do not reach as guided search gets.
+
+    Halfway is tried first, and then less where that failed, more where it did not.
+
+    Args:
+        problem: Has the steps that are left.
+        assignment: Stays as it is.
+        bounds: Utilisation of each tier, shape (tiers,).
+        choose: Takes one of the assignment and what was found.
     """
     share = 0.5
-    while share < _AS_IT_IS and not _ends(problem, assignment):
-        assignment, done = _guided(problem, assignment, share)
+    while share < _AS_IT_IS and problem.steps > 0 and not problem.deadline.passed():
+        if (tier_worst(problem.network, assignment) <= bounds + CLOSE).all():
+            break
+        tried, done = _guided(problem, assignment, bounds, share)
+        assignment = choose(assignment, tried)
         share = share / 2 if done else (1 + share) / 2
     return assignment
 
 
-def _ends(problem: PlanningProblem, assignment: Assignment) -> bool:
-    """Whether there is nothing to gain for guided search, or nothing left to spend on it."""
-    return is_met(problem, assignment) or problem.steps <= 0 or problem.deadline.passed()
-
-
 def _guided(
-    problem: PlanningProblem, assignment: Assignment, share: float
+    problem: PlanningProblem, assignment: Assignment, bounds: Floats, share: float
 ) -> tuple[Assignment, bool]:
-    """The better of the assignment and what guided search makes of it, and whether it was done.
+    """What guided search makes of an assignment, and whether it got to where it was to.
 
     ``share`` is how far from its bound a tier may stay, as a part of how far it is.
     """
-    if _ends(problem, assignment):
-        return assignment, False
-    network, bounds = problem.network, problem.target().bounds
+    network = problem.network
     reached = np.maximum(tier_worst(network, assignment), bounds)
     limit = np.append(bounds + share * (reached - bounds), np.inf)[network.tier]
     tried = assignment.copy()
@@ -466,7 +483,7 @@ def _guided(
     search = GuidedSearch(chains, limit)
     done = search.run(min(_PATIENCE, 2 * len(tried.flow)), problem.steps)
     problem.steps -= search.steps
-    return better(problem, assignment, tried), done
+    return tried, done
 
 
 def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:

@@ -20,7 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.solve.assignment import Assignment, exported_paths, merged_chunks
-from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, tier_worst
+from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, nearer, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
@@ -53,7 +53,7 @@ def with_headroom(problem: PlanningProblem, assignment: Assignment) -> Assignmen
     best = spread or _taken_apart(problem, before)
     if best is None:
         best = loaded(problem, merged_chunks(assignment, renumber=True))
-    _level(problem, best)
+    best = _levelled(problem, best)
     lower = (tier_worst(problem.network, best) < before * (1 - _WORTH)).any()
     return best if lower else spread
 
@@ -62,14 +62,20 @@ def _is_even(problem: PlanningProblem, reached: Floats) -> bool:
     return bool((reached <= problem.bound.tiers * (1 + _WORTH)).all())
 
 
-def _level(problem: PlanningProblem, assignment: Assignment) -> None:
-    """Moves chunks off arcs that are fuller than their tier has to be."""
+def _levelled(problem: PlanningProblem, assignment: Assignment) -> Assignment:
+    """The assignment with chunks moved off arcs that are fuller than their tier has to be."""
     bounds = problem.bound.tiers
     target = LoadTarget(bounds, float(bounds.max(initial=0.0)))
     search = Search(assignment, problem.candidates, target, problem.deadline, LIMITS)
     reached = tier_worst(problem.network, assignment)
     search.cap = problem.network.by_tier(reached + TOLERANCE, np.inf)
     search.run()
+
+    def no_fuller(old: Assignment, new: Assignment) -> Assignment:
+        before, after = (tier_worst(problem.network, one) for one in (old, new))
+        return new if (after <= before + TOLERANCE).all() else old
+
+    return nearer(problem, assignment, bounds, no_fuller)
 
 
 def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:

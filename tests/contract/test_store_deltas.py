@@ -121,11 +121,13 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
     sizes = plan_sizes(world)
     assert sizes[-1] == whole
     assert len(sizes) == KEPT + 1, "the newest, and what they stand on"
-    assert all(0 < size < whole / 8 for size in sizes[:-1])
+    bases = sum(size > whole / 8 for size in sizes)
+    assert bases <= 2, "another only once losses together have changed an eighth of the first"
+    assert sizes[0] > 0
     other = made[0][0].flows.with_qps(2)  # nothing is a delta of a plan of other flows
     plan = solve(made[0][0].fabric, other, options=Options())
     await commit(store, epoch, len(made) + 1, (plan, entries_after(plan)))
-    assert sum(size > whole / 8 for size in plan_sizes(world)) == 2
+    assert sum(size > whole / 8 for size in plan_sizes(world)) == bases + 1
     await store.close()
 
 

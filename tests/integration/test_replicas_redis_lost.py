@@ -13,6 +13,7 @@ from grpc import aio
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_controller.model.job import Job
 from heddle_emulator.client.api import job_to_pb
 from tests.support.replicating import NAME, SECONDS, Replica, job, replicated
 from tests.support.serving import detail, refusal
@@ -34,20 +35,26 @@ async def until_stale(replica: Replica, *, wanted: bool) -> None:
             await asyncio.sleep(0.05)
 
 
-async def write(replica: Replica, hosts: tuple[str, ...]) -> aio.AioRpcError:
+def asked_for(wanted: Job) -> placement_pb2.SubmitJobRequest:
+    """A request that is the same each time."""
+    return placement_pb2.SubmitJobRequest(
+        parent=NAME, job_id=wanted.name, spec=job_to_pb(wanted), request_id="w1"
+    )
+
+
+async def write(replica: Replica, wanted: Job) -> aio.AioRpcError:
     """How a write is refused."""
     async with replica.controller.channel() as channel:
-        request = placement_pb2.SubmitJobRequest(
-            parent=NAME, job_id="refused", spec=job_to_pb(job("refused", hosts)), request_id="w1"
-        )
-        return await refusal(PlacementServiceStub(channel).SubmitJob(request, timeout=SECONDS))
+        stub = PlacementServiceStub(channel)
+        return await refusal(stub.SubmitJob(asked_for(wanted), timeout=SECONDS))
 
 
 async def test_redis_away(tmp_path: Path) -> None:
     """While it hangs, writes are refused with a hint, reads answered and marked, agents repair.
 
     What agents saw meanwhile is planned for once the server is back, under a new epoch, and no
-    agent had to begin a session anew for it.
+    agent had to begin a session anew for it. A write that was refused may have been made by then:
+    the same request again makes it once.
     """
     async with replicated(tmp_path) as house:
         hosts, client = house.fabric.structure.host_names, await house.client(house.replicas[1])
@@ -56,9 +63,10 @@ async def test_redis_away(tmp_path: Path) -> None:
         sessions = sum(agent.sessions.begun for agent in house.fleet.agents.values())
         epoch = house.leader().epoch
         assert not (await stale(house.replicas[0]))[0]
+        second = job("second", hosts[4:])
         house.redis.signal(signal.SIGSTOP)
         for replica in house.replicas:
-            error = await write(replica, hosts[4:])
+            error = await write(replica, second)
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             delay = detail(error, error_details_pb2.RetryInfo).retry_delay
             assert delay.ToTimedelta().total_seconds() > 0
@@ -72,7 +80,9 @@ async def test_redis_away(tmp_path: Path) -> None:
             while house.leader().epoch == epoch:  # noqa: ASYNC110 - a log has no events
                 await asyncio.sleep(0.05)
         house.fabric = house.fleet.world
-        await house.submit(client, job("second", hosts[4:]))
+        async with house.replicas[0].controller.channel() as channel:
+            await PlacementServiceStub(channel).SubmitJob(asked_for(second), timeout=SECONDS)
+        house.jobs.append(second)
         await house.agree(client)
         after = sum(agent.sessions.begun for agent in house.fleet.agents.values())
         assert after == sessions

@@ -138,8 +138,10 @@ class Rollout:
         self._settled = asyncio.Event()
         """No push is under way any more, or there is another target."""
         self._under_way = 0
+        self._looked = clock.monotonic()
+        """When the last look began: what had ended by then is known."""
         self._look_seconds = 0.0
-        """How long the last look took."""
+        """How long it took."""
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
@@ -226,7 +228,7 @@ class Rollout:
 
     async def _round(self, ledger: Ledger, target: Target) -> None:
         """Evaluate everything once, and do what is to be done."""
-        now = self._clock.monotonic()
+        now = self._looked = self._clock.monotonic()
         heard = self._meet(self._collect(), ledger, now)
         fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
         probe = partial(
@@ -399,8 +401,8 @@ class Rollout:
     def _ends(self) -> Sequence[float | None]:
         if self._ledger is None:
             return ()
-        structure = self._ledger.fabric.structure
-        patience = self._presence.next_end(structure, self._clock.monotonic())
+        # What has ended since the last look asks for another at once.
+        patience = self._presence.next_end(self._ledger.fabric.structure, self._looked)
         return (patience, self._retry_at)
 
 

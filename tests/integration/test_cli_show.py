@@ -104,7 +104,7 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
         await o.s.commit_plan()
         assert json.loads(await process.stdout.readline())["generation"] == "2"
         await o.s.api.stop(1.0)
-        assert b"asked again and again" in await process.stderr.readline()
+        assert b"it is asked again" in await process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, stderr = await process.communicate()
     assert process.returncode == 1

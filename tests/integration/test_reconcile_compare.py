@@ -89,7 +89,9 @@ class Comparing(House):
 
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
-        self.engine = replace(self.engine, repairer=self.repairer, verify=lambda *_: None)
+        self.engine = replace(
+            self.engine, repairer=self.repairer, verify=lambda *_: None, back=lambda _: None
+        )
         settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
         found = replace(super().dependencies(store, gateway), settings=settings)
         return replace(found, advisor=self.questions or found.advisor)

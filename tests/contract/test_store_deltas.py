@@ -15,7 +15,8 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.programs import entries_after
 from heddle_controller.solve import Options, Repairer, solve
-from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state import plans
+from heddle_controller.state.codec.deltas import pack_delta, unpack_delta
 from heddle_controller.state.codec.plans import PlanPacker
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanFacts
@@ -109,7 +110,7 @@ async def test_plans_after_losses(world: StoreWorld) -> None:
 
 
 async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The file gets a small part of what a whole plan takes, and keeps no base for nothing."""
+    """The file gets a small part of what a whole plan takes, and keeps no more than is needed."""
     world = EmbeddedWorld(tmp_path_factory.mktemp("store"))
     store = await world.open()
     await store.put_fabric("f1", two_zones())
@@ -120,15 +121,51 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
     whole = len(PlanPacker().pack(made[0][0], Program(epoch, 1, 1, made[0][1])))
     sizes = plan_sizes(world)
     assert sizes[-1] == whole
-    assert len(sizes) == KEPT + 1, "the newest, and what they stand on"
-    bases = sum(size > whole / 8 for size in sizes)
-    assert bases <= 2, "another only once losses together have changed an eighth of the first"
+    assert len(sizes) == len(made), "each by what it changed, also those that others stand on"
+    assert sum(size > whole / 8 for size in sizes) == 1
     assert sizes[0] > 0
     other = made[0][0].flows.with_qps(2)  # nothing is a delta of a plan of other flows
     plan = solve(made[0][0].fabric, other, options=Options())
     await commit(store, epoch, len(made) + 1, (plan, entries_after(plan)))
-    assert sum(size > whole / 8 for size in plan_sizes(world)) == bases + 1
+    assert sum(size > whole / 8 for size in plan_sizes(world)) == 2
     await store.close()
+
+
+async def test_what_is_kept_is_made_short_again(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest plan is stored whole after many deltas: at once, or when the store is asked to.
+
+    Others know it as before, and go on from it.
+    """
+    store = await world.open()
+    await store.put_fabric("f1", two_zones())
+    epoch = await store.acquire_leadership("c1")
+    made = losses((await store.intent("f1")).fabric, 8)
+    done = [await commit(store, epoch, row + 1, one) for row, one in enumerate(made[:4])]
+    assert stored(store, 4) == 4
+    await store.compact("f1", epoch=epoch)
+    assert stored(store, 4) == 4, "there are few"
+    monkeypatch.setattr(plans, "LONG_DELTAS", 3)
+    await store.compact("f1", epoch=epoch)
+    assert stored(store, 4) == 1
+    done.append(await commit(store, epoch, 5, made[4]))
+    assert stored(store, 5) == 2
+    monkeypatch.setattr(plans, "MOST_DELTAS", 1)
+    done.append(await commit(store, epoch, 6, made[5]))
+    assert stored(store, 6) == 1
+    await store.close()
+    store = await world.open()
+    for before in done:
+        assert same(await store.committed("f1", before.generation), before)
+    await store.close()
+
+
+def stored(store: Store, generation: int) -> int:
+    """How many values are read for a plan."""
+    row = plans.plan_row(store.applier.view("f1"), generation)
+    assert row is not None
+    return len(row.blobs)
 
 
 def plan_sizes(world: EmbeddedWorld) -> list[int]:
@@ -145,7 +182,7 @@ def test_a_delta_comes_back(turn: int) -> None:
     base = made[0][0], Program(1, 1, 1, made[0][1])
     for plan, entries in (made[0], made[turn]):
         program = Program(2, 1 + turn, 5, entries)
-        packed = Base("", base, 1 << 30).pack(plan, program)
+        packed = pack_delta((plan, program), base)
         assert packed is not None
         found = unpack_delta(packed, base)
         assert plain((found[0].paths, found[0].backups, found[0].certificate, found[1])) == plain(
@@ -153,4 +190,3 @@ def test_a_delta_comes_back(turn: int) -> None:
         )
         assert plain(found[0].fabric.link_state) == plain(plan.fabric.link_state)
         assert found[0].unrouted == plan.unrouted
-    assert Base("", base, 8).pack(*base) is None, "it is not worth it"

@@ -54,6 +54,8 @@ class ReconcileSettings:
     """Until planning is tried again after it failed; twice as long each time."""
     retry_last: float = 60.0
     """The longest until it is tried again."""
+    compact_after: float = 0.2
+    """Of quiet, until the store is asked to make what it keeps short again."""
     compare_after: float = 1.0
     """Of quiet, until a plan is compared with one made anew."""
     worth_moving: float = 0.02
@@ -360,9 +362,12 @@ class Worker:
 
     async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
         clock, settings = self._world.clock, self._world.settings
-        await clock.sleep(settings.compare_after)
         start = clock.monotonic()
         try:
+            await clock.sleep(settings.compact_after)
+            await self._world.store.compact(self._fabric, epoch=self._epoch)
+            await clock.sleep(max(0.0, start + settings.compare_after - clock.monotonic()))
+            start = clock.monotonic()
             await self._ready_advisor()
             found = await self._better_or_certified(committed, intent)
             if isinstance(found, Certificate):

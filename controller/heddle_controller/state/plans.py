@@ -1,7 +1,7 @@
 """Committed plans, and the facts that a leader finds out: how far switches and jobs have come.
 
 All of it is written by the leader alone, fenced by its epoch. A plan is large: it is kept
-beside the fabric, most often as what it has otherwise than a base (``codec.deltas``).
+beside the fabric, most often as what it has otherwise than the one before (``codec.deltas``).
 
 An earlier plan to go back to, for a time: what an operator wants, so that it is intent.
 """
@@ -46,25 +46,49 @@ KEPT_FOR = "kept_for"
 """See ``Committed``."""
 
 
+MOST_DELTAS, MOST_SHARE = 128, 1 / 2
+"""Plans between two that are stored whole, and bytes of their deltas, of those of the first: beyond
+that to read the newest takes too long."""
+LONG_DELTAS, LONG_SHARE = 32, 1 / 8
+"""Likewise, where the newest is stored whole once there is time for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """What the fabric has of a plan."""
 
-    blob: str
+    blobs: tuple[str, ...]
+    """The last plan that was stored whole, and the deltas since, up to this plan's own."""
     structure: str
     """Blob of the structure that it was made on."""
     digest: str
     """Of the structure."""
-    base: str = ""
-    """Blob of the plan that ``blob`` is a delta of; empty where it is whole."""
+    whole: int
+    """Bytes of the first of ``blobs``."""
+    deltas: int = 0
+    """Bytes of the others."""
 
-    def blobs(self) -> tuple[str, ...]:
-        """All that it points at."""
-        return (self.blob, self.structure, *([self.base] if self.base else []))
+    def pointed_at(self) -> tuple[str, ...]:
+        """All blobs that it needs."""
+        return (*self.blobs, self.structure)
+
+    def with_delta(self, blob: str, size: int) -> PlanRow:
+        """The row of the plan after this one, by its delta."""
+        return replace(self, blobs=(*self.blobs, blob), deltas=self.deltas + size)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next plan has to be stored whole."""
+        return len(self.blobs) > MOST_DELTAS or self.deltas > MOST_SHARE * self.whole
+
+    @property
+    def is_long(self) -> bool:
+        """Whether this plan is to be stored whole when there is time."""
+        return len(self.blobs) > LONG_DELTAS or self.deltas > LONG_SHARE * self.whole
 
 
 class UnknownBaseError(Exception):
-    """The newest plan is no delta of what was taken for its base."""
+    """The newest plan is not the one that a delta was made for."""
 
 
 def commit(
@@ -84,13 +108,14 @@ def commit(
     Raises:
         NotFound: there is no such fabric.
         StaleGeneration: the newest is not the one before.
-        UnknownBaseError: the base may be gone.
+        UnknownBaseError: it is stored otherwise than as what ``row`` goes on from.
     """
     check_known(view)
     newest, generation = view.number(GENERATION), summary.generation
     if newest != generation - 1:
         raise StaleGeneration(generation - 1, newest)
-    if row.base and not _stands_on(view, newest, row.base):
+    before = plan_row(view, newest)
+    if len(row.blobs) > 1 and (before is None or before.blobs != row.blobs[:-1]):
         raise UnknownBaseError
     gone = {name: old for name, old in plan_rows(view).items() if name <= generation - KEPT}
     sets: dict[str, bytes | None] = {
@@ -108,10 +133,10 @@ def commit(
         fabric=view.name,
         moves=FACTS,
         time=stamp.now,
-        guards=(view.guard(GENERATION), view.guard(PROGRAMMED)),
+        guards=(view.guard(GENERATION), view.guard(PROGRAMMED), view.guard(_field(newest))),
         sets=sets,
         keep=tuple(keep),
-        drop=tuple(blob for old in gone.values() for blob in old.blobs()),
+        drop=tuple(blob for old in gone.values() for blob in old.pointed_at()),
         epoch=summary.epoch,
     )
 
@@ -121,7 +146,7 @@ def replace_newest(
 ) -> Change | None:
     """Put the newest plan, whole, in place of what is kept of it; None where it is not the newest.
 
-    ``blob`` is the same plan under a better certificate, whose lower bound is ``bound``.
+    ``blob`` is the same plan, perhaps under a better certificate, whose lower bound is ``bound``.
     """
     row, summary = plan_row(view, generation), plan_summary(view, generation)
     if row is None or summary is None or view.number(GENERATION) != generation:
@@ -132,11 +157,13 @@ def replace_newest(
         time=stamp.now,
         guards=(view.guard(GENERATION), view.guard(_field(generation))),
         sets={
-            _field(generation): orjson.dumps(replace(row, blob=blob.id, base="")),
+            _field(generation): orjson.dumps(
+                PlanRow((blob.id,), row.structure, row.digest, len(blob.body or b""))
+            ),
             _field(generation, SUMMARY): orjson.dumps(replace(summary, lower_bound=bound)),
         },
         keep=(blob,),
-        drop=tuple(one for one in row.blobs() if one != row.structure),
+        drop=row.blobs,
         epoch=epoch,
     )
 
@@ -213,12 +240,6 @@ def plan_summaries(view: View, below: int, limit: int) -> list[PlanSummary]:
 def programmed(view: View) -> Programmed:
     """What switches hold."""
     return view.get(PROGRAMMED, "", _parse_programmed) or Programmed()
-
-
-def _stands_on(view: View, generation: int, base: str) -> bool:
-    """Whether a plan is this one or a delta of it, so that it is there and will be."""
-    row = plan_row(view, generation)
-    return row is not None and base == (row.base or row.blob)
 
 
 _parse = parser(PlanRow, "plan")

@@ -1,8 +1,8 @@
 """Large values in memory: structures, demand sets, and the newest plan of each fabric.
 
 Views point at them; they are read when they are first needed, and let go of when nothing
-points at them any more. Most plans are kept as what they have otherwise than a base, so the
-base of the newest plan is in memory as well.
+points at them any more. Most plans are kept as what they have otherwise than the one before, so
+who has that reads little.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from contextlib import contextmanager
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Structure
-from heddle_controller.model.plan import Plan
-from heddle_controller.model.program import Program
 from heddle_controller.state.codec.container import DamagedError
-from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state.codec.deltas import Whole, unpack_delta
 from heddle_controller.state.codec.fabrics import unpack_structure
 from heddle_controller.state.codec.jobs import unpack_demands
 from heddle_controller.state.codec.plans import unpack_plan
@@ -38,10 +36,8 @@ class LargeValues:
         """By digest."""
         self.demands: dict[str, Demands] = {}
         """By blob."""
-        self.plans: dict[str, tuple[str, Plan, Program]] = {}
-        """The newest plan read or committed, and its blob, by fabric."""
-        self.bases: dict[str, Base] = {}
-        """Of the newest plan, by fabric; absent where it is not known."""
+        self.plans: dict[str, tuple[tuple[str, ...], Whole]] = {}
+        """The newest plan read or committed, and its blobs, by fabric."""
 
     async def structure_of(self, view: View) -> Structure | None:
         """The structure of a fabric; None where there is no such fabric."""
@@ -96,56 +92,33 @@ class LargeValues:
             for name, one in sets.items()
         )
 
-    async def plan(self, fabric: str, row: PlanRow, *, newest: bool) -> tuple[Plan, Program] | None:
+    async def plan(self, fabric: str, row: PlanRow, *, newest: bool) -> Whole | None:
         """A plan; None where it was dropped meanwhile."""
+        blobs, begin, made = row.blobs, 0, None
         held = self.plans.get(fabric)
-        if held is not None and held[0] == row.blob:
-            return held[1], held[2]
-        structure = await self.structure(row.digest, row.structure)
-        body = await self._applier.blob(row.blob)
-        if structure is None or body is None:
-            return None
-        base = self.bases.get(fabric)
-        if row.base and (base is None or base.id != row.base):
-            whole = await self._applier.blob(row.base)
-            if whole is None:
+        if held is not None and held[0] == blobs[: len(held[0])]:
+            begin, made = len(held[0]), held[1]
+        if begin < len(blobs):
+            structure = await self.structure(row.digest, row.structure)
+            bodies = [await self._applier.blob(one) for one in blobs[begin:]]
+            if structure is None or None in bodies:
                 return None
-            base = await self._base(row.base, whole, structure)
-        elif not row.base:
-            base = await self._base(row.blob, body, structure)
-        assert base is not None  # whichever of the three it is
-        plan, program = base.whole
-        if row.base:
+            known = [body for body in bodies if body is not None]
             with self.sound():
-                plan, program = await asyncio.to_thread(unpack_delta, body, base.whole)
-        held = self.plans.get(fabric)
-        if held is not None and held[0] == row.blob:
-            return held[1], held[
-                2
-            ]  # who wrote it has it by now, with the columns of the one before
-        if newest:
-            self.keep_plan(fabric, row.blob, (plan, program), base)
-            self.forget_structures()
-        return plan, program
+                made = await asyncio.to_thread(_read, known, made, structure)
+            held = self.plans.get(fabric)
+            if held is not None and held[0] == blobs:
+                return held[1]  # who wrote it has it by now, with the columns of the one before
+            if newest:
+                self.keep_plan(fabric, blobs, made)
+                self.forget_structures()
+        return made
 
-    def keep_plan(
-        self, fabric: str, blob: str, made: tuple[Plan, Program], base: Base | None
-    ) -> None:
-        """This is the newest plan of a fabric, unless a newer one is known.
-
-        ``base`` is None where it is that of before.
-        """
+    def keep_plan(self, fabric: str, blobs: tuple[str, ...], made: Whole) -> None:
+        """This is the newest plan of a fabric, unless a newer one is known."""
         known = self.plans.get(fabric)
-        if known is not None and known[2].generation > made[1].generation:
-            return
-        self.plans[fabric] = (blob, *made)
-        if base is not None:
-            self.bases[fabric] = base
-
-    async def _base(self, blob: str, body: bytes, structure: Structure) -> Base:
-        with self.sound():
-            whole = await asyncio.to_thread(unpack_plan, body, structure)
-        return Base(blob, whole, len(body))
+        if known is None or known[1][1].generation <= made[1].generation:
+            self.plans[fabric] = blobs, made
 
     def forget_structures(self) -> None:
         """Let go of structures that no fabric and no kept plan stands on."""
@@ -169,3 +142,17 @@ class LargeValues:
                 f"store {self._applier.name}: a record is damaged ({error}); "
                 "restore it from a backup"
             ) from error
+
+
+def _read(bodies: list[bytes], before: Whole | None, structure: Structure) -> Whole:
+    """The plan at the end of some stored ones; the first is whole where none is known ``before``.
+
+    Raises:
+        DamagedError: one was changed since it was made.
+    """
+    made, deltas = before, bodies
+    if made is None:
+        made, deltas = unpack_plan(bodies[0], structure), bodies[1:]
+    for body in deltas:
+        made = unpack_delta(body, made)
+    return made

@@ -37,7 +37,7 @@ from heddle_controller.state import demands as demand_rules
 from heddle_controller.state import fabrics, jobs, plans, reservations
 from heddle_controller.state.admission import admit_fabric, admit_job, admit_reservation
 from heddle_controller.state.audit import AuditPage
-from heddle_controller.state.codec.deltas import Base
+from heddle_controller.state.codec.deltas import Whole, pack_delta
 from heddle_controller.state.codec.fabrics import pack_structure, parse_link, parse_summary
 from heddle_controller.state.codec.jobs import job_json, parse_record
 from heddle_controller.state.codec.plans import PlanPacker
@@ -479,47 +479,58 @@ class Store:
                 f"program of epoch {program.epoch}, generation {program.generation} committed "
                 f"with epoch {epoch} after generation {expected_generation}"
             )
-        base = self._large.bases.get(fabric)
-        delta = await asyncio.to_thread(base.pack, plan, program) if base else None
         made = Committed(plan, program, facts, Programmed())
+        delta = await self._delta(fabric, (plan, program))
         try:
-            if base is None or delta is None:
-                return await self._commit(fabric, made, None)
-            return await self._commit(fabric, made, (delta, base))
+            return await self._commit(fabric, made, delta)
         except plans.UnknownBaseError:
             return await self._commit(fabric, made, None)
 
+    async def _delta(self, fabric: str, made: Whole) -> tuple[bytes, plans.PlanRow] | None:
+        """A plan as what it has otherwise than the newest, and the row of that one.
+
+        None where it is to be written whole.
+        """
+        held = self._large.plans.get(fabric)
+        with self._large.sound():
+            row = plans.plan_row(self.applier.view(fabric), made[1].generation - 1)
+        if held is None or row is None or row.is_full or row.blobs != held[0]:
+            return None
+        body = await asyncio.to_thread(pack_delta, made, held[1])
+        return None if body is None else (body, row)
+
     async def _commit(
-        self, fabric: str, made: Committed, delta: tuple[bytes, Base] | None
+        self, fabric: str, made: Committed, delta: tuple[bytes, plans.PlanRow] | None
     ) -> Committed:
-        """Write a plan, whole or as a delta of a base."""
+        """Write a plan, whole or as what it has otherwise than the one before."""
         plan, program = made.plan, made.program
         body = delta[0] if delta else await asyncio.to_thread(self._packer.pack, plan, program)
-        base = delta[1].id if delta else ""
         blob = Blob(f"plan-{self._new_token()}", body)
         digest, structure = await self._named(plan.fabric.structure, fabric)
         switches = await self._come_and_gone(fabric, plan)
+        before = delta[1].blobs if delta else ()
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, PlanFacts]:
             check_known(view)
             self._check_epoch(program.epoch)
             meta, facts = fabrics.meta_of(view), replace(made.facts, commit_time=stamp.now)
             on = Blob(meta.blob, None) if meta.digest == digest else structure
-            row = plans.PlanRow(blob.id, on.id, digest, base)
-            keep = (blob, on, *([Blob(base, None)] if base else []))
+            row = plans.PlanRow((blob.id,), on.id, digest, len(body))
+            if delta is not None:
+                row = replace(delta[1].with_delta(blob.id, len(body)), structure=on.id)
+            keep = (blob, on, *(Blob(one, None) for one in before))
             summary = _summary(plan, program, facts)
             return plans.commit(view, row, summary, keep, stamp, switches=switches), facts
 
         facts = await self._write(fabric, NO_ASK, decide)
-        whole = None if delta else Base(blob.id, (plan, program), len(body))
-        self._large.keep_plan(fabric, blob.id, (plan, program), whole)
+        self._large.keep_plan(fabric, (*before, blob.id), (plan, program))
         return self._as_committed(self.applier.view(fabric), (plan, program), facts)
 
     async def _come_and_gone(self, fabric: str, plan: Plan) -> tuple[list[str], list[str]]:
         """Switches that were not there in the plan before, and those that are there no more."""
         held = self._large.plans.get(fabric)
         newest = None if held else await self.committed(fabric)
-        before = held[1] if held else newest.plan if newest else None
+        before = held[1][0] if held else newest.plan if newest else None
         if before is None or before.fabric.structure is plan.fabric.structure:
             return [], []
         old, new = (
@@ -547,7 +558,7 @@ class Store:
         if self.applier.epoch != epoch:
             raise StaleEpoch(epoch, self.applier.epoch)
 
-    def _as_committed(self, view: View, made: tuple[Plan, Program], facts: PlanFacts) -> Committed:
+    def _as_committed(self, view: View, made: Whole, facts: PlanFacts) -> Committed:
         return Committed(*made, facts, plans.programmed(view), view.number(plans.KEPT_FOR))
 
     async def certify(
@@ -562,21 +573,46 @@ class Store:
             StaleEpoch: the epoch is not the newest.
         """
         committed = await self.committed(fabric)
+        if committed is None or committed.generation != generation:
+            self.applier.check()
+            self._check_epoch(epoch)
+            return False
+        plan = replace(committed.plan, certificate=certificate)
+        return await self._write_whole(fabric, epoch, (plan, committed.program))
+
+    async def compact(self, fabric: str, *, epoch: int) -> None:
+        """Store the newest plan whole, where much was written since one was; for quiet times.
+
+        Raises:
+            NotFound: there is no such fabric.
+            StaleEpoch: the epoch is not the newest.
+        """
+        committed = await self.committed(fabric)
+        if committed is None:
+            return
+        with self._large.sound():
+            row = plans.plan_row(self.applier.view(fabric), committed.generation)
+        if row is not None and row.is_long:
+            await self._write_whole(fabric, epoch, (committed.plan, committed.program))
+
+    async def _write_whole(self, fabric: str, epoch: int, made: Whole) -> bool:
+        """Put a plan in place of what is kept of the newest, unless another is that by now."""
+        plan, program = made
         self.applier.check()
         self._check_epoch(epoch)
-        if committed is None or committed.generation != generation:
-            return False
-        plan, program = replace(committed.plan, certificate=certificate), committed.program
         body = await asyncio.to_thread(self._packer.pack, plan, program)
         blob = Blob(f"plan-{self._new_token()}", body)
-        base = Base(blob.id, (plan, program), len(body))
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, bool]:
             check_known(view)
             self._check_epoch(epoch)
-            bound = certificate.lower_bound
             change = plans.replace_newest(
-                view, blob, stamp, epoch=epoch, generation=generation, bound=bound
+                view,
+                blob,
+                stamp,
+                epoch=epoch,
+                generation=program.generation,
+                bound=plan.certificate.lower_bound,
             )
             if change is None:
                 return Change(fabric, NEITHER, stamp.now, (view.guard(GENERATION),)), False
@@ -584,7 +620,7 @@ class Store:
 
         done = await self._write(fabric, NO_ASK, decide)
         if done:
-            self._large.keep_plan(fabric, blob.id, (plan, program), base)
+            self._large.keep_plan(fabric, (blob.id,), made)
         return done
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:

@@ -79,8 +79,8 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (newer, "written by a newer Heddle .schema 10, this one knows only 9.; run that one"),
-        (older, "written by an older Heddle .schema 8, .* 9.; .* move the file aside"),
+        (newer, "written by a newer Heddle .schema 11, this one knows only 10.; run that one"),
+        (older, "written by an older Heddle .schema 9, .* 10.; .* move the file aside"),
         (foreign, "belongs to another program; give a file of its own"),
         (garbage, "cannot be read .* restore it from a backup"),
         (torn, "cannot be read .* restore it from a backup"),

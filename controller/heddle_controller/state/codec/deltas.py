@@ -1,17 +1,16 @@
-"""A plan as what it has otherwise than an earlier one, its *base*, which is stored whole.
+"""A plan as what it has otherwise than the one before it.
 
 A lost link moves a few of some ten thousand flows. To compress and write the other paths again is
 most of what a commit costs, so a plan of the same flows on the same structure is kept as a delta:
-of every table the rows of the base that are gone, and the rows that stand in the plan instead, with
-where they stand. Nobody says what has changed, both are compared. Deltas do not build on deltas:
-to read a plan takes its base and nothing else. One that has become long is not worth it any more.
+of every table the rows of the plan before that are gone, and the rows that stand in their place,
+with where they stand. So what is written follows from what the event changed. To read a plan takes
+the last one that was stored whole, and each delta since.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Edit, Entries, Program
-from heddle_controller.plan.diff import difference, differing, partners
+from heddle_controller.plan.diff import changed_rows, difference, differing, partners
 from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.state.codec.container import DamagedError, pack, unpack
 from heddle_controller.state.codec.plans import (
@@ -33,75 +32,37 @@ from heddle_controller.state.codec.plans import (
 )
 
 _MOST = 1 / 8
-"""Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
-
-EDITS_KEPT = 4
+"""Of the rows of a table, beyond which a plan is packed whole."""
 
 Whole = tuple[Plan, Program]
 
 
-@dataclass(slots=True, eq=False)
-class Base:
-    """A plan that a store has whole, and that later ones are compared with."""
-
-    id: str
-    """Blob of the stored plan."""
-    whole: Whole
-    size: int
-    """Bytes it takes there."""
-    _edits: deque[tuple[Entries, Edit]] = field(default_factory=lambda: deque(maxlen=EDITS_KEPT))
-    """Entries of the newest plans beside this, and how this becomes them."""
-
-    def pack(self, plan: Plan, program: Program) -> bytes | None:
-        """Bytes of a plan and its program beside this; None where they are better packed whole."""
-        before, was = self.whole
-        structure = plan.fabric.structure
-        if structure is not before.fabric.structure or not plan.flows.same_as(before.flows):
-            return None
-        columns: dict[str, Any] = {}
-        for name, kind in (("link_state", "links"), ("node_state", "nodes")):
-            old, new = getattr(before.fabric, name), getattr(plan.fabric, name)
-            rows = np.flatnonzero(old != new)
-            columns |= {f"{kind}.rows": rows, f"{kind}.state": new[rows]}
-        for name, old, new in (
-            ("paths", before.paths, plan.paths),
-            ("backups", before.backups, plan.backups),
-        ):
-            edit = _paths_edit(old, new, len(plan.flows))
-            if not _worth(edit, old):
-                return None
-            columns |= _packed(name, _PATHS, edit, new.take(edit.came))
-        entries = program.entries
-        changed = self._entries_edit(was.entries, entries)
-        if changed is None or not _worth(changed, was.entries):
-            return None
-        columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
-        columns |= ports_columns(plan)
-        packed = pack(plan_meta(plan, program), columns)
-        return packed if len(packed) <= _MOST * self.size else None
-
-    def _entries_edit(self, old: Entries, new: Entries) -> Edit | None:
-        """None where entries that stay do not keep their order.
-
-        What was found for the plan before is gone on from, where it is known how that became this.
-        Rows that came, went and came again stay in such an edit, so a long one is found anew.
-        """
-        edit = self._continued(old, new)
-        if edit is None or not _worth(edit, old):
-            edit = _compared(old, new)
-        if edit is not None:
-            self._edits.append((new, edit))
-        return edit
-
-    def _continued(self, old: Entries, new: Entries) -> Edit | None:
-        step = known_edit(old, new, stages=True)
-        if step is not None:
-            return step
-        for last, edit in reversed([*self._edits]):
-            step = known_edit(last, new, stages=True)
-            if step is not None:
-                return edit.then(step)
+def pack_delta(made: Whole, before: Whole) -> bytes | None:
+    """Bytes of a plan and its program after those before; None where they are better whole."""
+    (plan, program), (earlier, was) = made, before
+    structure = plan.fabric.structure
+    if structure is not earlier.fabric.structure or not plan.flows.same_as(earlier.flows):
         return None
+    columns: dict[str, Any] = {}
+    for name, kind in (("link_state", "links"), ("node_state", "nodes")):
+        old, new = getattr(earlier.fabric, name), getattr(plan.fabric, name)
+        rows = np.flatnonzero(old != new)
+        columns |= {f"{kind}.rows": rows, f"{kind}.state": new[rows]}
+    for name, old, new in (
+        ("paths", earlier.paths, plan.paths),
+        ("backups", earlier.backups, plan.backups),
+    ):
+        edit = _paths_edit(old, new, len(plan.flows))
+        if not _worth(edit, old):
+            return None
+        columns |= _packed(name, _PATHS, edit, new.take(edit.came))
+    entries = program.entries
+    changed = known_edit(was.entries, entries, stages=True) or _compared(was.entries, entries)
+    if changed is None or not _worth(changed, was.entries):
+        return None
+    columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
+    columns |= ports_columns(plan)
+    return pack(plan_meta(plan, program), columns)
 
 
 class _Form(NamedTuple):
@@ -117,15 +78,15 @@ class _Form(NamedTuple):
 _PATHS, _ENTRIES = _Form(PATHS, "arcs", "first"), _Form(ENTRIES, "risk_links", "risk_first")
 
 
-def unpack_delta(packed: bytes, base: Whole) -> Whole:
-    """The plan and its program, of a delta and of its base.
+def unpack_delta(packed: bytes, before: Whole) -> Whole:
+    """The plan and its program, of a delta and of what was before.
 
     Raises:
-        DamagedError: the bytes are not what ``Base.pack`` made of a plan beside this base.
+        DamagedError: the bytes are not what ``pack_delta`` made of a plan after this one.
     """
     meta, columns = unpack(packed)
     try:
-        return _applied(meta, columns, base)
+        return _applied(meta, columns, before)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DamagedError(f"delta of a plan: {error!r}") from error
 
@@ -135,12 +96,19 @@ def _worth(edit: Edit, old: Paths | Entries) -> bool:
 
 
 def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
-    """Flows are all the same or all other: of one that moved every path is written."""
+    """Flows are all the same or all other: of one that moved every path is written.
+
+    Unless arcs are all that differs.
+    """
+    rows = changed_rows(old, new)
+    if rows is not None:
+        return Edit(rows, rows)
     other = differing(old, new, flows)
     return Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
 
 
 def _compared(old: Entries, new: Entries) -> Edit | None:
+    """None where entries that stay do not keep their order."""
     partner = partners(old, new)
     kept = np.ones(len(new), dtype=np.bool_)
     kept[difference(old, new, partner)[0]] = False
@@ -160,8 +128,8 @@ def _packed(name: str, form: _Form, edit: Edit, some: Paths | Entries) -> dict[s
     return columns | {f"{name}.gone": edit.gone, f"{name}.came": edit.came}
 
 
-def _applied(meta: dict[str, Any], columns: Mapping[str, Any], base: Whole) -> Whole:
-    before, was = base
+def _applied(meta: dict[str, Any], columns: Mapping[str, Any], earlier: Whole) -> Whole:
+    before, was = earlier
     states = {}
     for name, kind in (("link_state", "links"), ("node_state", "nodes")):
         states[name] = getattr(before.fabric, name).copy()

@@ -91,23 +91,37 @@ def _hold(connection: sqlite3.Connection, fabric: str, guards: Iterable[Guard]) 
 
 def _point(connection: sqlite3.Connection, change: Change) -> bool:
     """Point at blobs once more, and at others once less; False where one is not there."""
-    known = [blob.id for blob in change.keep if blob.body is None]
-    for one in known:
-        if connection.execute("SELECT 1 FROM blobs WHERE id = ?", (one,)).fetchone() is None:
-            return False
+    known = _listed({blob.id for blob in change.keep if blob.body is None})
+    (lacking,) = connection.execute(
+        "SELECT count(*) FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE id = value)",
+        (known,),
+    ).fetchone()
+    if lacking:
+        return False
     for blob in change.keep:
-        connection.execute(
-            "INSERT INTO blobs VALUES (?, ?, 1) "
-            "ON CONFLICT (id) DO UPDATE SET pointers = pointers + 1",
-            (blob.id, blob.body or b""),
-        )
-    for identity in change.drop:
-        connection.execute("UPDATE blobs SET pointers = pointers - 1 WHERE id = ?", (identity,))
+        if blob.body is not None:
+            connection.execute(
+                "INSERT INTO blobs VALUES (?, ?) ON CONFLICT (id) DO NOTHING", (blob.id, blob.body)
+            )
+    connection.execute(
+        "INSERT INTO pointers SELECT value, 1 FROM json_each(?) WHERE true "
+        "ON CONFLICT (blob) DO UPDATE SET count = count + 1",
+        (_listed(blob.id for blob in change.keep),),
+    )
     if change.drop:
+        dropped = (_listed(change.drop),)
         connection.execute(
-            "DELETE FROM blobs WHERE pointers <= 0 AND id IN (SELECT value FROM json_each(?))",
-            (_listed(change.drop),),
+            "UPDATE pointers SET count = count - times FROM "
+            "(SELECT value, count(*) AS times FROM json_each(?) GROUP BY value) "
+            "WHERE blob = value",
+            dropped,
         )
+        gone = connection.execute(
+            "DELETE FROM pointers WHERE count <= 0 AND blob IN (SELECT value FROM json_each(?)) "
+            "RETURNING blob",
+            dropped,
+        ).fetchall()
+        connection.executemany("DELETE FROM blobs WHERE id = ?", gone)
     return True
 
 

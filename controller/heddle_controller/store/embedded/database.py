@@ -28,7 +28,7 @@ from heddle_controller.store.embedded.file import StoreFile
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 _TABLES = """
 CREATE TABLE leader (
@@ -45,9 +45,12 @@ CREATE TABLE fields (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE blobs (
     id TEXT PRIMARY KEY,
-    body BLOB NOT NULL,
-    pointers INTEGER NOT NULL     -- how often fabrics point at it
+    body BLOB NOT NULL
 ) STRICT;
+CREATE TABLE pointers (           -- beside the blobs: to count would write these again
+    blob TEXT PRIMARY KEY,
+    count INTEGER NOT NULL        -- how often fabrics point at it
+) STRICT, WITHOUT ROWID;
 CREATE TABLE requests (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,

@@ -55,7 +55,7 @@ def _script(name: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-FORM = "4"
+FORM = "5"
 """Of what is stored: another one is refused."""
 
 WRITE = _script("write")

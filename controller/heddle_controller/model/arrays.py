@@ -26,7 +26,16 @@ NONE = -1
 
 def starts(lengths: Ints) -> Ints:
     """Where each row of compressed rows begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    first = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=first[1:])
+    return first
+
+
+def ranges(low: Ints, high: Ints) -> Ints:
+    """All numbers from each low to below each high, in order."""
+    lengths = high - low
+    offset = np.cumsum(lengths) - lengths
+    return np.repeat(low - offset, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
 def among(values: Ints, keys: Ints) -> Bools:

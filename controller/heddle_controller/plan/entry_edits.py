@@ -7,13 +7,14 @@ that nobody has to compare it with what went in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints, starts
+from heddle_controller.model.arrays import Ints, ranges, starts
 from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, EntryOrigin
 
 
@@ -31,6 +32,58 @@ def known_edit(old: Entries, new: Entries, *, stages: bool = False) -> Edit | No
     return made.edit if made.of.is_of(old, stages=stages) else None
 
 
+def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
+    """The old entries without some, and with the fresh ones.
+
+    Columns in which nothing changes are those of the old ones.
+
+    Args:
+        old: Any entries.
+        gone: Rows of these that are left out, ascending.
+        places: Before which row of the old ones each of the fresh stands, ascending.
+        fresh: What is put in.
+    """
+    if len(gone) == len(places) and (gone == places).all():
+        new = _overwritten(old, gone, fresh)
+        came = gone
+    else:
+        new = _spliced(old, gone, places, fresh)
+        came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
+    return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), Edit(gone, came)))
+
+
+def _overwritten(old: Entries, rows: Ints, fresh: Entries) -> Entries:
+    """The old entries with others in some rows."""
+    columns: dict[str, Any] = {
+        name: _with(getattr(old, name), rows, getattr(fresh, name)) for name in COLUMNS
+    }
+    begins, ends = old.risk_first[rows], old.risk_first[rows + 1]
+    first, links, lengths = old.risk_first, old.risk_links, np.diff(fresh.risk_first)
+    if (ends - begins == lengths).all():
+        links = _with(links, ranges(begins, ends), fresh.risk_links)
+    else:
+        own = np.diff(first)
+        own[rows] = lengths
+        first, at, parts = starts(own), 0, []
+        bounds = zip(
+            begins.tolist(), ends.tolist(), pairwise(fresh.risk_first.tolist()), strict=True
+        )
+        for begin, end, (low, high) in bounds:
+            parts += [links[at:begin], fresh.risk_links[low:high]]
+            at = end
+        links = np.concatenate([*parts, links[at:]])
+    return Entries(**columns, risk_first=first, risk_links=links)
+
+
+def _with(column: Ints, places: Ints, values: Ints) -> Ints:
+    """A column with other values in some places."""
+    if (column[places] == values).all():
+        return column
+    column = column.copy()
+    column[places] = values
+    return column
+
+
 class _Stretch(NamedTuple):
     """Rows that follow one another, of the old entries or of the fresh ones."""
 
@@ -39,33 +92,31 @@ class _Stretch(NamedTuple):
     end: int
 
 
-def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
-    """The old entries without some, and with the fresh ones.
-
-    Args:
-        old: Any entries.
-        gone: Rows of these that are left out, ascending.
-        places: Before which row of the old ones each of the fresh stands, ascending.
-        fresh: What is put in.
-    """
+def _spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
+    """As ``splice_entries``, wherever rows go and come."""
     stretches = [*_stretches(len(old), gone, places)]
+
     columns: dict[str, Any] = {
-        name: np.concatenate(
-            [getattr(fresh if s.fresh else old, name)[s.begin : s.end] for s in stretches]
-        )
-        for name in COLUMNS
+        name: _joined(stretches, getattr(old, name), getattr(fresh, name)) for name in COLUMNS
     }
-    lengths, links = [], []
-    for of_fresh, begin, end in stretches:
-        entries = fresh if of_fresh else old
-        first = entries.risk_first[begin : end + 1]
-        lengths.append(np.diff(first))
-        links.append(entries.risk_links[first[0] : first[-1]])
-    new = Entries(
-        **columns, risk_first=starts(np.concatenate(lengths)), risk_links=np.concatenate(links)
+    lengths = _joined(stretches, np.diff(old.risk_first), np.diff(fresh.risk_first))
+    links = [_risks_of(s, fresh if s.fresh else old) for s in stretches]
+    return Entries(
+        **columns,
+        risk_first=starts(lengths),
+        risk_links=_joined(links, old.risk_links, fresh.risk_links),
     )
-    came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
-    return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), Edit(gone, came)))
+
+
+def _joined(stretches: Sequence[_Stretch], of_old: Ints, of_fresh: Ints) -> Ints:
+    """A column of the result."""
+    return np.concatenate([(of_fresh if s.fresh else of_old)[s.begin : s.end] for s in stretches])
+
+
+def _risks_of(stretch: _Stretch, entries: Entries) -> _Stretch:
+    """Where the risk links of some rows stand."""
+    first = entries.risk_first
+    return _Stretch(stretch.fresh, int(first[stretch.begin]), int(first[stretch.end]))
 
 
 def _stretches(count: int, gone: Ints, places: Ints) -> Iterator[_Stretch]:

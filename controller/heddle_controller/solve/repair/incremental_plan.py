@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads, phased_loads
@@ -32,7 +32,6 @@ from heddle_controller.solve.repair.spare_paths import (
     SparePaths,
     backups_for,
     poor_backups,
-    ranges,
     with_flows_replaced,
 )
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits

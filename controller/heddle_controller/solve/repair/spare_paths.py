@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import Bools, Floats, Ints, ranges, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
@@ -97,13 +97,6 @@ class _Cut:
         fresh = [new[begin:end] for begin, end in comes]
         line = [piece for pair in zip(pieces, fresh, strict=False) for piece in pair]
         return np.concatenate([*line, pieces[-1]])
-
-
-def ranges(low: Ints, high: Ints) -> Ints:
-    """All numbers from each low to below each high, in order."""
-    lengths = high - low
-    offset = np.cumsum(lengths) - lengths
-    return np.repeat(low - offset, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
 MANY_BACKUPS = 16

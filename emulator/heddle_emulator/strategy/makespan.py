@@ -20,7 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.fluid.queues import ControlName, Messages, QueueSimulation
+from heddle_emulator.fluid.queues import ControlName, Messages, played
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams, ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.wire import NO_COST, Wire
@@ -65,7 +65,7 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     kept = sending.kept_to_demand(flows)
     if sending.queues is not None and (parts == 1).all():
         messages = _messages(flows, paths, sending, kept)
-        found = QueueSimulation(capacity, messages, wire, sending.queues).run()
+        found = played(capacity, messages, wire, sending.queues)
         last = np.zeros(len(flows))
         np.maximum.at(last, paths.flow, found)
         return last

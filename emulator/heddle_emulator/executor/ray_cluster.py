@@ -60,7 +60,11 @@ class RayExecutor:
                 "_temp_dir": folder,
             }
         stack.callback(ray.shutdown)
-        ray.init(address=self.address, log_to_driver=False, **local)
+        try:
+            ray.init(address=self.address, log_to_driver=False, **local)
+        except Exception as error:  # Ray raises no narrower class where a node takes too long
+            what = "starts on this machine" if local else f"is reached at {self.address}"
+            raise ExecutorError(f"no Ray cluster {what}: {' '.join(str(error).split())}") from error
 
     def _actors(self, ray: Any, make: MakeWorker[T, R], trials: int) -> list[Any]:  # noqa: ANN401
         """As many as there is room and work for; at least one."""

@@ -43,13 +43,17 @@ def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> En
         places: Before which row of the old ones each of the fresh stands, ascending.
         fresh: What is put in.
     """
-    if len(gone) == len(places) and (gone == places).all():
-        new = _overwritten(old, gone, fresh)
-        came = gone
+    came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
+    return edited_entries(old, Edit(gone, came), fresh)
+
+
+def edited_entries(old: Entries, edit: Edit, fresh: Entries) -> Entries:
+    """The same, by where the fresh ones stand among the new."""
+    if np.array_equal(edit.gone, edit.came):
+        new = _overwritten(old, edit.gone, fresh)
     else:
-        new = _spliced(old, gone, places, fresh)
-        came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
-    return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), Edit(gone, came)))
+        new = _spliced(old, edit, fresh)
+    return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), edit))
 
 
 def _overwritten(old: Entries, rows: Ints, fresh: Entries) -> Entries:
@@ -92,9 +96,9 @@ class _Stretch(NamedTuple):
     end: int
 
 
-def _spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
-    """As ``splice_entries``, wherever rows go and come."""
-    stretches = [*_stretches(len(old), gone, places)]
+def _spliced(old: Entries, edit: Edit, fresh: Entries) -> Entries:
+    """As ``edited_entries``, wherever rows go and come."""
+    stretches = [*_stretches(len(old), edit)]
 
     columns: dict[str, Any] = {
         name: _joined(stretches, getattr(old, name), getattr(fresh, name)) for name in COLUMNS
@@ -119,8 +123,11 @@ def _risks_of(stretch: _Stretch, entries: Entries) -> _Stretch:
     return _Stretch(stretch.fresh, int(first[stretch.begin]), int(first[stretch.end]))
 
 
-def _stretches(count: int, gone: Ints, places: Ints) -> Iterator[_Stretch]:
+def _stretches(count: int, edit: Edit) -> Iterator[_Stretch]:
     """What the result is made of, in order; at least one, perhaps empty."""
+    gone, came = edit
+    kept = came - np.arange(len(came))  # rows that stay and stand before each that came
+    places = kept + np.searchsorted(gone - np.arange(len(gone)), kept, side="right")
     at = 0
     edges = np.unique(np.concatenate([gone, places]))
     first, last = np.searchsorted(places, edges), np.searchsorted(places, edges, side="right")

@@ -22,7 +22,7 @@ from heddle_controller.model.plan import Certificate, NicPorts, Paths, Plan
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Edit, Entries
 from heddle_controller.plan.diff import changed_places, keep_places
-from heddle_controller.plan.entry_edits import known_edit, splice_entries
+from heddle_controller.plan.entry_edits import edited_entries, known_edit
 from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay, Rollback
 
 Array = npt.NDArray[Any]
@@ -243,16 +243,8 @@ class FabricMirror:
         assert self._entries is not None  # they were sent before
         if packed is not None:
             gone, came, rows = packed
-            self._entries = splice_entries(self._entries, gone, _places(Edit(gone, came)), rows)
+            self._entries = edited_entries(self._entries, Edit(gone, came), rows)
         return self._entries
-
-
-def _places(edit: Edit) -> Array:
-    """Before which of the old rows each row that came stands."""
-    kept = edit.came - np.arange(len(edit.came))  # rows that stay and stand before it
-    before = edit.gone - np.arange(len(edit.gone))  # likewise of each that is gone
-    places: Array = kept + np.searchsorted(before, kept, side="right")
-    return places
 
 
 def _packed_paths(now: Paths, was: Paths | None) -> Paths | _Elements:

@@ -62,7 +62,10 @@ def pack_delta(made: Whole, before: Whole) -> bytes | None:
         return None
     columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
     columns |= ports_columns(plan)
-    return pack(plan_meta(plan, program), columns)
+    # Most have few rows: as one column they are looked at once, and not thirty times.
+    lengths = [[name, len(column)] for name, column in columns.items()]
+    rows = np.concatenate([*columns.values()])
+    return pack(plan_meta(plan, program) | {"columns": lengths}, {"rows": rows})
 
 
 class _Form(NamedTuple):
@@ -84,9 +87,12 @@ def unpack_delta(packed: bytes, before: Whole) -> Whole:
     Raises:
         DamagedError: the bytes are not what ``pack_delta`` made of a plan after this one.
     """
-    meta, columns = unpack(packed)
+    meta, together = unpack(packed)
     try:
-        return _applied(meta, columns, before)
+        ends = np.cumsum([length for _, length in meta["columns"]])
+        parts = np.split(together["rows"], ends[:-1])
+        names = (name for name, _ in meta["columns"])
+        return _applied(meta, dict(zip(names, parts, strict=True)), before)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DamagedError(f"delta of a plan: {error!r}") from error
 

@@ -60,8 +60,15 @@ class _Said:
     stands: bool = True
     """Whether it goes on."""
     instance: str = ""
-    links: dict[LinkEnds, tuple[State, int]] = field(default_factory=dict)
-    """State and sequence."""
+    links: dict[LinkEnds, int] = field(default_factory=dict)
+    """Sequence of what was said of each; a number is nothing to the garbage collector."""
+    down: set[LinkEnds] = field(default_factory=set)
+    """Those that are DOWN."""
+
+    def forget(self, ends: LinkEnds) -> None:
+        """Nothing is said of a link any more."""
+        del self.links[ends]
+        self.down.discard(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +194,14 @@ class LinkStates:
         turned: set[LinkEnds] = set()
         if about.instance != said.instance:
             said.instance, turned = about.instance, set(said.links)
-            said.links.clear()
         elif report.full:
             turned = said.links.keys() - told.keys()
-            for ends in turned:
-                del said.links[ends]
-        for ends, one in told.items():
-            if ends not in said.links or one[1] > said.links[ends][1]:
-                said.links[ends] = one
+        for ends in turned:
+            said.forget(ends)
+        for ends, (state, sequence) in told.items():
+            if ends not in said.links or sequence > said.links[ends]:
+                said.links[ends] = sequence
+                (said.down.add if state is State.DOWN else said.down.discard)(ends)
                 turned.add(ends)
         if report.full and said.stands:
             self._heard.add(switch)
@@ -204,9 +211,8 @@ class LinkStates:
         """Judge links anew that a switch says something else about now."""
         changed = False
         for ends in turned:
-            says = ends in said.links and said.links[ends][0] is State.DOWN
             who = self._down.get(ends, frozenset())
-            after = who | {switch} if says else who - {switch}
+            after = who | {switch} if ends in said.down else who - {switch}
             if after:
                 self._down[ends] = after
             else:

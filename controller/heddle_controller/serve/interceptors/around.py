@@ -3,7 +3,8 @@
 gRPC knows four kinds of methods, and two kinds of handlers for streaming methods (generators, and
 coroutines that write by themselves). A layer says only what happens around a call; this module
 knows the kinds. gRPC sees all layers as one interceptor. An interceptor for each layer would keep
-a dozen objects for every stream, and there are thousands of streams.
+a dozen objects for every stream, and there are thousands of streams. For the same reason handlers
+are wrapped once, and not for each call.
 
 gRPC would parse a request before any handler runs. Bytes that are no message would bypass all
 layers, end in UNKNOWN and leave a traceback in the log, and a stranger could have megabytes parsed.
@@ -26,6 +27,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
+from typing_extensions import override
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.errors import exhausted
@@ -92,11 +94,12 @@ class Around(abc.ABC):
         """Entered before the handler runs, left when it ends or raises."""
 
 
-class Layers(aio.ServerInterceptor):
-    """Wraps the handler of every call in all layers, the first outermost."""
+class _Wrapping(aio.ServerInterceptor):
+    """Wraps the handler of each method, once."""
 
-    def __init__(self, *layers: Around) -> None:
-        self._layers = layers
+    def __init__(self) -> None:
+        self._wrapped: dict[str, Handler] = {}
+        """By path."""
 
     async def intercept_service(
         self,
@@ -104,10 +107,30 @@ class Layers(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         """The handler of the call, wrapped; an unknown method has none."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = Method.of(handler_call_details.method, handler)
+        path = handler_call_details.method
+        known = self._wrapped.get(path)
+        if known is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            known = self._wrapped[path] = self._wrap(path, handler)
+        return known
+
+    @abc.abstractmethod
+    def _wrap(self, path: str, handler: Handler) -> Handler:
+        """A handler in place of this one."""
+
+
+class Layers(_Wrapping):
+    """Wraps the handler of every call in all layers, the first outermost."""
+
+    def __init__(self, *layers: Around) -> None:
+        super().__init__()
+        self._layers = layers
+
+    @override
+    def _wrap(self, path: str, handler: Handler) -> Handler:
+        method = Method.of(path, handler)
         make, behaviour = kind_of(handler)
         if inspect.isasyncgenfunction(behaviour):
             wrapped: Behaviour = self._generator(method, behaviour)
@@ -167,19 +190,14 @@ Read = Callable[[bytes], object]
 Take = Callable[[AsyncIterator[bytes]], Awaitable[object]]
 
 
-class Parsing(aio.ServerInterceptor):
-    """Innermost: between the other interceptors and the handler."""
+class Parsing(_Wrapping):
+    """Innermost: between the other interceptors and the handler, which reads by itself."""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """The handler, made to read by itself; an unknown method has none."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_deserializer is None:
+    @override
+    def _wrap(self, path: str, handler: Handler) -> Handler:
+        if handler.request_deserializer is None:
             return handler
-        read = _reader(handler_call_details.method, handler.request_deserializer)
+        read = _reader(path, handler.request_deserializer)
         make, behaviour = kind_of(handler)
         if handler.request_streaming:
             fed = _fed(behaviour, partial(_many, read))

@@ -94,7 +94,7 @@ class PlanningProblem:
         Up to the whole plan's bound no arc makes the plan worse, nor, up to 1, a flow
         slower; between the two a tier is worth all the trouble.
         """
-        tiers = self.bound.tiers
+        tiers = self.bound.aims
         if self.lp_tiers is not None:
             tiers = np.maximum(tiers, self.lp_tiers)
         overall = max(self.bound.overall, float(tiers.max(initial=0.0)))
@@ -490,7 +490,8 @@ def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
     """The bound, with what the linear programme proves where that is more."""
     better = overall > bound.overall * (1 + TOLERANCE)
     proof = "lp" if better else bound.proof
-    return Bound(np.maximum(tiers, bound.tiers), max(overall, bound.overall), proof, bound.arcs)
+    tiers, overall = np.maximum(tiers, bound.tiers), max(overall, bound.overall)
+    return replace(bound, tiers=tiers, overall=overall, proof=proof)
 
 
 def is_met(problem: PlanningProblem, assignment: Assignment) -> bool:

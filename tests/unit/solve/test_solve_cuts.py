@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
+from heddle_controller.solve import solve
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.network import Network
-from heddle_emulator.topology import clos, random_regular, three_tier
+from heddle_emulator.topology import clos, dual_tor, random_regular, three_tier
+from tests.support.exact import Exact
 from tests.support.solve_fabrics import of_records
 from tests.support.solve_flows import Row, flows_of
 
@@ -151,3 +153,32 @@ def test_rates_without_a_common_measure_are_only_summed() -> None:
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0 * np.pi, 1, "j", ""))
     assert tiers(fabric, flows)["leaf-spine"] == pytest.approx((400 + 100 * np.pi) / 800)
+
+
+def hurt_pair(local: int) -> tuple[Fabric, Flows]:
+    """A pair of leaves of eight NICs, one of its 8 uplinks down; so many NICs send within it."""
+    fabric = dual_tor(pairs=2, spines=4, nics_per_pair=8)
+    nics = fabric.rows_of_kind(NodeKind.NIC)
+    ids = [fabric.structure.nodes.ids[row] for row in nics.tolist()]
+    to = [*ids[1 : local + 1], *ids[8 : 16 - local]]
+    rows = [(ids[i], to[i], 400.0, 8, "j", "") for i in range(8)]
+    first = int(Network(fabric).out(int(nics[0]))[0])
+    leaf = int(Network(fabric).head[first])
+    up = int(Network(fabric).up(leaf)[0])
+    return fabric.with_links({up >> 1: State.DOWN}), flows_of(fabric, *rows)
+
+
+@pytest.mark.parametrize(("local", "least"), [(0, 1.25), (1, 1.25), (2, 1.0), (3, 1.0)])
+def test_other_links_of_nics_that_send_below_their_leaf_are_no_way_out(
+    local: int, least: float
+) -> None:
+    """Each NIC fills half of what it has at either leaf, and one leaf has 3 uplinks of 4.
+
+    Two of eight flows have to stay below it. With one, 1,400 of 2,800 Gbit/s climb over 1,200:
+    in QPs of 50 some link has 1.25 at least, as the next load of a link of a NIC is that, too.
+    """
+    fabric, flows = hurt_pair(local)
+    bound = bound_of(fabric, flows)
+    assert bound.overall == pytest.approx(least)
+    assert Exact(fabric, flows).least().high == pytest.approx(least)
+    assert solve(fabric, flows).certificate.gap == pytest.approx(0.0)

@@ -37,6 +37,14 @@ class Bound:
     """Where an arc need not be below: what is proven of the switches and zones that it
     leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of
     its worst place; a switch with one link left must not excuse collisions at the others."""
+    beside: Floats | None = None
+    """Least worst utilisation of each tier in plans without an arc above ``overall``, where that is
+    more than ``tiers``: no proof of a tier, as another could be filled for its sake."""
+
+    @property
+    def aims(self) -> Floats:
+        """Utilisation that each tier may be brought down to, shape (tiers,)."""
+        return self.tiers if self.beside is None else np.maximum(self.tiers, self.beside)
 
 
 def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:

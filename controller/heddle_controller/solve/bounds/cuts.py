@@ -24,6 +24,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
+from heddle_controller.solve.bounds.shared_leaves import with_shared_leaves
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import copied
 
@@ -36,7 +37,9 @@ def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
     cuts = Cuts(network, flows, routed)
     arcs = cuts.of_arcs(np.arange(network.arc_count))
     bound = replace(cuts.bound(), arcs=np.append(arcs, np.inf))  # the padding has none to meet
-    return in_whole_qps(network, flows, routed, bound)
+    if not network.several.any():
+        return in_whole_qps(network, flows, routed, bound)
+    return with_shared_leaves(network, flows, routed, bound)
 
 
 class Cuts:

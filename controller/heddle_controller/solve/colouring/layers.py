@@ -122,6 +122,19 @@ class Layer:
         """A number of its own for each slot of each lower switch."""
         return self._row[nodes] * self._stride + slots
 
+    def width_of(self, nodes: Ints, slots: Ints) -> Floats:
+        """The part of its cables to each slot that is usable, shape (nodes, slots)."""
+        place = self.places(nodes[:, None], slots)
+        every = np.diff(self._first)[place]
+        width: Floats = self._count[place] / np.maximum(every, 1)
+        return width
+
+    def line(self, part: int) -> float:
+        """What each colour of a part carries at most, Gbit/s, where all cables are usable."""
+        first, slots = int(self.first[part]), self.colours(part)
+        speed = self._speed[first : first + int(self.width[part])]
+        return float(speed[slots[0]] / np.count_nonzero(slots == slots[0]))
+
     def cables(self, nodes: Ints, slots: Ints, turn: Ints) -> Ints:
         """The arc each lower switch fills a slot by, parallel ones in turns.
 

@@ -7,7 +7,9 @@ plane it takes is a second colouring, of spines. Jobs of several phases have one
 round for each phase, since their phases never add up.
 
 What a colour promises may be a hole (a dead link, an irregular zone): such flows
-stay without a path here and are placed by search.
+stay without a path here and are placed by search. Where NICs have several links, flows
+within a zone are coloured around the holes: they are in parts already, and all parts of
+all of them would have to be searched.
 
 Which of its links the QPs of a NIC take, where it has several.
 
@@ -30,12 +32,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.colouring.exchange import Edges, colour_zones
+from heddle_controller.solve.colouring.holes import colour_around_holes
 from heddle_controller.solve.colouring.layers import Layer, ordinals
 from heddle_controller.solve.network import Network
 
@@ -257,7 +260,7 @@ class Planes:
             rows = choice[rounds[choice] == turn]
             rows = rows[np.lexsort((-flows.qps[rows], -flows.gbps[rows]))]
             for chosen in self._alike(source[rows], destination[rows]):
-                self._colour_round(rows[chosen], flows.gbps, (source, destination), arcs)
+                self._colour_round(rows[chosen], flows, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
         placed = (arcs[:, 0] != NONE) | (here & (source == destination))
         out, into = (np.where(placed & network.choice[arc], arc, NONE) for arc in nic_links)
@@ -283,7 +286,7 @@ class Planes:
         fits &= second != NONE
         return [np.flatnonzero(fits & (code[first] == kind)) for kind in range(len(kinds))]
 
-    def _colour_round(self, rows: Ints, gbps: Floats, ends: tuple[Ints, Ints], arcs: Ints) -> None:
+    def _colour_round(self, rows: Ints, flows: Flows, ends: tuple[Ints, Ints], arcs: Ints) -> None:
         """Leaf-to-spine and spine-to-leaf arcs of flows whose parts are alike."""
         if not len(rows):
             return
@@ -291,13 +294,44 @@ class Planes:
         left, right = (end[rows] for end in ends)
         slots = spines.colours(int(spines.part[left[0]]))
         edges = Edges(left, right, spines.part[left], spines.part[right])
+        if self.network.several.any() and not len(edges.cross):
+            leaves = np.flatnonzero(np.bincount(np.append(left, right)))
+            if (spines.width_of(leaves, slots) < 1).any():
+                self._colour_parts(rows, flows, ends, arcs)
+                return
         group = spines.groups(int(spines.part[left[0]]))[slots]
-        alike = bool((gbps[rows] == gbps[rows[0]]).all())
+        gbps = flows.gbps[rows]
+        alike = bool((gbps == gbps[0]).all())
         rise, fall = colour_zones(edges, group, self._core_links if alike else 0)
         up, down = spines.in_turns(left, slots[rise]), spines.in_turns(right, slots[fall])
         whole = (up != NONE) & (down != NONE)
         arcs[rows[whole], 0] = up[whole]
         arcs[rows[whole], 3] = down[whole] ^ 1
+
+    def _colour_parts(self, rows: Ints, flows: Flows, ends: tuple[Ints, Ints], arcs: Ints) -> None:
+        """The same of flows within parts of the fabric, around holes, part by part."""
+        spines = self.spines
+        # What is too much for a leaf falls to the last: these should be of as many flows.
+        nics = flows.source[rows] * self.network.fabric.node_count + flows.destination[rows]
+        rows = rows[stable_order(ordinals(nics))]
+        part = spines.part[ends[0][rows]]
+        for one in np.unique(part).tolist():
+            own = rows[part == one]
+            slots = spines.colours(one)
+            left, right = (end[own] for end in ends)
+            vertices, place = np.unique(np.append(left, right), return_inverse=True)
+            wide = spines.width_of(vertices, slots)
+            if (wide == 1).all():
+                colour = equitable_colouring(left, right, len(slots))
+            else:
+                rate = flows.gbps[own]
+                line = spines.line(one) / rate[0] if (rate == rate[0]).all() else float(len(own))
+                two = place[: len(own)], place[len(own) :]
+                colour = colour_around_holes(*two, (wide, wide), line)
+            found = np.flatnonzero(colour != NONE)
+            slot = slots[colour[found]]
+            arcs[own[found], 0] = spines.in_turns(left[found], slot)
+            arcs[own[found], 3] = spines.in_turns(right[found], slot) ^ 1
 
     def _through_cores(self, choice: Ints, source: Ints, destination: Ints, arcs: Ints) -> None:
         """Fills in the core of flows between parts and closes the ranks of the others."""

@@ -267,7 +267,7 @@ def _alike(one: Fabric, other: Fabric) -> bool:
 
 def _no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> LoadTarget:
     """Aims at the bound, or at what each tier had before: what is no worse may stay."""
-    tiers, structure = bound.tiers, plan.fabric.structure
+    tiers, structure = bound.aims, plan.fabric.structure
     if fabric.structure.tiers == structure.tiers:
         loads = arc_loads(len(structure.tail), plan.flows, plan.paths)
         tiers = np.maximum(tiers, structure.worst_by_tier(utilization(plan.fabric, loads)))

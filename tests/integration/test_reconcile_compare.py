@@ -41,6 +41,9 @@ class Poor:
         """See the port."""
         return type(self)(self._repairer.plan)
 
+    def beside(self, fabric: Fabric, flows: Flows) -> None:
+        """See the port: nothing is known without a repair."""
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """See the port."""
         plan = self._repairer.repair(fabric, flows)

@@ -176,6 +176,9 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
         def copy(self, *, backups: bool = True) -> Repair:  # noqa: ARG002 - a port
             return self
 
+        def beside(self, fabric: Fabric, flows: Flows) -> None:
+            del fabric, flows
+
         def repair(self, fabric: Fabric, flows: Flows) -> Plan:
             return solve(fabric, flows)
 

@@ -64,10 +64,16 @@ class DirectPlanner:
             return await asyncio.to_thread(self._advice.choose, intent, ask, standing)
 
     async def try_job(
-        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
     ) -> Trial:
         """See ``Planner``."""
         async with self._asking:
             return await asyncio.to_thread(
-                self._advice.try_job, intent, job, standing, settled=settled
+                self._advice.try_job, intent, job, standing, settled=settled, hasty=hasty
             )

@@ -7,7 +7,7 @@ slowed by. What a plan really makes of a choice is the planner's to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -164,16 +164,15 @@ def cross_zone_gbps(flows: Flows, zone: Ints) -> float:
 
 def _shape_of(flows: Flows, nics_of_hosts: list[tuple[int, ...]]) -> _RankFlows:
     count = max(map(len, nics_of_hosts))
-    place: Mapping[int, int] = {
-        nic: row * count + at
-        for row, nics in enumerate(nics_of_hosts)
-        for at, nic in enumerate(nics)
-    }
+    places = [row * count + at for row, own in enumerate(nics_of_hosts) for at in range(len(own))]
+    nics = np.array([nic for own in nics_of_hosts for nic in own], dtype=np.int64)
+    place = np.full(int(nics.max()) + 1, NONE, dtype=np.int64)
+    place[nics] = places
     names, phase = np.unique(flows.phase, return_inverse=True)
     lasts = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     return _RankFlows(
-        np.array([place[nic] for nic in flows.source.tolist()], dtype=np.int64),
-        np.array([place[nic] for nic in flows.destination.tolist()], dtype=np.int64),
+        place[flows.source],
+        place[flows.destination],
         flows.gbps,
         phase.astype(np.int64),
         lasts,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints
-from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Plan, utilization
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths, Plan, utilization
 from heddle_controller.place.ask import EQUAL, Score
 from heddle_controller.solve.fairness.filling import Filling
 
@@ -18,14 +21,58 @@ def scores(plan: Plan) -> dict[str, Score]:
     nothing. A phase lasts as long as its longest flow; a flow whose bytes nobody has told sends for
     a second.
     """
-    flows, paths = plan.flows, plan.paths
+    used = utilization(plan.fabric, plan.loads)
+    return _scores(plan.flows, plan.paths, used, _rates(plan, used))
+
+
+def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[str, Score]:
+    """The scores of a plan that was asked of another, but for the worst links of other jobs.
+
+    These are as they were where all the plan has more is flows that fill no link up: then nobody
+    else is slower for them. ``was`` are the scores of jobs in the other.
+    """
+    paths = added_paths(plan, known)
+    if paths is None:
+        return scores(plan)
+    used, first = utilization(plan.fabric, plan.loads), len(known.flows)
+    if (used[paths.arcs] > 1 + EQUAL).any():
+        return scores(plan)
+    flows = plan.flows.take(np.arange(first, len(plan.flows), dtype=np.int64))
+    paths = replace(paths, flow=paths.flow - first)
+    found = _scores(flows, paths, used, paths.gbps(flows))
+    return {**was, **{name: found[name] for name in plan.flows.job_names if name not in was}}
+
+
+def added_paths(plan: Plan, known: Plan) -> Paths | None:
+    """The paths that a plan has behind those of another; None where anything else differs."""
+    count, flows = len(known.paths), len(known.flows)
+    names = ("gbps", "qps", "job", "phase", "bytes")
+    now, was = plan.paths, known.paths
+    pairs = [(getattr(plan.flows, name)[:flows], getattr(known.flows, name)) for name in names]
+    pairs += [
+        (now.flow[:count], was.flow),
+        (now.first_qp[:count], was.first_qp),
+        (now.last_qp[:count], was.last_qp),
+        (now.first[: count + 1], was.first),
+        (now.arcs[: len(was.arcs)], was.arcs),
+    ]
+    jobs = known.flows.job_names
+    if plan.flows.job_names[: len(jobs)] != jobs or not all(
+        np.array_equal(one, other) for one, other in pairs
+    ):
+        return None
+    behind = now.take(np.arange(count, len(now), dtype=np.int64))
+    return behind if behind.flow.min(initial=flows) >= flows else None
+
+
+def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str, Score]:
+    """The same of some flows and all their paths; ``used`` is by arc and ``rates`` by path."""
     if not len(flows):
         return {}
-    used = utilization(plan.fabric, plan.loads)
     of_flow = np.zeros(len(flows))
     if len(paths):
         np.maximum.at(of_flow, paths.flow, np.maximum.reduceat(used[paths.arcs], paths.first[:-1]))
-    part = np.minimum(np.bincount(paths.flow, _rates(plan, used), len(flows)) / flows.gbps, 1.0)
+    part = np.minimum(np.bincount(paths.flow, rates, len(flows)) / flows.gbps, 1.0)
     alone = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     with np.errstate(divide="ignore"):
         lasts = alone / part

@@ -25,10 +25,7 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
     loads = None
     if known is not None and "loads" not in plan.__dict__:
         loads = _from_known(plan, known)
-    if loads is not None:
-        # As if it had been asked for: the place where a cached property keeps its answer.
-        plan.__dict__["loads"] = loads
-    return plan.loads
+    return plan.loads if loads is None else plan.with_loads(loads).loads
 
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:

@@ -5,7 +5,8 @@ Whoever asks may go away after any of them, and no more is asked then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
@@ -16,6 +17,8 @@ from heddle_controller.planner.port import Planner, Trial
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 
+MANY_RANKS = 512
+"""Of jobs of so many ranks, choices that cannot be the best are not planned to their end."""
 MOST_SETTLED = 2
 """Orders, besides the alphabetical one, that are compared by the plan after some quiet."""
 
@@ -92,30 +95,69 @@ async def recommend(
 ) -> Recommendation:
     """Host sets for a job, each weighed by the plan that it would have.
 
-    The first free hosts by name are weighed too, and no answer is expected to be slower.
+    The first free hosts by name are weighed too, and no answer is expected to be slower. Large jobs
+    are first tried beside what stays as it is; who else would have to move is looked for only where
+    the choice may still be the best.
     """
     choices = await planner.choose(intent, ask, standing)
     if choices.refused:
         return Recommendation(refused=choices.refused)
 
-    async def tried(hosts: Hosts) -> Placement:
+    large = ask.job.rank_count >= MANY_RANKS
+
+    async def tried(hosts: Hosts, *, hasty: bool = large) -> Placement:
         job = ask.on(hosts)
-        return Placement(job, await planner.try_job(intent, job, standing))
+        return Placement(job, await planner.try_job(intent, job, standing, hasty=hasty))
 
     first_fit = await tried(choices.first_fit)
     found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
-    if ask.isolated:
-        found = [one for one in found if not one.trial.shares_links]
-    default = first_fit.trial.score
-    limit = default.settled_seconds * (1 + EQUAL)
-    best = [one for one in found if one.trial.score.settled_seconds <= limit]
-    best.sort(key=lambda one: _rank(one, default, intent.fabric))
+    while True:
+        default = found[0].trial.score
+        best = _ranked(found, default, ask, intent.fabric)
+        doubt = _in_doubt(found, best, default, intent.fabric)
+        if doubt is None:
+            break
+        found[doubt] = await tried(found[doubt].job.hosts, hasty=False)
     if not best:
         return Recommendation(
             refused="every choice that was tried shares a link with another job: ask again with "
             "fewer hosts, or without isolation"
         )
-    return Recommendation(tuple(best[: ask.most]), first_fit)
+    return Recommendation(tuple(best[: ask.most]), found[0])
+
+
+def _ranked(
+    found: Sequence[Placement], default: Score, ask: PlacementAsk, fabric: Fabric
+) -> list[Placement]:
+    """Those of some placements that are what was asked for, best first."""
+    limit = default.settled_seconds * (1 + EQUAL)
+    kept = [
+        one
+        for one in found
+        if one.trial.score.settled_seconds <= limit
+        and not (ask.isolated and one.trial.shares_links)
+    ]
+    return sorted(kept, key=lambda one: (_rank(one, default, fabric), not one.trial.final))
+
+
+def _in_doubt(
+    found: Sequence[Placement], best: Sequence[Placement], default: Score, fabric: Fabric
+) -> int | None:
+    """Which of some placements has to be planned to its end, as it may be the best then.
+
+    None where none is. In the end a job takes no less than cuts leave, and slows nobody at best.
+    """
+    known = [one for one in best if one.trial.final]
+    limit = _rank(known[0], default, fabric) if known else None
+    ranks = []
+    for row, one in enumerate(found):
+        score = one.trial.score
+        hoped = replace(score, seconds=score.settled_seconds, slowest_flow=1.0)
+        trial = replace(one.trial, score=hoped, costs=(), slowed_jobs=0)
+        rank = _rank(replace(one, trial=trial), default, fabric)
+        if not one.trial.final and (limit is None or rank < limit):
+            ranks.append((rank, row))
+    return min(ranks)[1] if ranks else None
 
 
 def _rank(

@@ -42,9 +42,8 @@ from heddle_controller.place.estimate import (
     Estimator,
     Surroundings,
     cross_zone_gbps,
-    zone_of_nodes,
 )
-from heddle_controller.place.score import scores
+from heddle_controller.place.score import scores, scores_beside
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_after
 from heddle_controller.plan.sharing import turns_in
@@ -212,18 +211,24 @@ class PlanningCore:
         return choose(ask, intent.fabric, loads, self._engine.flows_of_job)
 
     def try_job(
-        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
     ) -> Trial:
         """See ``Planner``."""
         before = self._standing(intent, standing)
         own = self._engine.flows_of_job(job, intent.fabric)
         wanted, repair = _knowing(self._wanted_with(intent, job, own, before), before), None
         if len(before.flows):
-            repair = self._trial_repair(intent.name, before, backups=False)
+            repair = self._repair_of(intent.name, before)
         beside = self._beside(intent, before)
-        after = expected_plan(wanted, before, repair, self._engine)
+        after, final = expected_plan(wanted, before, repair, self._engine, hasty=hasty)
         loads_after(after, before)
-        trial = _trial(job.name, after, beside.scores)
+        trial = replace(_trial(job.name, after, beside), final=final)
         least = trial.score.seconds
         if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
             later = after_quiet(after, wanted, before, self._engine)
@@ -259,18 +264,18 @@ class PlanningCore:
             known = one.beside = _Beside(before, intent.fabric, scores(before), around)
         return known
 
-    def _trial_repair(self, fabric: str, standing: Plan, *, backups: bool = True) -> Repair | None:
-        """A repair of what stands, of which nothing is kept."""
+    def _repair_of(self, fabric: str, standing: Plan) -> Repair | None:
+        """The repair of what stands; who changes it takes a copy."""
         self.prepare(fabric, standing)
-        repair = self._fabrics[fabric].repair
-        return None if repair is None else repair.copy(backups=backups)
+        return self._fabrics[fabric].repair
 
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """What the loop would come to with an intent after ``previous``."""
-        repair = self._trial_repair(intent.name, previous) if previous is not None else None
+        repair = self._repair_of(intent.name, previous) if previous is not None else None
+        repair = None if repair is None else repair.copy()
         wanted = _knowing(wanted_of(intent, self._engine), previous)
         return settled_plan(wanted, previous, repair, self._engine)
 
@@ -298,9 +303,10 @@ def _loads_without(plan: Plan, job: str) -> Floats:
     return arc_loads(len(plan.loads), flows, paths)
 
 
-def _trial(name: str, after: Plan, was: Mapping[str, Score]) -> Trial:
-    """What a plan makes of a job; ``was`` are the scores of jobs without it."""
-    now = scores(after)
+def _trial(name: str, after: Plan, beside: _Beside) -> Trial:
+    """What a plan makes of a job, beside the one without it."""
+    was = beside.scores
+    now = scores_beside(after, beside.plan, was)
     costs = [
         Cost(job, was[job], score)
         for job, score in now.items()
@@ -309,20 +315,25 @@ def _trial(name: str, after: Plan, was: Mapping[str, Score]) -> Trial:
     costs.sort(key=lambda cost: (-cost.after.seconds / max(cost.before.seconds, 1e-12), cost.job))
     flows, paths, fabric = after.flows, after.paths, after.fabric
     if name not in flows.job_names:
-        return Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "")
+        return Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "", True)
     mine = flows.job == flows.job_names.index(name)
     uses = mine[paths.flow][paths.owner()]
-    own = np.unique(paths.arcs[uses])
-    shared = np.isin(paths.arcs[~uses] >> 1, own >> 1).any()
+    crossed = np.zeros((2, len(after.loads)), dtype=np.bool_)
+    crossed[0, paths.arcs[uses]] = True
+    crossed[1, paths.arcs[~uses]] = True
+    own = np.flatnonzero(crossed[0])
+    of_links = crossed[:, 0::2] | crossed[:, 1::2]
     used = utilization(fabric, after.loads)[own]
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
+    crossing = cross_zone_gbps(flows.take(np.flatnonzero(mine)), beside.around.zone)
     return Trial(
         score=now[name],
         costs=tuple(costs[:_MAX_TOLD]),
         slowed_jobs=len(costs),
-        cross_zone_gbps=cross_zone_gbps(flows.take(np.flatnonzero(mine)), zone_of_nodes(fabric)),
-        shares_links=bool(shared),
+        cross_zone_gbps=crossing,
+        shares_links=bool(of_links.all(axis=0).any()),
         fullest_link=fullest,
+        final=True,
     )
 
 

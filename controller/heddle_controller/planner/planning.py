@@ -64,6 +64,13 @@ class Repair(Protocol):
         """
         ...
 
+    def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
+        """The plan of a job that comes if all else stays, and whether ``repair`` gives the same.
+
+        New paths have no backups, and this stays as it is. None where that is not known.
+        """
+        ...
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, in which only what must move moves."""
         ...
@@ -347,22 +354,42 @@ def best_plan(
     return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
 
 
-def expected_plan(wanted: Wanted, previous: Plan, repair: Repair | None, engine: Engine) -> Plan:
+def expected_plan(
+    wanted: Wanted, previous: Plan, repair: Repair | None, engine: Engine, *, hasty: bool = False
+) -> tuple[Plan, bool]:
     """What ``best_plan`` comes to, for a question: not verified, and perhaps without backups.
+
+    Where others had to make room for a job that comes, ``hasty`` leaves them where they are.
+    ``repair`` stays as it is. Also says whether the plan is what ``best_plan`` comes to.
 
     Raises:
         Exception: whatever solving anew failed with.
     """
     if repair is not None:
         with suppress(Exception):  # as there
-            return _repaired(wanted, previous, repair, engine)
-    return engine.solve(wanted.fabric, wanted.flows, previous)
+            found = repair.beside(wanted.fabric, wanted.flows)
+            if found is not None:
+                plan, same = found
+                final = same and _may_stay(plan, wanted, previous)
+                if final or hasty:
+                    return plan, final
+            return _repaired(wanted, previous, repair.copy(backups=False), engine), True
+    return engine.solve(wanted.fabric, wanted.flows, previous), True
+
+
+def _may_stay(repaired: Plan, wanted: Wanted, previous: Plan) -> bool:
+    """Whether nothing is moved but what a repair had to move."""
+    return (
+        repaired.certificate.gap < _WORTH_MOVING
+        or wanted.kept
+        or only_losses(previous, wanted)
+        or _no_fuller(repaired, previous)
+    )
 
 
 def _repaired(wanted: Wanted, previous: Plan, repair: Repair, engine: Engine) -> Plan:
     repaired = repair.repair(wanted.fabric, wanted.flows)
-    spared = wanted.kept or only_losses(previous, wanted) or _no_fuller(repaired, previous)
-    if spared or repaired.certificate.gap < _WORTH_MOVING:
+    if _may_stay(repaired, wanted, previous):
         return repaired
     plan = repair.relieved() or repaired
     if len(plan.flows) <= FEW:

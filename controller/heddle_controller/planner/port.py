@@ -72,6 +72,8 @@ class Trial:
     """Whether some link would carry flows of it and of others."""
     fullest_link: str
     """The worst link that its flows use; empty where they use none."""
+    final: bool
+    """Whether this is what comes of it at once; else others might make room."""
 
 
 class Planner(Protocol):
@@ -112,10 +114,17 @@ class Planner(Protocol):
         ...
 
     async def try_job(
-        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
     ) -> Trial:
         """How a job on its hosts would fare, by the plan of it and the other jobs of an intent.
 
         ``settled``: also by that which there is after some quiet, unless flows are too many.
+        ``hasty``: flows of other jobs stay where they are, if that saves time.
         """
         ...

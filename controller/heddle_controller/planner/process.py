@@ -144,10 +144,17 @@ class PlanningProcess:
         return found
 
     async def try_job(
-        self, intent: Intent, job: Job, standing: Plan | None, *, settled: bool = False
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
     ) -> Trial:
         """See ``Planner``."""
-        given = {"standing": standing, "intent": intent, "job": job, "settled": settled}
+        how = {"settled": settled, "hasty": hasty}
+        given = {"standing": standing, "intent": intent, "job": job, **how}
         found: Trial = await self._ask("try_job", intent.name, **given)
         return found
 

@@ -79,6 +79,10 @@ class AnnouncedFirst:
         """See ``Repairer.copy``."""
         return copied(self, _base=self._base.copy(backups=backups))
 
+    def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
+        """See ``Repairer.beside``."""
+        return self._base.beside(fabric, flows) if announced(fabric, flows) is flows else None
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         told = announced(fabric, flows)

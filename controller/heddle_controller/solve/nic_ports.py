@@ -84,6 +84,10 @@ class PortsRepairer:
         del backups
         return PortsRepairer(self.plan, self.options)
 
+    def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:  # noqa: ARG002 - as ``Repairer``
+        """None: ports are sought for all flows together."""
+        return None
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         if not fabric.structure.hashes.any():

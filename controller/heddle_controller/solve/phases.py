@@ -105,6 +105,21 @@ class PhaseTable:
         self._load = np.concatenate([self._load, np.zeros((len(self._load), more))], axis=1)
 
 
+def loads_of_job(count: int, places: Ints, gbps: Floats, phase: Ints) -> Floats:
+    """What flows of one job amount to in each of some places: the greatest of its phases.
+
+    ``places``, ``gbps`` and ``phase`` are parallel, an element a use of a place.
+    """
+    first, last = int(phase.min(initial=0)), int(phase.max(initial=0))
+    if first == last:
+        return np.bincount(places, gbps, count).astype(np.float64, copy=False)
+    rows = last - first + 1
+    sums = np.bincount((phase - first) * count + places, gbps, rows * count).reshape(rows, count)
+    if first == ANY_PHASE:  # these add up with whatever else there is
+        return np.asarray(sums[0] + sums[1:].max(axis=0))
+    return np.asarray(sums.max(axis=0))
+
+
 def phase_tables(flows: Flows, arcs: int) -> dict[int, PhaseTable]:
     """An empty table for each job that has flows in more than one phase, by job row.
 

@@ -906,7 +906,10 @@ class Placement(_message.Message):
 
     @_builtins.property
     def score(self) -> Global___JobScore:
-        """How the job would fare there."""
+        """How the job would fare there. For jobs of 512 ranks or more, a placement that cannot be better
+        than the first is planned as if flows of other jobs stayed on their paths. If these can make
+        room, the reason says so, and the job takes less time at once than is told here.
+        """
 
     @_builtins.property
     def costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementCost]:

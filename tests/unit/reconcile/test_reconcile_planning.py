@@ -202,6 +202,9 @@ class Scripted:
         certificate = Certificate(self.fresh, 1.0, "cut")
         return replace(plan, certificate=certificate, unrouted=lost, notes=("fresh",))
 
+    def beside(self, fabric: Fabric, flows: Flows) -> None:
+        """See the port: nothing is known without a repair."""
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A repaired plan."""
         self.asked.append("repair")
@@ -407,9 +410,9 @@ def test_a_tried_job_leaves_the_rows_of_others(plan: Plan, name: str) -> None:
     seen: list[Flows] = []
 
     class Seen(Repairer):
-        def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
             seen.append(flows)
-            return super().repair(fabric, flows)
+            return super().beside(fabric, flows)
 
     core = PlanningCore(replace(ENGINE, repairer=Seen))
     trial = core.try_job(intent, replace(J2, name=name), standing)

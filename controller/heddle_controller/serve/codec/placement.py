@@ -219,6 +219,8 @@ def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
         )
     else:
         told.append("every flow gets all that it asks for")
+    if not trial.final:
+        told.append("it may take less time at once, as flows of other jobs may make room")
     if 0 < score.seconds < first_fit.seconds:
         told.append(f"{1 - score.seconds / first_fit.seconds:.0%} less time than on the first fit")
     if trial.slowed_jobs:

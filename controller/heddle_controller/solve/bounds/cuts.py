@@ -26,7 +26,10 @@ from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
 from heddle_controller.solve.bounds.shared_leaves import with_shared_leaves
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.phases import copied
+from heddle_controller.solve.phases import copied, loads_of_job
+
+_EQUAL_RATES = 1e-9
+"""Relative; rates this close are equal."""
 
 
 def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
@@ -181,6 +184,9 @@ class _Family:
         known = len(self._flow_set)
         if len(flows) > known:
             self._flow_set = np.append(self._flow_set, self._sets_of(flows, known))
+            if _is_job_behind(flows, known, rows):
+                self._add(flows, rows)
+                return
         touched = np.zeros(self._count + 1, dtype=np.bool_)
         touched[self._flow_set[rows]] = True
         touched[NONE] = False  # the last place is that of flows in no set
@@ -188,6 +194,20 @@ class _Family:
         if len(sets):
             self._account(flows, np.flatnonzero(routed & touched[self._flow_set]), sets)
             self._renew(sets)
+
+    def _add(self, flows: Flows, rows: Ints) -> None:
+        """Counts the flows of a job that had none, on top of what is counted."""
+        rows = rows[self._flow_set[rows] != NONE]
+        flow_set, phase, count = self._flow_set[rows], flows.phase[rows], self._count
+        sets = np.flatnonzero(np.bincount(flow_set, minlength=count))
+        gbps, qps = flows.gbps[rows], flows.qps[rows].astype(np.float64)
+        alone, known = self._demand[sets] <= 0, self._rate[sets]
+        rate = _common(gbps / qps, flow_set, count)[sets]
+        alike = np.abs(known - rate) <= _EQUAL_RATES * rate
+        self._rate[sets] = np.where(alone, rate, np.where(alike, known, 0.0))
+        self._demand += loads_of_job(count, flow_set, gbps, phase)
+        self._qps += loads_of_job(count, flow_set, qps, phase)
+        self._renew(sets)
 
     def _account(self, flows: Flows, rows: Ints, sets: Ints) -> None:
         """Adds up what leaves some sets; ``rows`` are all the flows that do."""
@@ -280,11 +300,18 @@ class _Family:
         return bounds
 
 
+def _is_job_behind(flows: Flows, known: int, rows: Ints) -> bool:
+    """Whether some flows, ascending, are behind those known and of one job that comes with them."""
+    job = flows.job[known:]
+    one = job.min() == job.max() and job[0] > flows.job[:known].max(initial=NONE)
+    return bool(one and len(rows) and rows[0] >= known)
+
+
 def _common(values: Floats, group: Ints, count: int) -> Floats:
     """The value of each group whose values are all equal, 0 for all other groups."""
     some = np.zeros(count)
     some[group] = values
-    unlike = np.abs(values - some[group]) > 1e-9 * np.abs(values)
+    unlike = np.abs(values - some[group]) > _EQUAL_RATES * np.abs(values)
     some[group[unlike]] = 0.0
     return some
 

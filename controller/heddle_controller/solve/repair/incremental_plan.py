@@ -10,13 +10,21 @@ change is for ``Repairer`` to plan over.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, Plan, arc_loads, phased_loads
+from heddle_controller.model.plan import (
+    Paths,
+    Plan,
+    arc_loads,
+    join_paths,
+    no_paths,
+    phased_loads,
+)
 from heddle_controller.solve.assignment import Assignment, merged_chunks, with_nics
 from heddle_controller.solve.bounds.bound import Bound, certify_worst
 from heddle_controller.solve.bounds.cuts import Cuts
@@ -25,7 +33,7 @@ from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.phases import copied, only_appended
+from heddle_controller.solve.phases import copied, loads_of_job, only_appended
 from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.repair.spare_paths import (
     MANY_BACKUPS,
@@ -41,6 +49,8 @@ from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
 """How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
+ALONE = SearchLimits(effort=200, spare=200, patience=4)
+"""How hard to try where nobody else is moved: what needs more most often needs others to move."""
 _MANY = 64
 """Flows without a path that are worth a colouring of their own."""
 _EMPTY = np.empty(0, dtype=np.int64)
@@ -153,6 +163,96 @@ class IncrementalPlan:
         self._seeking |= len(regained) > 0
         unrouted = self._unrouted(gone)
         return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
+
+    def beside(self, fabric: Fabric, flows: Flows, options: Options) -> tuple[Plan, bool] | None:
+        """The plan of a job that comes if all else stays; and whether ``repair`` gives the same.
+
+        Nothing of this changes, and new paths have no backups. To what comes, all else is load and
+        no more: this takes time in proportion to it. None where more than that changed.
+        """
+        come, network = self._newcomers(fabric, flows), self.network
+        if come is None:
+            return None
+        own, routed = flows.take(come), np.append(self._routed, np.ones(len(come), dtype=np.bool_))
+        cuts = self._cuts.copy()
+        cuts.recount(flows, routed, come)
+        bound, known = cuts.bound(), self.plan
+        found = self._placed_alone(own, self._target(bound), options)
+        if found is None:
+            return None
+        inner, more, same = found
+        if same is None:  # some were moved: those of a job of other weight may exchange QPs
+            over = (self.assignment.load[:-1] + more) * network.per_gbps[:-1] > 1
+            same = not (over[network.chosen].any() and (flows.weight != flows.weight[:1]).any())
+        nothing = Paths(inner.flow, inner.first_qp, inner.last_qp, 0 * inner.first, _EMPTY)
+        of_nics = _loads_of_job(network, own, with_nics(network, own, nothing))
+        worst = np.maximum(
+            self._worst_by_tier(self.assignment.load[:-1] + more),
+            self._worst_by_tier(self._fixed + of_nics),
+        )
+        fresh = with_nics(network, own, inner)
+        fresh = replace(fresh, flow=fresh.flow + len(known.flows))
+        paths = join_paths([known.paths, fresh])
+        none = np.full(len(fresh), known.backups.first[-1], dtype=np.int64)
+        first = np.append(known.backups.first, none)
+        backups = replace(paths, first=first, arcs=known.backups.arcs)
+        certificate = certify_worst(fabric, worst, bound)
+        plan = Plan(fabric, flows, paths, backups, certificate, dict(known.unrouted), known.notes)
+        return plan.with_loads(known.loads + more + of_nics), same
+
+    def _newcomers(self, fabric: Fabric, flows: Flows) -> Ints | None:
+        """The flows of a job that comes; None where that is not all that changed."""
+        known = self.plan
+        if (
+            not self._sound
+            or fabric.structure is not known.fabric.structure
+            or self.network.terminal is not self._terminal
+            or not np.array_equal(fabric.effective, known.fabric.effective)
+            or attached(self.network, known.flows, np.flatnonzero(~self._routed)).any()
+            or not self._may_follow(flows)
+        ):
+            return None
+        come = np.arange(len(known.flows), len(flows), dtype=np.int64)
+        job = flows.job[come]
+        new = len(come) and known.flows.job.max() < job.min() == job.max()
+        return come if new and attached(self.network, flows, come).all() else None
+
+    def _placed_alone(
+        self, own: Flows, target: LoadTarget, options: Options
+    ) -> tuple[Paths, Floats, bool | None] | None:
+        """Paths of flows that come, on top of what links carry; and what these add to each arc.
+
+        Also whether that is enough: None where it is since some of them were moved again. None at
+        all where there is no path for some.
+        """
+        network, limit = self.network, target.bounds + TOLERANCE
+        every = np.arange(len(own), dtype=np.int64)
+        coloured = no_paths()
+        if len(every) >= _MANY and self.planes is not None:
+            coloured = coloured_paths(self.planes, own, every)
+        more = _loads_of_job(network, own, coloured)
+        worst = self._worst_by_tier(self.assignment.load[:-1] + more)
+        bare = np.setdiff1d(every, coloured.flow)
+        if not len(bare) and (worst <= limit).all():
+            return coloured, more, True
+        alone = Assignment(network, own)
+        alone.load_chunks(coloured)
+        alone.load += self.assignment.load
+        search = Search(
+            alone,
+            Candidates(network, options.candidate_limit),
+            target,
+            options.deadline(),
+            ALONE,
+        )
+        alone.place_whole(bare.tolist())
+        for chunk in sorted(range(len(coloured), len(alone.flow)), key=alone.gbps, reverse=True):
+            if not len(search.chains.paths(alone.flow[chunk])):
+                return None
+            search.settle(chunk)
+        enough = (self._worst_by_tier(alone.load[:-1]) <= limit).all() or search.run_alone()
+        inner = merged_chunks(alone, renumber=False)
+        return inner, _loads_of_job(network, own, inner), None if enough else False
 
     def _put_together(
         self,
@@ -386,6 +486,13 @@ class IncrementalPlan:
         return with_nics(
             self.network, assignment.flows, merged_chunks(assignment, chunks, renumber=False)
         )
+
+
+def _loads_of_job(network: Network, flows: Flows, paths: Paths) -> Floats:
+    """What paths of flows of one job add to each arc, shape (arcs,)."""
+    owner = paths.owner()
+    gbps, phase = paths.gbps(flows)[owner], flows.phase[paths.flow][owner]
+    return loads_of_job(network.arc_count, paths.arcs, gbps, phase)
 
 
 class Chunks:

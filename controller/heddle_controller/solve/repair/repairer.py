@@ -134,6 +134,14 @@ class Repairer:
         indexed = self._incremental and self._incremental.copy(backups=backups)
         return copied(self, _incremental=indexed)
 
+    def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
+        """The plan of a job that comes if all else stays; and whether ``repair`` gives the same.
+
+        The newest plan stays what it is. None where a copy has to be repaired to know.
+        """
+        indexed = self._incremental
+        return None if indexed is None else indexed.beside(fabric, flows, self.options)
+
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         incremental, mended = self._incremental or self._indexed(), None

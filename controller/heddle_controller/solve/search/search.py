@@ -146,6 +146,12 @@ class Search:
         if any(self._over_goal(arc) for _, arc in self._heap):
             self._improve()
 
+    def run_alone(self) -> bool:
+        """Moves all flows as ``run_sparing`` moves those that it may; whether that is enough."""
+        self._never_fuller(self._descend)
+        self._survey()
+        return not self._exhausted() and not any(self._over_goal(arc) for _, arc in self._heap)
+
     def _descend(self) -> None:
         self._survey()
         failed = 0

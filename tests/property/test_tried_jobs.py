@@ -1,0 +1,171 @@
+"""Jobs that are tried beside a plan: quickly, and as if they were planned to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.plan import Plan, arc_loads
+from heddle_controller.place.ask import PlacementAsk
+from heddle_controller.place.score import scores, scores_beside
+from heddle_controller.planner import advice
+from heddle_controller.planner.advice import recommend
+from heddle_controller.planner.core import planning_engine
+from heddle_controller.planner.port import Trial
+from heddle_controller.solve import Repairer, plan_anew
+from heddle_controller.solve.bounds.cuts import Cuts
+from heddle_controller.solve.network import Network
+from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.topology import clos, rail_optimised, three_tier
+from tests.support.depth import fresh_seeds
+from tests.support.direct_planner import DirectPlanner
+
+FABRICS = (
+    three_tier(zones=4, leaves=4, spines=4, nics_per_leaf=16, nics_per_host=4, cores=4, taper=4.0),
+    clos(leaves=16, spines=4, nics_per_leaf=16, nics_per_host=4),
+    rail_optimised(units=4, servers=16, rails=4, spines=4),
+)
+
+
+def drawn(seed: int) -> tuple[Fabric, list[Job], tuple[str, ...], Job]:
+    """A fabric, jobs on some of its hosts, the hosts that are free, and a job to come.
+
+    There are more flows than are planned anew for a job that comes, which would take long.
+    """
+    draw = random.Random(seed)
+    fabric = draw.choice(FABRICS)
+    hosts = sorted(fabric.structure.nics_of_host)
+    half, jobs = len(hosts) // 2, list[Job]()
+    draw.shuffle(hosts)
+    while len(hosts) > half:
+        own = sorted(hosts.pop() for _ in range(8))
+        jobs.append(job_on(f"j{len(jobs)}", own, draw))
+    return fabric, jobs, tuple(sorted(hosts)), job_on("new", sorted(hosts)[:16], draw)
+
+
+def job_on(name: str, hosts: list[str], draw: random.Random) -> Job:
+    """A job of replicas, in some cases with experts, of several QPs, or of a high priority."""
+    qps, priority = draw.choice([1, 1, 2]), draw.choice([0.0, 0.0, 0.0, 4.0])
+    shape = Parallelism(tp=4, ep=draw.choice([1, 4]))
+    return Job(name, tuple(hosts), 4, shape, qps=qps, priority=priority)
+
+
+def standing(fabric: Fabric, jobs: list[Job]) -> Plan:
+    """The plan of some jobs."""
+    return plan_anew(fabric, concatenate([flows_of_job(job, fabric) for job in jobs]))
+
+
+def with_job(plan: Plan, job: Job) -> Flows:
+    """The flows of a plan, and behind them those of a job."""
+    return concatenate([plan.flows, flows_of_job(job, plan.fabric)])
+
+
+@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
+    """The paths, the certificate and the loads are those of a repair, wherever that is claimed.
+
+    In any case nobody else is moved, loads are what paths add up to, and what stood still stands.
+    """
+    fabric, jobs, _, job = drawn(seed)
+    plan = standing(fabric, jobs)
+    flows, repairer = with_job(plan, job), Repairer(plan)
+    found = repairer.beside(fabric, flows)
+    assert found is not None
+    beside, same = found
+    repaired = repairer.copy(backups=False).repair(fabric, flows)
+    count = len(plan.paths)
+    assert np.array_equal(beside.paths.arcs[: len(plan.paths.arcs)], plan.paths.arcs)
+    assert np.array_equal(beside.paths.flow[:count], plan.paths.flow)
+    assert set(beside.paths.flow[count:].tolist()) == {*range(len(plan.flows), len(flows))}
+    added = arc_loads(len(beside.loads), flows, beside.paths)
+    assert beside.loads == pytest.approx(added)
+    if same:
+        for name in ("flow", "first_qp", "last_qp", "first", "arcs"):
+            one, other = getattr(beside.paths, name), getattr(repaired.paths, name)
+            assert np.array_equal(one, other), name
+        for tier, other in zip(beside.certificate.tiers, repaired.certificate.tiers, strict=True):
+            assert tier.max_utilization == pytest.approx(other.max_utilization)
+            assert tier.lower_bound == pytest.approx(other.lower_bound)
+    again = repairer.copy(backups=False).repair(fabric, flows)
+    assert np.array_equal(again.paths.arcs, repaired.paths.arcs)
+
+
+@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
+    """What cuts prove of each arc is the same as if they were reckoned from nothing."""
+    fabric, jobs, _, job = drawn(seed)
+    plan, network = standing(fabric, jobs), Network(fabric)
+    flows, known = with_job(plan, job), len(plan.flows)
+    cuts = Cuts(network, plan.flows, np.ones(known, dtype=np.bool_))
+    everyone = np.ones(len(flows), dtype=np.bool_)
+    cuts.recount(flows, everyone, np.arange(known, len(flows)))
+    fresh = Cuts(network, flows, everyone)
+    arcs = np.arange(network.arc_count)
+    assert cuts.of_arcs(arcs) == pytest.approx(fresh.of_arcs(arcs))
+    assert cuts.bound().tiers == pytest.approx(fresh.bound().tiers)
+
+
+@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
+    """The score of the job and the times of others are the same as reckoned from nothing."""
+    fabric, jobs, _, job = drawn(seed)
+    plan = standing(fabric, jobs)
+    found = Repairer(plan).beside(fabric, with_job(plan, job))
+    assert found is not None
+    quick, whole = scores_beside(found[0], plan, scores(plan)), scores(found[0])
+    assert quick.keys() == whole.keys()
+    assert quick["new"] == whole["new"]
+    for name, score in whole.items():
+        assert quick[name].seconds == pytest.approx(score.seconds)
+        assert quick[name].slowest_flow == pytest.approx(score.slowest_flow)
+
+
+class Thorough(DirectPlanner):
+    """Plans every choice to its end."""
+
+    async def try_job(
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,  # noqa: ARG002 - a port
+    ) -> Trial:
+        """See the port."""
+        return await super().try_job(intent, job, standing, settled=settled)
+
+
+@pytest.mark.parametrize("seed", list(fresh_seeds(6, 200)))
+def test_the_best_choice_is_that_of_planning_all_to_their_end(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As good as it is told to be; and so are the others that are told to their end.
+
+    Where others make room for a choice that cannot be better, it is not told how far.
+    """
+    monkeypatch.setattr(advice, "MANY_RANKS", 1)
+    fabric, jobs, free, job = drawn(seed)
+    records = [JobRecord(one, one.name, 0.0, JobFacts(one.name, JobState.ACCEPTED)) for one in jobs]
+    intent, plan = Intent("f1", 1, 0.0, 1, fabric, tuple(records), ()), standing(fabric, jobs)
+    ask = PlacementAsk(job, free, 5)
+    engine = planning_engine(None)
+    quick, whole = (
+        asyncio.run(recommend(planner, intent, ask, plan))
+        for planner in (DirectPlanner(engine), Thorough(engine))
+    )
+    best = quick.placements[0]
+    assert best.trial.final
+    assert best.trial.score == whole.placements[0].trial.score
+    assert best.trial.costs == whole.placements[0].trial.costs
+    known = {one.job.hosts: one.trial for one in whole.placements}
+    for one in quick.placements:
+        if one.trial.final and one.job.hosts in known:
+            assert one.trial == known[one.job.hosts]

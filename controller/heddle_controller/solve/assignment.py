@@ -224,6 +224,19 @@ class Assignment:
             return loads + gbps
         return loads + table.increase(arcs, int(self.flows.phase[flow]), gbps)
 
+    def load_without(self, flow: int, gbps: float, path: Ints) -> Floats:
+        """Load of arcs that carry a flow if they carried that much less of it."""
+        table = self._table(flow)
+        loads: Floats = self.load[path]
+        if table is None:
+            return loads - gbps
+        return loads - table.decrease(path, int(self.flows.phase[flow]), gbps)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether some job has several phases."""
+        return bool(self._tables)
+
     def add(self, flow: int, gbps: float, path: Ints) -> None:
         """Puts load on a path; negative takes it off."""
         if self._table(flow) is None:

@@ -75,6 +75,14 @@ class PhaseTable:
         grown: Floats = np.maximum(worst, own + gbps) - worst
         return grown
 
+    def decrease(self, arcs: Ints, phase: int, gbps: float) -> Floats:
+        """What each arc's load would fall by if the phase fell by ``gbps`` there."""
+        columns = self._columns(arcs, make=False)
+        loads = self._load.take(columns, axis=1)
+        loads[self._row[phase]] -= gbps
+        fallen: Floats = self._worst[columns] - np.maximum.reduce(loads)
+        return fallen
+
     def change(self, arcs: Ints, phase: int, gbps: float) -> Floats:
         """Changes the phase's load on arcs and returns what the arcs' loads change by."""
         columns = self._columns(arcs, make=True)

@@ -10,10 +10,11 @@ in steps, and numbers are drawn from a fixed seed, so that equal input gives equ
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, starts
 from heddle_controller.solve.search.chains import TOLERANCE, Chains
 
 _SEED = 7
@@ -32,14 +33,20 @@ class GuidedSearch:
         self._assignment = chains.assignment
         network = self._assignment.network
         self._per_gbps = network.per_gbps
-        self._most: Floats = np.full(len(limit), np.inf)
-        """Gbit/s that each arc may carry; no end to it where there is no choice."""
-        chosen = network.chosen
-        self._most[chosen] = (limit[chosen] + TOLERANCE) / self._per_gbps[chosen]
+        self._limit: Floats = np.full(len(limit), np.inf)
+        """Utilisation that each arc may have; no end to it where there is no choice."""
+        self._limit[network.chosen] = limit[network.chosen] + TOLERANCE
+        self._counts = self._excess(self._assignment.load, slice(None))
+        """What the excess of each arc counts for now."""
         self._weight = np.ones(len(limit))
         self._random = random.Random(_SEED)  # noqa: S311 - nothing secret
         self._over: dict[int, None] = {}
         """Arcs above their limits, in an order that is always the same."""
+        self._ways: dict[int, Ints] = {}
+        """Candidate paths of each flow that was looked at, all of one width."""
+        self._width = 0
+        self._saved: Floats = np.full((2 * _SAMPLE, len(limit)), np.nan)
+        """Room to note what leaving an arc saves, a row for each move; empty between steps."""
         self.steps = 0
         """Steps made."""
 
@@ -52,9 +59,9 @@ class GuidedSearch:
         assignment = self._assignment
         journal = assignment.journal
         journal.clear()
-        over = np.flatnonzero(assignment.load > self._most)
+        over = np.flatnonzero(self._counts)
         self._over = dict.fromkeys(over.tolist())
-        total = least = float(self._excess(assignment.load[over], over).sum())
+        total = least = float(self._counts[over].sum())
         at, end = 0, patience
         while self._over and self.steps < min(end, effort) and not self._chains.deadline.passed():
             self.steps += 1
@@ -67,9 +74,11 @@ class GuidedSearch:
         journal.clear()
         return done
 
-    def _excess(self, load: Floats, arcs: Ints) -> Floats:
+    def _excess(self, load: Floats, arcs: Ints | slice) -> Floats:
         """What arcs count for that carry so much, by their excess; any shape."""
-        over = np.maximum(load - self._most[arcs], 0.0) * self._per_gbps[arcs]
+        over = load * self._per_gbps[arcs]
+        over -= self._limit[arcs]
+        np.maximum(over, 0.0, out=over)
         excess: Floats = over * (1 + over)
         return excess
 
@@ -79,53 +88,100 @@ class GuidedSearch:
         members = self._chains.members(arc)
         if len(members) > _SAMPLE:
             members = self._random.sample(members, _SAMPLE)
-        best: tuple[float, int, int, Ints] | None = None
-        for chunk in members:
-            qps = self._assignment.qps(chunk)
-            for size in (qps, 1) if qps > 1 else (1,):
-                found = self._best(chunk, size, arc)
-                if found is not None and (best is None or found[0] < best[0] - TOLERANCE):
-                    best = found[0], chunk, size, found[1]
-        if best is None:
+        qps = self._assignment.qps
+        moves = [(chunk, size) for chunk in members for size in dict.fromkeys((qps(chunk), 1))]
+        if not moves:
             return 0.0
-        cost, chunk, size, path = best
-        if cost > -TOLERANCE:
-            self._weight[arc] += _HEAVIER
-        return self._move(chunk, size, path)
+        ways = self._ways_of([self._assignment.flow[chunk] for chunk in members])
+        return self._best(arc, moves, [ways[self._assignment.flow[chunk]] for chunk, _ in moves])
 
-    def _best(self, chunk: int, size: int, arc: int) -> tuple[float, Ints] | None:
-        """The cheapest move of so many QPs of a chunk off an arc, and its cost; None if none."""
-        assignment, flow = self._assignment, self._assignment.flow[chunk]
-        paths = self._chains.paths(flow)
-        old, gbps = assignment.path[chunk], assignment.unit_of(chunk) * size
-        assignment.add(flow, -gbps, old)
-        cost = self._cost(flow, gbps, paths).sum(axis=1)
-        stay = float(self._cost(flow, gbps, old).sum())
-        assignment.add(flow, gbps, old)
+    def _best(self, arc: int, moves: list[tuple[int, int]], ways: list[Ints]) -> float:
+        """Makes the cheapest of some moves of QPs of chunks off an arc, if any; as ``_step``.
+
+        ``ways`` are the paths that there are for each of them.
+        """
+        paths = np.concatenate(ways)
+        first = starts(np.array([len(some) for some in ways], dtype=np.int64))
+        cost = self._costs(moves, paths, first)
         cost[(paths == arc).any(axis=1)] = np.inf
-        least = float(cost.min(initial=np.inf))
+        least = cost.min(initial=np.inf)
         if least == np.inf:
-            return None
+            return 0.0
         row = self._random.choice(np.flatnonzero(cost <= least + TOLERANCE).tolist())
-        return least - stay, paths[row]
+        if least > -TOLERANCE:
+            self._weight[arc] += _HEAVIER
+        chunk, size = moves[int(first.searchsorted(row, side="right")) - 1]
+        return self._move(chunk, size, paths[row])
 
-    def _cost(self, flow: int, gbps: float, arcs: Ints) -> Floats:
-        """Weighted excess that arcs gain if they carry that much more of a flow; any shape."""
-        after = self._excess(self._assignment.load_with(flow, gbps, arcs), arcs)
-        cost: Floats = after - self._excess(self._assignment.load[arcs], arcs)
-        return cost * self._weight[arcs]
+    def _ways_of(self, flows: list[int]) -> dict[int, Ints]:
+        """Candidate paths of some flows, and others, all of one width."""
+        known = self._ways
+        for flow in flows:
+            if flow in known:
+                continue
+            paths = self._chains.paths(flow)
+            more = self._width - paths.shape[1]
+            if more < 0:
+                known.clear()
+                self._width = paths.shape[1]
+                return self._ways_of(flows)
+            if more:
+                pad = self._assignment.network.pad
+                paths = np.pad(paths, ((0, 0), (0, more)), constant_values=pad)
+            known[flow] = paths
+        return known
+
+    def _costs(self, moves: list[tuple[int, int]], paths: Ints, first: Ints) -> Floats:
+        """Weighted excess that each path adds if QPs move there from where they are.
+
+        Args:
+            moves: Chunks, and how many QPs of each.
+            paths: Of all moves, shape (paths, hops).
+            first: Where those of each begin, shape (moves + 1,).
+        """
+        assignment = self._assignment
+        flows = [assignment.flow[chunk] for chunk, _ in moves]
+        gbps = assignment.unit[flows] * [size for _, size in moves]
+        move = np.repeat(np.arange(len(moves)), np.diff(first))
+        old = [assignment.path[chunk] for chunk, _ in moves]
+        left = np.concatenate(old)
+        mover = np.repeat(np.arange(len(moves)), [len(path) for path in old])
+        if assignment.takes_turns:
+            each = [*zip(flows, gbps.tolist(), strict=True)]
+            more = np.concatenate(
+                [
+                    assignment.load_with(*flow, paths[low:high])
+                    for flow, (low, high) in zip(each, pairwise(first.tolist()), strict=True)
+                ]
+            )
+            less = np.concatenate(
+                [assignment.load_without(*flow, path) for flow, path in zip(each, old, strict=True)]
+            )
+        else:
+            more = assignment.load[paths] + gbps[move, None]
+            less = assignment.load[left] - gbps[mover]
+        adds = (self._excess(more, paths) - self._counts[paths]) * self._weight[paths]
+        saves = (self._counts[left] - self._excess(less, left)) * self._weight[left]
+        # What a path shares with the old one is left and taken again.
+        self._saved[mover, left] = saves
+        again = self._saved[move[:, None], paths]
+        self._saved[mover, left] = np.nan
+        cost: Floats = np.where(np.isnan(again), adds, again).sum(axis=1)
+        cost -= np.bincount(mover, saves, len(moves))[move]
+        return cost
 
     def _move(self, chunk: int, size: int, path: Ints) -> float:
         assignment, old = self._assignment, self._assignment.path[chunk]
         new = self._chains.trimmed(path)
-        touched = np.array([*dict.fromkeys([*old.tolist(), *new.tolist()])], dtype=np.int64)
-        before = self._excess(assignment.load[touched], touched).sum()
+        touched = [*dict.fromkeys([*old.tolist(), *new.tolist()])]
+        before = self._counts[touched]
         piece = chunk if size == assignment.qps(chunk) else assignment.split(chunk, size)
         assignment.move(piece, new)
-        load = assignment.load[touched]
-        for arc, full in zip(touched.tolist(), (load > self._most[touched]).tolist(), strict=True):
-            if full:
+        after = self._excess(assignment.load[touched], np.array(touched))
+        self._counts[touched] = after
+        for arc, count in zip(touched, after.tolist(), strict=True):
+            if count > 0:
                 self._over[arc] = None
             else:
                 self._over.pop(arc, None)
-        return float(self._excess(load, touched).sum() - before)
+        return float((after - before).sum())

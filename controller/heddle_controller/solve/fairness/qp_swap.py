@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.search.search import Search
 
@@ -28,14 +28,20 @@ _WAYS = 4
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Way:
-    """A candidate path."""
+@dataclass(slots=True, eq=False)
+class _Ways:
+    """Candidate paths of flows with the same terminals and class."""
 
-    level: float
-    """The rate that its arcs would give a QP, Gbit/s."""
-    path: Ints
-    arcs: frozenset[int]
+    paths: Ints
+    """Shape (paths, hops); padded."""
+    ascending: Ints
+    """The same with the arcs of each in order of their numbers."""
+    level: Floats
+    """The rate that the arcs of each would give a QP, Gbit/s."""
+    order: Ints
+    """Rows of those of the highest level first."""
+    age: int
+    """How often levels had changed when these were taken down."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +51,11 @@ class _Place:
     chunk: int
     hot: int
     """The arc that holds the chunk back where it is."""
-    way: _Way
+    path: Ints
+    level: float
+    """The rate that the path would give a QP, Gbit/s."""
     full: frozenset[int]
-    """Arcs of the way where another has to make room."""
+    """Arcs of the path where another has to make room."""
     gain: float
     """Value that each QP adds to its flow there."""
 
@@ -82,8 +90,12 @@ class QpSwaps:
         self._value: dict[int, float] = dict(enumerate((shares.ratio / flows.weight).tolist()))
         self._most: Floats = np.maximum(search.enough, 1.0)
         """Utilisation that exchanges may raise each arc to."""
-        self._ways: dict[tuple[int, int, int], list[_Way]] = {}
+        self._ways: dict[tuple[int, int, int], _Ways] = {}
         """Candidate paths by what makes flows have the same: terminals and class."""
+        self._age = 0
+        """How often levels have changed."""
+        self._best: dict[int, float] = {}
+        """Greatest value of a flow on each arc that was asked for since it changed."""
         self._ceiling: list[float] = shares.ceiling.tolist()
         """The rate that a QP of each flow cannot exceed on any path."""
         self._chunks: dict[int, list[int]] = {}
@@ -136,34 +148,43 @@ class QpSwaps:
         flow, rate = self._assignment.flow[chunk], self._rate[chunk]
         if self._ceiling[flow] <= rate * (1 + _TOLERANCE):
             return []
-        own = self._assignment.path[chunk].tolist()
-        places: list[tuple[float, float, _Place]] = []
-        for way in self._ways_of(flow):
-            gain = (min(way.level, self._ceiling[flow]) - rate) * self._per_rate[flow]
-            if way.level <= rate * (1 + _TOLERANCE) or gain <= 0:
-                break
-            for full in self._filled(flow, way.arcs.difference(own)):
-                best = max(map(self._worth_of, self._on(full)), default=inf)
-                places.append((-gain, -best, _Place(chunk, hot, way, full, gain)))
-        places.sort(key=lambda found: found[:2])
-        return [place for _, _, place in places[:_WAYS]]
-
-    def _filled(self, flow: int, arcs: frozenset[int]) -> list[frozenset[int]]:
-        """Arcs where one more QP of a flow makes others give way, as alternatives.
-
-        Full arcs all have to be given way on; where there is none, any of those with no
-        room beyond who is there already.
-        """
-        full = arcs.intersection(self._full)
-        if full:
-            return [full]
-        unit, network = float(self._assignment.unit[flow]), self._assignment.network
-        crowded = [
-            arc
-            for arc in sorted(arcs)
-            if self._assignment.utilization_of(arc) + unit * network.per_gbps[arc] > 1 + _TOLERANCE
+        known = self._ways_of(flow)
+        gain = (np.minimum(known.level, self._ceiling[flow]) - rate) * self._per_rate[flow]
+        worth = (known.level > rate * (1 + _TOLERANCE)) & (gain > 0)
+        rows = known.order[worth[known.order]]
+        if not len(rows):
+            return []
+        # Each way is a place or more, so none of less gain than the last of these is among them.
+        rows = rows[gain[rows] >= gain[rows[:_WAYS][-1]]]
+        own, found = self._assignment.path[chunk], list[tuple[float, float, int, frozenset[int]]]()
+        arcs = known.ascending[rows]
+        fresh = (arcs[:, :, None] != own).all(axis=2)
+        full = fresh & np.isfinite(self._level[arcs])
+        crowded = fresh & self._crowded(flow, arcs) & ~full.any(axis=1)[:, None]
+        for at in np.flatnonzero(full.any(axis=1)).tolist():
+            others = frozenset(arcs[at, full[at]].tolist())
+            found.append((-float(gain[rows[at]]), -self._most_worth(others), at, others))
+        for at in np.flatnonzero(~(full | crowded).any(axis=1))[:_WAYS].tolist():
+            found.append((-float(gain[rows[at]]), -inf, at, frozenset()))
+        of, place = np.nonzero(crowded)
+        meets, which = np.unique(arcs[of, place], return_inverse=True)
+        best = np.array([self._most_worth(frozenset([arc])) for arc in meets.tolist()])[which]
+        for one in np.lexsort((-best, -gain[rows[of]]))[:_WAYS].tolist():
+            arc = frozenset([int(meets[which[one]])])
+            found.append((-float(gain[rows[of[one]]]), -float(best[one]), int(of[one]), arc))
+        found.sort(key=lambda each: each[:3])
+        return [
+            _Place(chunk, hot, way, float(known.level[rows[row]]), others, float(-less))
+            for less, _, row, others in found[:_WAYS]
+            for way in (self._search.chains.trimmed(known.paths[rows[row]]),)
         ]
-        return [frozenset([arc]) for arc in crowded] or [frozenset()]
+
+    def _crowded(self, flow: int, arcs: Ints) -> Bools:
+        """Marks arcs that one more QP of a flow would make too full."""
+        assignment = self._assignment
+        load = assignment.load[arcs] + assignment.unit[flow]
+        over: Bools = load * assignment.network.per_gbps[arcs] > 1 + _TOLERANCE
+        return over
 
     def _on(self, arcs: frozenset[int]) -> set[int]:
         """Chunks that cross all of some arcs."""
@@ -171,23 +192,38 @@ class QpSwaps:
             self._members[arc] = set(self._assignment.members(arc))
         return set.intersection(*(self._members[arc] for arc in arcs)) if arcs else set()
 
+    def _most_worth(self, arcs: frozenset[int]) -> float:
+        """Greatest value of a flow with a chunk that crosses all of some arcs."""
+        if len(arcs) != 1:
+            return max(map(self._worth_of, self._on(arcs)), default=inf)
+        (arc,) = arcs
+        if arc not in self._best:
+            self._best[arc] = max(map(self._worth_of, self._on(arcs)), default=inf)
+        return self._best[arc]
+
     def _worth_of(self, chunk: int) -> float:
         return self._value[self._assignment.flow[chunk]]
 
-    def _ways_of(self, flow: int) -> list[_Way]:
-        """Candidate paths of a flow, those of the highest level first."""
+    def _set_value(self, flow: int, value: float) -> None:
+        """Takes down what a flow is worth now."""
+        self._value[flow] = value
+        for chunk in self._chunks[flow]:
+            for arc in self._assignment.path[chunk].tolist():
+                self._best.pop(arc, None)
+
+    def _ways_of(self, flow: int) -> _Ways:
+        """Candidate paths of a flow, with their levels as they are now."""
         flows = self._assignment.flows
         ends = self._search.chains.candidates.ends_of(flows, flow)
         key = (*ends, int(flows.traffic_class[flow]))
         found = self._ways.get(key)
         if found is None:
             paths = self._search.chains.paths(flow)
-            level = self._level[paths].min(axis=1, initial=inf)
-            trimmed = [self._search.chains.trimmed(path) for path in paths]
-            found = self._ways[key] = [
-                _Way(float(level[row]), trimmed[row], frozenset(trimmed[row].tolist()))
-                for row in np.argsort(-level, kind="stable").tolist()
-            ]
+            found = _Ways(paths, np.sort(paths, axis=1), np.empty(0), np.empty(0, np.int64), -1)
+            self._ways[key] = found
+        if found.age != self._age:
+            found.level = self._level[found.paths].min(axis=1, initial=inf)
+            found.order, found.age = np.argsort(-found.level, kind="stable"), self._age
         return found
 
     def _take(self, place: _Place) -> tuple[int, ...]:
@@ -227,17 +263,14 @@ class QpSwaps:
         """How a chunk could take the place's old arc, by how many QPs; None if not worth it."""
         assignment = self._assignment
         flow, other = assignment.flow[place.chunk], assignment.flow[chunk]
-        way = next(
-            (
-                way
-                for way in self._ways_of(other)
-                if place.hot in way.arcs and place.full.isdisjoint(way.arcs)
-            ),
-            None,
-        )
-        if way is None:
+        known = self._ways_of(other)
+        fits = (known.paths == place.hot).any(axis=1)
+        for arc in place.full:
+            fits &= (known.paths != arc).all(axis=1)
+        rows = known.order[fits[known.order]]
+        if not len(rows):
             return None
-        rate = min(way.level, self._ceiling[other])
+        rate = min(float(known.level[rows[0]]), self._ceiling[other])
         loss = (self._rate[chunk] - rate) * self._per_rate[other]
         low, high = self._value[flow], self._value[other]
         balance = (high - low) / (place.gain + loss) if place.gain + loss > 0 else inf
@@ -245,12 +278,13 @@ class QpSwaps:
         qps = int(max(1.0, min(float(most), balance)))
         if min(low + qps * place.gain, high - qps * loss) <= low * (1 + _WORTH):
             return None
-        return _Swap(chunk, way.path, loss, qps)
+        path = self._search.chains.trimmed(known.paths[rows[0]])
+        return _Swap(chunk, path, loss, qps)
 
     def _excess(self, place: _Place, deal: _Swap) -> float:
         """How much utilisation a deal adds above 1, infinite where that is too much."""
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
-        arcs = np.unique(np.concatenate([place.way.path, deal.path]))
+        arcs = np.unique(np.concatenate([place.path, deal.path]))
         per_gbps = assignment.network.per_gbps[arcs]
         before = assignment.load[arcs] * per_gbps
         length = len(assignment.journal)
@@ -266,7 +300,7 @@ class QpSwaps:
     def _carry_out(self, place: _Place, deal: _Swap) -> tuple[int, int]:
         """Moves both; returns the chunks that were moved, the helped one first."""
         return (
-            self._put(place.chunk, deal.qps, place.way.path),
+            self._put(place.chunk, deal.qps, place.path),
             self._put(deal.chunk, deal.qps, deal.path),
         )
 
@@ -288,10 +322,10 @@ class QpSwaps:
     def _move_alone(self, place: _Place) -> tuple[int, ...]:
         """Moves as many QPs as that helps, to arcs that are less full than the one they leave."""
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
-        old, path = assignment.path[place.chunk], place.way.path
+        old, path = assignment.path[place.chunk], place.path
         if self._movable is not None and flow not in self._movable:
             return ()
-        fresh = path[~np.isin(path, old)]
+        fresh = path[(path[:, None] != old).all(axis=1)]
         qps = assignment.qps(place.chunk)
         while qps:
             gain, slowed = self._gain_alone(place, qps, fresh)
@@ -299,7 +333,8 @@ class QpSwaps:
             if least > self._value[flow] * (1 + _WORTH):
                 piece = self._put(place.chunk, qps, path)
                 self._note(piece, place.chunk, old, gain, qps)
-                self._value.update(slowed)
+                for other, value in slowed.items():
+                    self._set_value(other, value)
                 self._fill(fresh)
                 return (flow, *slowed)
             qps //= 2
@@ -327,7 +362,7 @@ class QpSwaps:
                 value = slowed.get(other, self._value[other])
                 slowed[other] = value - loss * self._per_rate[other]
         slowed.pop(flow, None)
-        rate = min(place.way.level, self._ceiling[flow], unit / max(1.0, *used.tolist()))
+        rate = min(place.level, self._ceiling[flow], unit / max(1.0, *used.tolist()))
         return (rate - self._rate[place.chunk]) * self._per_rate[flow], slowed
 
     def _fill(self, arcs: Ints) -> None:
@@ -342,12 +377,14 @@ class QpSwaps:
             self._level[arc] = max(assignment.unit_of(chunk) for chunk in members) / used
             for chunk in members:
                 self._rate[chunk] = min(self._rate[chunk], assignment.unit_of(chunk) / used)
-            self._ways.clear()
+            self._age += 1
 
     def _note(self, piece: int, chunk: int, old: Ints, gain: float, qps: int) -> None:
         """Takes down what the move of a piece of a chunk made of its flow."""
         flow = self._assignment.flow[chunk]
         rate = self._rate[chunk] + gain / self._per_rate[flow]
+        for arc in old.tolist():
+            self._best.pop(arc, None)
         if piece == chunk:
             self._rate[chunk] = rate
             for arc in old.tolist():
@@ -358,4 +395,4 @@ class QpSwaps:
         for arc in self._assignment.path[piece].tolist():
             if arc in self._members:
                 self._members[arc].add(piece)
-        self._value[flow] += qps * gain
+        self._set_value(flow, self._value[flow] + qps * gain)

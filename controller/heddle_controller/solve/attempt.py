@@ -54,12 +54,16 @@ CLOSE = 1e-6
 """Utilisation by which an arc may be above a bound that it meets."""
 _PATIENCE = 1000
 """Steps of guided search in a row without gain after which it ends."""
+_EACH = 4
+"""The same for each chunk of a small plan."""
 GUIDED_STEPS = 12_000
 """Of guided search for one plan in all."""
 _AS_IT_IS = 0.9
 """A tier that may stay this far from its bound, as a part of how far it is, need not be tried."""
 NEAR = 0.003
 """A relaxation this close to its bound, relative to it, is not worth more candidates."""
+GAINED = 0.0005
+"""A stage that comes no more than this nearer, relative to before, ends the search for more."""
 MOST_WIDENINGS = 16
 """Times that more candidates are looked for."""
 
@@ -369,20 +373,24 @@ def relaxed(problem: PlanningProblem) -> tuple[Commodities, Relaxation]:
     ends = problem.flows.source[problem.routed], problem.flows.destination[problem.routed]
     few = candidates.prepare(*(network.terminal[nics] for nics in ends))
     descent = Descent(network, _commodities(problem), problem.bound.tiers)
-    smoothing = COARSEST if few else FRESH
+    smoothing, before = COARSEST if few else FRESH, np.inf
     relaxation = descent.relaxation()
-    for _ in range(MOST_WIDENINGS):
-        fine = smoothing <= FRESH
+    for turn in range(MOST_WIDENINGS):
+        fine, last = smoothing <= FRESH, turn == MOST_WIDENINGS - 1
         if fine:
             descent.refine(smoothing, deadline)
         else:
             descent.coarsely(smoothing, deadline)
         smoothing = max(FRESH, smoothing * LESS_COARSE)
         relaxation = descent.relaxation()
-        _note_bounds(problem, descent.commodities, relaxation)
-        pays = descent.reached > problem.bound.overall * (1 + NEAR)
-        if deadline.passed() or (fine and not pays):
-            break
+        last |= deadline.passed()
+        if fine or last:
+            _note_bounds(problem, descent.commodities, relaxation)
+            bound = in_whole_qps(network, problem.flows, problem.routed, problem.bound)
+            reached = descent.reached
+            if last or reached <= bound.overall * (1 + NEAR) or reached > before * (1 - GAINED):
+                break
+            before = reached
         if widen(network, candidates, descent.commodities, relaxation):
             descent = descent.extended(_commodities(problem), problem.bound.tiers)
         elif fine:
@@ -481,7 +489,7 @@ def _guided(
     tried = assignment.copy()
     chains = Chains(tried, problem.candidates, problem.deadline, SearchLimits())
     search = GuidedSearch(chains, limit)
-    done = search.run(min(_PATIENCE, 2 * len(tried.flow)), problem.steps)
+    done = search.run(min(_PATIENCE, _EACH * len(tried.flow)), problem.steps)
     problem.steps -= search.steps
     return tried, done
 

@@ -47,6 +47,7 @@ class Candidates:
         self._found: dict[tuple[int, int], Ints] = {}
         self._segments: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         self._distances: dict[int, dict[int, int]] = {}
+        self._onwards: dict[int, list[tuple[int, int, bool]]] = {}
 
     @cached_property
     def cheapest(self) -> CheapestPaths:
@@ -210,7 +211,7 @@ class Candidates:
 
     def _walk(self, source: int, destination: int, hops: int, paths: list[list[int]]) -> None:
         """Appends the loop-free paths of exactly ``hops`` hops, up to the limit in all."""
-        network, distance = self.network, self._distance_to(destination)
+        distance = self._distance_to(destination)
         stack: list[tuple[int, list[int], frozenset[int]]] = [(source, [], frozenset([source]))]
         while stack and len(paths) < self.limit:
             node, path, seen = stack.pop()
@@ -219,35 +220,56 @@ class Candidates:
                     paths.append(path)
                 continue
             left = hops - len(path) - 1
-            for arc in network.out(node)[::-1].tolist():
-                following = int(network.head[arc])
+            for arc, following, _ in reversed(self._onward(node)):
                 if following not in seen and distance.get(following, hops + 1) <= left:
                     stack.append((following, [*path, arc], seen | {following}))
 
     def _any_length(self, source: int, destination: int) -> Ints:
         """Loop-free ways, the shortest first."""
-        network, found = self.network, list[list[int]]()
+        found: list[list[int]] = []
         todo: deque[tuple[int, list[int], frozenset[int]]] = deque()
         todo.append((source, [], frozenset([source])))
-        reach = self._distance_to(destination)
-        for _ in range(MOST_LOOKED):
-            if not todo or len(found) == MOST_WAYS:
-                break
+        left = MOST_LOOKED - 1
+        while todo and len(found) < MOST_WAYS:
             node, path, seen = todo.popleft()
             if node == destination:
                 found.append(path)
                 continue
-            for arc in network.out(node).tolist():
-                following = int(network.head[arc])
-                if following not in seen and following in reach:
+            for arc, following, is_nic in self._onward(node):
+                if left and following not in seen and (not is_nic or following == destination):
                     todo.append((following, [*path, arc], seen | {following}))
+                    left -= 1
         return self._matrix(found)
 
     def _distance_to(self, destination: int) -> dict[int, int]:
         """Hops to a terminal from every switch that reaches it."""
         found = self._distances.get(destination)
         if found is None:
-            found = self._distances[destination] = _breadth_first(self.network, destination)
+            found = self._distances[destination] = self._breadth_first(destination)
+        return found
+
+    def _breadth_first(self, start: int) -> dict[int, int]:
+        # Links carry both ways at once, so distances to a node are those from it.
+        distance = {start: 0}
+        queue = deque([start])
+        while queue:
+            node = queue.popleft()
+            for _, following, is_nic in self._onward(node):
+                if following not in distance and not is_nic:
+                    distance[following] = distance[node] + 1
+                    queue.append(following)
+        return distance
+
+    def _onward(self, node: int) -> list[tuple[int, int, bool]]:
+        """Usable arcs from a node, the terminals that they enter, and whether these are NICs."""
+        found = self._onwards.get(node)
+        if found is None:
+            arcs = self.network.out(node)
+            head = self.network.head[arcs]
+            is_nic = self.network.level[head] == NodeKind.NIC
+            kept = ~is_nic | self.network.several[head]
+            columns = (column[kept].tolist() for column in (arcs, head, is_nic))
+            found = self._onwards[node] = [*zip(*columns, strict=True)]
         return found
 
 
@@ -260,19 +282,6 @@ def _united(first: Ints, second: Ints, pad: int) -> Ints:
     seen = {row.tobytes() for row in wide[0]}
     new = [row for row in wide[1] if row.tobytes() not in seen]
     return np.concatenate([wide[0], np.stack(new)]) if new else first
-
-
-def _breadth_first(network: Network, start: int) -> dict[int, int]:
-    # Links carry both ways at once, so distances to a node are those from it.
-    distance = {start: 0}
-    queue = deque([start])
-    while queue:
-        node = queue.popleft()
-        for following in network.head[network.out(node)].tolist():
-            if following not in distance and network.level[following] != NodeKind.NIC:
-                distance[following] = distance[node] + 1
-                queue.append(following)
-    return distance
 
 
 def _join(first: Ints, second: Ints, limit: int) -> tuple[Ints, Ints]:

@@ -9,10 +9,13 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import solve
+from heddle_controller.solve import attempt, solve
+from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.network import Network
-from heddle_emulator.topology import clos, three_tier
+from heddle_controller.solve.network import Network, attached
+from heddle_controller.solve.options import Options
+from heddle_emulator.topology import clos, random_regular, three_tier
+from tests.bench.workloads import permutations
 from tests.support.solve_flows import Row, flows_of, nic_ids
 
 
@@ -95,3 +98,28 @@ def test_candidates_take_on_each_path_once() -> None:
     assert len(after) == len(everything) > len(before)
     assert np.array_equal(after[: len(before), : before.shape[1]], before)
     assert not candidates.add(first, second, everything)
+
+
+@pytest.mark.parametrize("times", [1, 4, 16])
+def test_shares_are_of_the_paths_they_were_found_for(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """However often more paths are looked for, each path has its share, as even as it was said."""
+    monkeypatch.setattr(attempt, "MOST_WIDENINGS", times)
+    fabric = random_regular(switches=100, degree=8, nics_per_switch=5, seed=1)
+    flows = permutations(fabric, 1, 1, 8)
+    network = Network(fabric)
+    routed = attached(network, flows)
+    problem = attempt.PlanningProblem(
+        network,
+        Candidates(network, Options().candidate_limit),
+        None,
+        flows,
+        routed,
+        cut_bound(network, flows, routed),
+        Options().deadline(),
+    )
+    commodities, relaxation = attempt.relaxed(problem)
+    assert len(relaxation.shares) == commodities.path_count
+    of_all = np.bincount(commodities.path_commodity, relaxation.shares)
+    assert of_all == pytest.approx(np.ones(commodities.count))

@@ -65,10 +65,16 @@ def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
     if not _above_bound(problem, assignment):
         return
-    groups = _groups(search, search.chains.with_longer) or _groups(search, search.chains.paths)
+    groups = _groups(search, search.chains.paths)
+    if not groups:
+        return
+    groups = _groups(search, search.chains.with_longer) or groups
     # What takes too long with fewer paths takes longer with more.
-    proven = bool(groups) and _lower(problem, search, groups)
-    if proven and problem.network.tiered and _worst(problem, assignment) > 1 + _WORTH:
+    if (
+        _lower(problem, search, groups)
+        and problem.network.tiered
+        and _worst(problem, assignment) > 1 + _WORTH
+    ):
         groups = _groups(search, search.chains.with_detours)
         if groups and _above_bound(problem, assignment):
             _lower(problem, search, groups)

@@ -386,7 +386,8 @@ class Gradual(Rollout):
         before = self.ledger.widened()
         under_way = [sent.step for sent in self.under_way.values() if not sent.obsolete]
         super().supersede()
-        plan, entries = self.ledger.plan, replace(self.ledger.target, made=None)
+        plan, target = self.ledger.plan, self.ledger.target
+        entries = replace(target, switch=target.switch.copy(), made=None)  # of unknown origin
         program = Program(1, self.generation, self.generation, entries)
         committed = Committed(plan, program, PlanFacts(), Programmed())
         whole = next_ledger(before, committed, under_way)

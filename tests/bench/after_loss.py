@@ -3,8 +3,11 @@
 Time is that of the processor: every single link and every single switch of the fabric lost, one by
 one. The fullest link after the worst loss stands beside what no other backups for the same paths
 could do. The second row is of a fabric of two tiers without over-subscription, where each flow has
-four QPs. The last is of the largest plan after the repair of a lost link, once backups have room
+four QPs, the third of the largest plan after the repair of a lost link, once backups have room
 again (``solve.better_backups``).
+
+The others are of both plans right after a link or a spine was lost and after it came back, when
+the certificate of the plan before is known: the same is told as is of the new plan alone.
 """
 
 from __future__ import annotations
@@ -13,9 +16,17 @@ import time
 
 import numpy as np
 
-from heddle_controller.model.fabric import State
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.plan import AfterLoss, Plan
-from heddle_controller.solve import Repairer, after_losses, better_backups, solve
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.solve import (
+    LossScreen,
+    Repairer,
+    after_losses,
+    better_backups,
+    solve,
+    with_losses,
+)
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from tests.bench.planned import planned, size_of
@@ -25,6 +36,8 @@ from tests.bench.workloads import between_switches
 
 TITLE = "what any single loss does, certified"
 MOST_SECONDS = 0.5
+MOST_MS = 5.0
+"""After an event."""
 LEAST_OF_BEST = 0.9
 RUNS = 5
 QPS = 4
@@ -37,11 +50,15 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     fabric = clos(leaves=leaves * scale.zones // 4, spines=4 * nics, nics_per_leaf=4 * nics)
     flows = flows_between(fabric, "permutation", seed=1, qps=QPS)
     largest = planned(scale)
-    plans = [(largest, ""), (solve(fabric, flows), ""), (_mended(largest), ", a link lost")]
+    even = solve(fabric, flows)
+    plans = [(largest, ""), (even, ""), (_mended(largest), ", a link lost and backups moved")]
     rows = []
-    with screen.progress(TITLE, len(plans)) as advance:
+    with screen.progress(TITLE, len(plans) + 2) as advance:
         for plan, event in plans:
             rows.append(_row(plan, event))
+            advance(len(rows))
+        for plan in (largest, even):
+            rows += _after_events(plan)
             advance(len(rows))
     return rows
 
@@ -52,6 +69,46 @@ def _mended(plan: Plan) -> Plan:
     lost = int(inner[np.isin(inner, plan.paths.arcs >> 1)][0])
     repaired = Repairer(plan).repair(plan.fabric.with_links({lost: State.DOWN}), plan.flows)
     return better_backups(repaired) or repaired
+
+
+def _after_events(plan: Plan) -> list[Row]:
+    """A link that flows use is lost and comes back, then a spine."""
+    structure = plan.fabric.structure
+    used = np.zeros(plan.fabric.link_count, dtype=np.bool_)
+    used[plan.paths.arcs >> 1] = True
+    link = int(np.flatnonzero(used & between_switches(plan.fabric))[0])
+    spine = int(plan.fabric.rows_of_kind(NodeKind.SPINE)[0])
+    beside = np.flatnonzero((structure.links.a == spine) | (structure.links.b == spine))
+    rows = []
+    for what, links in (("a link", [link]), ("a spine", beside.tolist())):
+        repairer = Repairer(plan)
+        lost = repairer.repair(plan.fabric.with_links(dict.fromkeys(links, State.DOWN)), plan.flows)
+        back = repairer.repair(plan.fabric, plan.flows)
+        over = "over-subscribed" if plan.certificate.max_utilization > 1 + EQUAL else "1:1"
+        rows.append(_event_row(plan, lost, f"{over}, {what} lost"))
+        rows.append(_event_row(lost, back, f"{over}, {what} back"))
+    return rows
+
+
+def _event_row(before: Plan, plan: Plan, event: str) -> Row:
+    """What is told of a plan, once that of the plan before is known."""
+    known, spent, told = LossScreen(before), [], plan.certificate
+    for _ in range(RUNS):
+        with_losses(before, known, thorough=False)
+        start = time.process_time()
+        told = with_losses(plan, known, thorough=False)
+        spent.append(1000 * (time.process_time() - start))
+    same = told == with_losses(plan, thorough=False)
+    median = quantile(spent, 0.5)
+    return Row(
+        TITLE,
+        f"{size_of(plan.fabric)}, {event}",
+        f"{median:.1f} ms of processor, {'as' if same else 'NOT as'} of the plan alone",
+        f"{MOST_MS:.0f} ms",
+        same and median <= MOST_MS,
+        f"{len(changed_flows(before, plan)):,} flows moved",
+        {"ms": spent},
+    )
 
 
 def _row(plan: Plan, event: str) -> Row:

@@ -85,7 +85,10 @@ def states(committed: Committed) -> tuple[Ints, Ints]:
 
 
 async def test_plans_after_losses(world: StoreWorld) -> None:
-    """Each comes back as it was committed, by its generation too, also in the next process."""
+    """Each comes back as it was committed, by its generation too, also in the next process.
+
+    Some get another certificate, whole or as what differs.
+    """
     store = await world.open()
     await store.put_fabric("f1", two_zones())
     epoch = await store.acquire_leadership("c1")
@@ -101,9 +104,11 @@ async def test_plans_after_losses(world: StoreWorld) -> None:
         assert same(await store.committed("f1"), done[-1])
         for before in done[-4:]:
             assert same(await store.committed("f1", before.generation), before)
-        if row == 6:
-            better = Certificate(1.0, 0.5, "lp")
-            assert await store.certify("f1", epoch=epoch, generation=row + 1, certificate=better)
+        if row in (0, 2, 6, 8):
+            better, haste = Certificate(1.0, 0.5, "lp"), row != 6
+            assert await store.certify(
+                "f1", epoch=epoch, generation=row + 1, certificate=better, in_haste=haste
+            )
             done[-1] = replace(done[-1], plan=replace(done[-1].plan, certificate=better))
             assert same(await store.committed("f1"), done[-1])
     await store.close()

@@ -16,6 +16,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.reconcile.ports import AgentGateway, Metric
 from heddle_controller.reconcile.worker import Dependencies
+from heddle_controller.solve import LossScreen, with_losses
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.store import Store
@@ -86,6 +87,7 @@ class Comparing(House):
     """A controller that compares soon, by a threshold."""
 
     worth_moving = 0.02
+    compare_after = SOON
     repairer: type[Poor] = Poor
     questions: DirectPlanner | None = None
     """Answers questions in place of the planner."""
@@ -93,9 +95,11 @@ class Comparing(House):
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
         self.engine = replace(
-            self.engine, repairer=self.repairer, verify=lambda *_: None, back=lambda _: None
+            self.engine, repairer=self.repairer, verify=lambda *_: None, back=lambda *_: None
         )
-        settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
+        settings = replace(
+            SETTINGS, compare_after=self.compare_after, worth_moving=self.worth_moving
+        )
         found = replace(super().dependencies(store, gateway), settings=settings)
         return replace(found, advisor=self.questions or found.advisor)
 
@@ -170,14 +174,29 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
         assert done.plan.certificate.max_utilization == SAID
 
 
+async def test_what_single_losses_do_is_told_without_quiet(house: Comparing) -> None:
+    """The certificate of a repair has it long before plans are compared; no entry is sent."""
+    house.compare_after = 3600.0
+    async with house.running():
+        generation = await lose_a_link(house)
+
+        async def told() -> bool:
+            return bool((await house.committed()).plan.certificate.after_loss)
+
+        await house.until(told, "the certificate of single losses")
+        plan = (await house.committed()).plan
+        assert plan.certificate == with_losses(plan, thorough=False)
+        assert (await house.committed()).generation == generation
+
+
 async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: Comparing) -> None:
     """Some quiet after a repair its bound is proven: no new plan, no entry sent, watchers told."""
     house.repairer, house.worth_moving = Doubtful, 0.999
     go_on = threading.Event()  # no proof comes before the switches have the repair
 
-    def patient(plan: Plan) -> Certificate:
+    def patient(plan: Plan, screen: LossScreen) -> Certificate:
         assert go_on.wait(PATIENCE)
-        return ENGINE.prove(plan)
+        return ENGINE.prove(plan, screen)
 
     house.engine = replace(ENGINE, prove=patient)
     async with house.running():
@@ -222,7 +241,7 @@ async def test_a_bound_that_comes_after_the_next_plan_is_dropped(house: Comparin
     proofs: list[tuple[Fabric, Certificate]] = []
     asked: list[Fabric] = []
 
-    def slow(plan: Plan) -> Certificate:
+    def slow(plan: Plan, _: LossScreen) -> Certificate:
         # On a busy machine the plan before the loss is compared too: that holds up nobody here.
         if plan.fabric.plannable.all():
             return plan.certificate

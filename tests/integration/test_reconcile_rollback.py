@@ -12,6 +12,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, Paths, Plan
 from heddle_controller.plan.causes import CauseKind
 from heddle_controller.plan.diff import changed_flows
+from heddle_controller.solve import LossScreen
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.records import Committed, LinkName
 from tests.support.reconcile_world import ENGINE, House, ring, three_tiers
@@ -99,8 +100,8 @@ async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> No
 async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: str) -> None:
     """Ended or over, the plan that stands is compared with one made anew; not before."""
 
-    def prove(plan: Plan) -> Certificate:
-        return replace(ENGINE.prove(plan), proof="late")
+    def prove(plan: Plan, screen: LossScreen) -> Certificate:
+        return replace(ENGINE.prove(plan, screen), proof="late")
 
     house.engine = replace(ENGINE, prove=prove)
     house.settings = replace(house.settings, compare_after=0.01)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import Ints
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, changed_places, keep_places
 from heddle_controller.model.program import Edit
-from heddle_controller.plan.diff import changed_places, keep_places
 from tests.support.depth import examples
 
 SEEDS = st.integers(0, 2**32)

@@ -191,10 +191,11 @@ STEPS = st.one_of(
         st.integers(1, 9),
     ),
     step(
-        lambda g: lambda t: t.store.certify(
-            "f", epoch=t.epoch, generation=g, certificate=Certificate(1.0, 1.0, "lp", ())
+        lambda g, h: lambda t: t.store.certify(
+            "f", epoch=t.epoch, generation=g, certificate=Certificate(1.0, 1.0, "lp", ()),
+            in_haste=h,
         ),
-        st.integers(1, 3),
+        st.integers(1, 3), st.booleans(),
     ),
     st.just(lead),
     st.just(everything),

@@ -33,15 +33,17 @@ class DirectPlanner:
         async with self._planning:
             await asyncio.to_thread(self._core.prepare, fabric, standing)
 
+    async def certify(self, fabric: str, standing: Plan) -> Certificate:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._advice.certify, fabric, standing)
+
     async def reoptimise(
-        self,
-        fabric: str,  # noqa: ARG002 - a port
-        standing: Plan,
-        worth_moving: float,
+        self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._advice.reoptimise, standing, worth_moving)
+            return await asyncio.to_thread(self._advice.reoptimise, fabric, standing, worth_moving)
 
     async def turns(
         self,

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,14 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Metric
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
-from heddle_controller.solve import better_backups, plan_anew, prove, repairer_of
+from heddle_controller.solve import (
+    better_backups,
+    plan_anew,
+    prove,
+    repairer_of,
+    screen_of,
+    with_losses,
+)
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.store import Store
@@ -37,7 +45,9 @@ ENGINE = Engine(
     flows_of_job=flows_of_job,
     solve=plan_anew,
     repairer=repairer_of,
+    screen=screen_of,
     back=better_backups,
+    certify=partial(with_losses, thorough=False),
     prove=prove,
     verify=verify_plan,
     entries_of=entries_after,

@@ -169,6 +169,13 @@ class Structure:
         return np.stack([self.links.b, self.links.a], axis=1).ravel()
 
     @cached_property
+    def inner(self) -> Bools:
+        """Arcs between switches, shape (2 x links,)."""
+        switch = self.nodes.kind != NodeKind.NIC
+        found: Bools = switch[self.tail] & switch[self.head]
+        return found
+
+    @cached_property
     def capacity(self) -> Floats:
         """Speed of each arc in Gbit/s, shape (2 x links,)."""
         return np.repeat(self.links.gbps, 2)

@@ -9,6 +9,8 @@ Load of arcs, by the rule of the whole project.
 Flows of one job with different phases never run together, so a job's load on an
 arc is the greatest of its phases, plus its flows that may run at any time; the
 load of the arc is the sum over the jobs.
+
+And what differs between two sets of paths.
 """
 
 from __future__ import annotations
@@ -17,10 +19,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
+from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    distinct,
+    stable_order,
+    starts,
+)
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, qp_ports
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_port_paths
@@ -370,3 +381,93 @@ class Plan:
             if max(_gain(one, two), _gain(two, one)) >= share:
                 return one < two
         return False
+
+
+def changed_places(old: Paths, new: Paths) -> Ints | None:
+    """Where in ``arcs`` two sets of paths differ; None where anything else of them does.
+
+    Compared once: many ask, and the new ones keep what was found. Where each of both was compared
+    with a third, nothing but what differed there is looked at.
+    """
+    if old is new:
+        return np.empty(0, dtype=np.int64)
+    for of, known in _kept(new):
+        if of() is old:
+            return known
+    between = _through_another(old, new)
+    found = _compared(old, new) if between is None else between
+    keep_places(old, new, found)
+    return found
+
+
+def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
+    """Note what ``changed_places`` says, for whoever made the new ones of the old ones by that."""
+    vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
+
+
+_PLACES, _COMPARED_WITH = "changed_places", 2
+_Kept = list[tuple["ref[Paths]", Ints | None]]
+
+
+def _kept(paths: Paths) -> _Kept:
+    """Earlier comparisons and their results, as a cached property keeps its own."""
+    known: _Kept = vars(paths).get(_PLACES, [])
+    return known
+
+
+def _through_another(old: Paths, new: Paths) -> Ints | None:
+    for of, later in _kept(new):
+        other = of()
+        if other is None or later is None:
+            continue
+        for earlier_of, earlier in _kept(other):
+            if earlier_of() is old and earlier is not None:
+                perhaps = distinct(np.append(earlier, later))
+                found: Ints = perhaps[old.arcs[perhaps] != new.arcs[perhaps]]
+                return found
+    return None
+
+
+def _compared(old: Paths, new: Paths) -> Ints | None:
+    pairs = (
+        (getattr(old, name), getattr(new, name))
+        for name in ("flow", "first_qp", "last_qp", "first")
+    )
+    if not all(one is other or np.array_equal(one, other) for one, other in pairs):
+        return None
+    return np.flatnonzero(old.arcs != new.arcs) if old.arcs.shape == new.arcs.shape else None
+
+
+def changed_rows(old: Paths, new: Paths) -> Ints | None:
+    """Which paths have other arcs, ascending; None where anything else of any differs."""
+    places = changed_places(old, new)
+    if places is None:
+        return None
+    return distinct(np.searchsorted(new.first, places, side="right") - 1)
+
+
+def differing(old: Paths, new: Paths, flows: int) -> Bools:
+    """Which of so many flows have other paths than before, or other QPs on them."""
+    result = np.zeros(flows, dtype=np.bool_)
+    rows = changed_rows(old, new)
+    if rows is not None:
+        result[new.flow[rows]] = True
+        return result
+    width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
+    codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
+    partner = np.minimum(np.searchsorted(codes[0], codes[1]), max(len(old) - 1, 0))
+    same = np.zeros(len(new), dtype=np.bool_)
+    if len(old):
+        same = (codes[0][partner] == codes[1]) & (old.last_qp[partner] == new.last_qp)
+        same &= np.diff(old.first)[partner] == np.diff(new.first)
+    # Rows that are alike but for their arcs have these as far from one another as their beginnings.
+    if len(old.arcs):
+        shift = np.where(same, old.first[partner] - new.first[:-1], 0)
+        at = np.arange(len(new.arcs)) + np.repeat(shift, np.diff(new.first))
+        other = np.flatnonzero(old.arcs.take(at, mode="clip") != new.arcs)
+        same[np.searchsorted(new.first, other, side="right") - 1] = False
+    kept = np.zeros(len(old), dtype=np.bool_)
+    kept[partner[same]] = True
+    result[new.flow[~same]] = True
+    result[old.flow[~kept]] = True
+    return result

@@ -11,14 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
-from weakref import ref
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, numbered
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.flows import ROCE_PORT
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
 from heddle_controller.model.program import ANY_PORT, Edit, Entries
 from heddle_controller.plan.entry_edits import known_edit
 
@@ -282,94 +281,6 @@ def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
     routed = np.zeros(flows, dtype=np.bool_)
     routed[was[0]] = True
     return np.flatnonzero(differs & routed)
-
-
-def differing(old: Paths, new: Paths, flows: int) -> Bools:
-    """Which of so many flows have other paths than before, or other QPs on them."""
-    result = np.zeros(flows, dtype=np.bool_)
-    rows = changed_rows(old, new)
-    if rows is not None:
-        result[new.flow[rows]] = True
-        return result
-    width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
-    codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
-    partner = np.minimum(np.searchsorted(codes[0], codes[1]), max(len(old) - 1, 0))
-    same = np.zeros(len(new), dtype=np.bool_)
-    if len(old):
-        same = (codes[0][partner] == codes[1]) & (old.last_qp[partner] == new.last_qp)
-        same &= np.diff(old.first)[partner] == np.diff(new.first)
-    rows = np.flatnonzero(same)
-    one, other = old.take(partner[rows]), new.take(rows)
-    owner = other.owner()
-    same[rows[owner[one.arcs != other.arcs]]] = False
-    kept = np.zeros(len(old), dtype=np.bool_)
-    kept[partner[same]] = True
-    result[new.flow[~same]] = True
-    result[old.flow[~kept]] = True
-    return result
-
-
-def changed_places(old: Paths, new: Paths) -> Ints | None:
-    """Where in ``arcs`` two sets of paths differ; None where anything else of them does.
-
-    Compared once: many ask, and the new ones keep what was found. Where each of both was compared
-    with a third, nothing but what differed there is looked at.
-    """
-    if old is new:
-        return np.empty(0, dtype=np.int64)
-    for of, known in _kept(new):
-        if of() is old:
-            return known
-    between = _through_another(old, new)
-    found = _compared(old, new) if between is None else between
-    keep_places(old, new, found)
-    return found
-
-
-def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
-    """Note what ``changed_places`` says, for whoever made the new ones of the old ones by that."""
-    vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
-
-
-_PLACES, _COMPARED_WITH = "changed_places", 2
-_Kept = list[tuple["ref[Paths]", Ints | None]]
-
-
-def _kept(paths: Paths) -> _Kept:
-    """Earlier comparisons and their results, as a cached property keeps its own."""
-    known: _Kept = vars(paths).get(_PLACES, [])
-    return known
-
-
-def _through_another(old: Paths, new: Paths) -> Ints | None:
-    for of, later in _kept(new):
-        other = of()
-        if other is None or later is None:
-            continue
-        for earlier_of, earlier in _kept(other):
-            if earlier_of() is old and earlier is not None:
-                perhaps = distinct(np.append(earlier, later))
-                found: Ints = perhaps[old.arcs[perhaps] != new.arcs[perhaps]]
-                return found
-    return None
-
-
-def _compared(old: Paths, new: Paths) -> Ints | None:
-    pairs = (
-        (getattr(old, name), getattr(new, name))
-        for name in ("flow", "first_qp", "last_qp", "first")
-    )
-    if not all(one is other or np.array_equal(one, other) for one, other in pairs):
-        return None
-    return np.flatnonzero(old.arcs != new.arcs) if old.arcs.shape == new.arcs.shape else None
-
-
-def changed_rows(old: Paths, new: Paths) -> Ints | None:
-    """Which paths have other arcs, ascending; None where anything else of any differs."""
-    places = changed_places(old, new)
-    if places is None:
-        return None
-    return distinct(np.searchsorted(new.first, places, side="right") - 1)
 
 
 def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:

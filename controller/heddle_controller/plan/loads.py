@@ -13,8 +13,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Paths, Plan, phased_loads
-from heddle_controller.plan.diff import changed_places
+from heddle_controller.model.plan import Paths, Plan, changed_places, phased_loads
 
 _WORTH = 8
 """Where more than one use of an arc in so many differs, everything is added up."""

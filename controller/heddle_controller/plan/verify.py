@@ -27,10 +27,16 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Ints, distinct
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.plan import Certificate, NicPorts, Paths, Plan, worst_by_tier
+from heddle_controller.model.plan import (
+    Certificate,
+    NicPorts,
+    Paths,
+    Plan,
+    changed_rows,
+    worst_by_tier,
+)
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.model.underlay import underlay
-from heddle_controller.plan.diff import changed_rows
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_of, hops_of
 from heddle_controller.plan.shortest_paths import choice, free

@@ -9,8 +9,9 @@ The engine that plans with the solver: only a planning process loads it.
 
 What the planning process does: plans of several fabrics, each kept ready for its next repair.
 
-Not for several threads at once, but for one that plans and one that asks: ``reoptimise``,
-``turns``, ``what_if`` and ``choose`` keep nothing, ``try_job`` only what no other looks at.
+Not for several threads at once, but for one that plans and one that asks: ``turns``, ``what_if``
+and ``choose`` keep nothing; ``try_job``, and ``certify`` with ``reoptimise``, only what no other
+looks at.
 """
 
 from __future__ import annotations
@@ -77,12 +78,15 @@ from heddle_controller.planner.protocol import (
     received,
 )
 from heddle_controller.solve import (
+    LossScreen,
     Options,
     better_backups,
     cp_sat,
     plan_anew,
     prove,
     repairer_of,
+    screen_of,
+    with_losses,
 )
 from heddle_controller.state.codec.jobs import job_json
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
@@ -123,6 +127,8 @@ class _FabricPlans:
     """The plan that ``repair`` begins with; a repair of it may have failed to be made."""
     told: Plan | None = None
     """A plan that was answered, and whose repair is not made ready yet."""
+    screen: LossScreen | None = None
+    """Of the plan that was certified last."""
     kept: tuple[Plan, Fabric] | None = None
     """A plan beside which none was found, and the fabric with all that was known of it."""
 
@@ -190,10 +196,21 @@ class PlanningCore:
             plan, one.told = one.told, None
             self.prepare(fabric, plan)
 
-    def reoptimise(self, standing: Plan, worth_moving: float) -> Planned | Certificate | None:
+    def certify(self, fabric: str, standing: Plan) -> Certificate:
+        """See ``Planner``. Takes time in proportion to what changed since it was asked last."""
+        one = self._fabrics.setdefault(fabric, _FabricPlans())
+        one.screen = self._engine.screen(standing, one.screen)
+        return self._engine.certify(standing, one.screen)
+
+    def reoptimise(
+        self, fabric: str, standing: Plan, worth_moving: float
+    ) -> Planned | Certificate | None:
         """See ``Planner``."""
-        fabric = with_known_ports(standing.fabric, standing)
-        return reoptimise(replace(standing, fabric=fabric), self._engine, worth_moving)
+        one = self._fabrics.setdefault(fabric, _FabricPlans())
+        known = with_known_ports(standing.fabric, standing)
+        plan = replace(standing, fabric=known)
+        one.screen = self._engine.screen(plan, one.screen)
+        return reoptimise(plan, self._engine, worth_moving, one.screen)
 
     def turns(self, standing: Plan, iterations: Sequence[Iteration]) -> tuple[Turn, ...]:
         """See ``Planner``."""
@@ -348,7 +365,9 @@ def planning_engine(solve_seconds: float | None, objective: Objective = "headroo
         flows_of_job=flows_of_job,
         solve=partial(plan_anew, options=options),
         repairer=partial(repairer_of, options=options),
+        screen=screen_of,
         back=better_backups,
+        certify=partial(with_losses, thorough=False),
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,
         entries_of=entries_after,

@@ -18,10 +18,16 @@ import numpy.typing as npt
 
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Certificate, NicPorts, Paths, Plan
+from heddle_controller.model.plan import (
+    Certificate,
+    NicPorts,
+    Paths,
+    Plan,
+    changed_places,
+    keep_places,
+)
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Edit, Entries
-from heddle_controller.plan.diff import changed_places, keep_places
 from heddle_controller.plan.entry_edits import edited_entries, known_edit
 from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay, Rollback
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from math import log1p
 from operator import itemgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from heddle_controller.plan.diff import changed_flows
 from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent
+
+if TYPE_CHECKING:
+    from heddle_controller.solve import LossScreen
 
 _WORTH_MOVING = 0.02
 """How much fuller than in another plan the worst link is, for flows to move that need not.
@@ -113,9 +116,13 @@ class Engine:
     """``solve.anew``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repairer_of``."""
-    back: Callable[[Plan], Plan | None]
+    screen: Callable[[Plan, LossScreen | None], LossScreen]
+    """``solve.screen_of``."""
+    back: Callable[[Plan, LossScreen], Plan | None]
     """``solve.better_backups``."""
-    prove: Callable[[Plan], Certificate]
+    certify: Callable[[Plan, LossScreen], Certificate]
+    """``solve.with_losses``, in haste."""
+    prove: Callable[[Plan, LossScreen], Certificate]
     """``solve.prove``."""
     verify: Verify
     """``plan.verify.verify_plan``."""
@@ -465,8 +472,12 @@ def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
     return gain_of_jobs(plan, fresh) > -log1p(-share)
 
 
-def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:
+def reoptimise(
+    plan: Plan, engine: Engine, worth_moving: float, screen: LossScreen | None = None
+) -> Planned | Certificate | None:
     """What there is to say of a plan in peace: a better one, or else a better bound for it.
+
+    ``screen`` is of the plan, or one that is known, which saves time.
 
     Raises:
         Exception: whatever solving anew or proving failed with.
@@ -474,10 +485,11 @@ def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Cer
     planned = better_anew(plan, engine, worth_moving)
     if planned is not None:
         return planned
-    backed = engine.back(plan)
+    screen = engine.screen(plan, screen)
+    backed = engine.back(plan, screen)
     if backed is not None:
         return Planned(_verified(backed, engine), engine.entries_of(backed), 0)
-    certificate = engine.prove(plan)
+    certificate = engine.prove(plan, screen)
     return certificate if certificate != plan.certificate else None
 
 

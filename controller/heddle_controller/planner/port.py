@@ -90,6 +90,10 @@ class Planner(Protocol):
         """Have the repair of a plan that was not made here ready before it is needed."""
         ...
 
+    async def certify(self, fabric: str, standing: Plan) -> Certificate:
+        """The certificate of a plan, with what any single loss does to it; soon after a change."""
+        ...
+
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:

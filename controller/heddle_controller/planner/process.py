@@ -115,11 +115,16 @@ class PlanningProcess:
         """See ``Planner``."""
         await self._ask("prepare", fabric, fabric=fabric, standing=standing)
 
+    async def certify(self, fabric: str, standing: Plan) -> Certificate:
+        """See ``Planner``."""
+        found: Certificate = await self._ask("certify", fabric, fabric=fabric, standing=standing)
+        return found
+
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
         """See ``Planner``."""
-        given = {"standing": standing, "worth_moving": worth_moving}
+        given = {"fabric": fabric, "standing": standing, "worth_moving": worth_moving}
         found: Planned | Certificate | None = await self._ask("reoptimise", fabric, **given)
         return found
 

@@ -353,7 +353,10 @@ class Worker:
         self._measure(committed)
 
     def _compare_later(self, intent: Intent, refused: Refused) -> None:
-        """Evaluation for a better plan once things are quiet; what comes in between ends it."""
+        """See what losses would do, and for a better plan once things are quiet.
+
+        What comes in between ends it.
+        """
         if self._comparison is not None:
             self._comparison.cancel()
         assert self._committed is not None
@@ -363,8 +366,12 @@ class Worker:
     async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
         clock, settings = self._world.clock, self._world.settings
         start = clock.monotonic()
+        await clock.sleep(
+            min(settings.debounce_most, settings.compare_after)
+        )  # switches come first
         try:
-            await clock.sleep(settings.compact_after)
+            committed = await self._with_losses(committed)
+            await clock.sleep(max(0.0, start + settings.compact_after - clock.monotonic()))
             await self._world.store.compact(self._fabric, epoch=self._epoch)
             await clock.sleep(max(0.0, start + settings.compare_after - clock.monotonic()))
             start = clock.monotonic()
@@ -379,6 +386,15 @@ class Worker:
             seconds = clock.monotonic() - start
             self._better = BetterPlan(committed.generation, intent, refused, found, seconds)
             self._wake.set()
+
+    async def _with_losses(self, committed: Committed) -> Committed:
+        """The same with what single losses would do to the plan, which is stored too."""
+        plan = committed.plan
+        if plan.certificate.after_loss or self._proven[0] == committed.generation:
+            return committed  # it has been worked out
+        certificate = await self._world.prover.certify(self._fabric, plan)
+        await self._certify(committed.generation, certificate, in_haste=True)
+        return replace(committed, plan=replace(plan, certificate=certificate))
 
     async def _better_or_certified(
         self, committed: Committed, intent: Intent
@@ -410,13 +426,19 @@ class Worker:
             with suppress(PlannerLost, PlanningFailed):  # the next question finds another process
                 await self._world.advisor.prepare(self._fabric, newest.plan)
 
-    async def _certify(self, generation: int, certificate: Certificate) -> None:
+    async def _certify(
+        self, generation: int, certificate: Certificate, *, in_haste: bool = False
+    ) -> None:
         """Give the plan what was found of it, if it is the newest still; no switch is told."""
         newest = await self._world.store.committed(self._fabric)
         if newest is None or newest.plan.certificate == certificate:
             return
         done = await self._world.store.certify(
-            self._fabric, epoch=self._epoch, generation=generation, certificate=certificate
+            self._fabric,
+            epoch=self._epoch,
+            generation=generation,
+            certificate=certificate,
+            in_haste=in_haste,
         )
         if done:
             bound, turns = certificate.lower_bound, len(certificate.turns or ())

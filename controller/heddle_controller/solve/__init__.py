@@ -6,11 +6,14 @@ knows OR-Tools.
 
 from heddle_controller.solve.leftover import plan_anew, repairer_of
 from heddle_controller.solve.losses import (
+    LossScreen,
     after_losses,
     better_backups,
     protected,
     prove,
+    screen_of,
     unprotected_flows,
+    with_losses,
     without_backups,
 )
 from heddle_controller.solve.options import Options
@@ -18,6 +21,7 @@ from heddle_controller.solve.planner import solve
 from heddle_controller.solve.repair.repairer import Repairer
 
 __all__ = [
+    "LossScreen",
     "Options",
     "Repairer",
     "after_losses",
@@ -26,7 +30,9 @@ __all__ = [
     "protected",
     "prove",
     "repairer_of",
+    "screen_of",
     "solve",
     "unprotected_flows",
+    "with_losses",
     "without_backups",
 ]

@@ -142,28 +142,43 @@ def commit(
 
 
 def replace_newest(
-    view: View, blob: Blob, stamp: Stamp, *, epoch: int, generation: int, bound: float
+    view: View,
+    blob: Blob,
+    stamp: Stamp,
+    *,
+    epoch: int,
+    generation: int,
+    bound: float,
+    after: tuple[str, ...] = (),
 ) -> Change | None:
-    """Put the newest plan, whole, in place of what is kept of it; None where it is not the newest.
+    """Put the newest plan in place of what is kept of it; None where it is not the newest.
 
-    ``blob`` is the same plan, perhaps under a better certificate, whose lower bound is ``bound``.
+    ``blob`` is the same plan, perhaps under a better certificate, whose lower bound is ``bound``:
+    whole, or as what it has otherwise than what is kept in ``after``.
+
+    Raises:
+        UnknownBaseError: something else is kept of the plan.
     """
     row, summary = plan_row(view, generation), plan_summary(view, generation)
     if row is None or summary is None or view.number(GENERATION) != generation:
         return None
+    if after and row.blobs != after:
+        raise UnknownBaseError
+    size = len(blob.body or b"")
+    now = PlanRow((blob.id,), row.structure, row.digest, size)
+    if after:
+        now = row.with_delta(blob.id, size)
     return Change(
         fabric=view.name,
         moves=FACTS,
         time=stamp.now,
         guards=(view.guard(GENERATION), view.guard(_field(generation))),
         sets={
-            _field(generation): orjson.dumps(
-                PlanRow((blob.id,), row.structure, row.digest, len(blob.body or b""))
-            ),
+            _field(generation): orjson.dumps(now),
             _field(generation, SUMMARY): orjson.dumps(replace(summary, lower_bound=bound)),
         },
         keep=(blob,),
-        drop=row.blobs,
+        drop=() if after else row.blobs,
         epoch=epoch,
     )
 

@@ -480,20 +480,22 @@ class Store:
                 f"with epoch {epoch} after generation {expected_generation}"
             )
         made = Committed(plan, program, facts, Programmed())
-        delta = await self._delta(fabric, (plan, program))
+        delta = await self._delta(fabric, (plan, program), expected_generation)
         try:
             return await self._commit(fabric, made, delta)
         except plans.UnknownBaseError:
             return await self._commit(fabric, made, None)
 
-    async def _delta(self, fabric: str, made: Whole) -> tuple[bytes, plans.PlanRow] | None:
-        """A plan as what it has otherwise than the newest, and the row of that one.
+    async def _delta(
+        self, fabric: str, made: Whole, generation: int
+    ) -> tuple[bytes, plans.PlanRow] | None:
+        """A plan as what it has otherwise than the newest, of a generation, and the row of that.
 
         None where it is to be written whole.
         """
         held = self._large.plans.get(fabric)
         with self._large.sound():
-            row = plans.plan_row(self.applier.view(fabric), made[1].generation - 1)
+            row = plans.plan_row(self.applier.view(fabric), generation)
         if held is None or row is None or row.is_full or row.blobs != held[0]:
             return None
         body = await asyncio.to_thread(pack_delta, made, held[1])
@@ -562,11 +564,18 @@ class Store:
         return Committed(*made, facts, plans.programmed(view), view.number(plans.KEPT_FOR))
 
     async def certify(
-        self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
+        self,
+        fabric: str,
+        *,
+        epoch: int,
+        generation: int,
+        certificate: Certificate,
+        in_haste: bool = False,
     ) -> bool:
         """Give the newest plan a better certificate; nothing else of it changes.
 
-        Whether that was done: not if a plan of another generation is the newest.
+        It is written whole, but in haste as what differs. Whether that was done: not if a plan of
+        another generation is the newest.
 
         Raises:
             NotFound: there is no such fabric.
@@ -577,8 +586,12 @@ class Store:
             self.applier.check()
             self._check_epoch(epoch)
             return False
-        plan = replace(committed.plan, certificate=certificate)
-        return await self._write_whole(fabric, epoch, (plan, committed.program))
+        made = replace(committed.plan, certificate=certificate), committed.program
+        delta = await self._delta(fabric, made, generation) if in_haste else None
+        try:
+            return await self._rewrite(fabric, epoch, made, delta)
+        except plans.UnknownBaseError:
+            return await self._rewrite(fabric, epoch, made)
 
     async def compact(self, fabric: str, *, epoch: int) -> None:
         """Store the newest plan whole, where much was written since one was; for quiet times.
@@ -593,15 +606,24 @@ class Store:
         with self._large.sound():
             row = plans.plan_row(self.applier.view(fabric), committed.generation)
         if row is not None and row.is_long:
-            await self._write_whole(fabric, epoch, (committed.plan, committed.program))
+            await self._rewrite(fabric, epoch, (committed.plan, committed.program))
 
-    async def _write_whole(self, fabric: str, epoch: int, made: Whole) -> bool:
-        """Put a plan in place of what is kept of the newest, unless another is that by now."""
+    async def _rewrite(
+        self,
+        fabric: str,
+        epoch: int,
+        made: Whole,
+        delta: tuple[bytes, plans.PlanRow] | None = None,
+    ) -> bool:
+        """Put a plan in place of what is kept of the newest, unless another is that by now.
+
+        Whole, or as what it has otherwise.
+        """
         plan, program = made
         self.applier.check()
         self._check_epoch(epoch)
-        body = await asyncio.to_thread(self._packer.pack, plan, program)
-        blob = Blob(f"plan-{self._new_token()}", body)
+        body = delta[0] if delta else await asyncio.to_thread(self._packer.pack, plan, program)
+        blob, after = Blob(f"plan-{self._new_token()}", body), delta[1].blobs if delta else ()
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, bool]:
             check_known(view)
@@ -613,6 +635,7 @@ class Store:
                 epoch=epoch,
                 generation=program.generation,
                 bound=plan.certificate.lower_bound,
+                after=after,
             )
             if change is None:
                 return Change(fabric, NEITHER, stamp.now, (view.guard(GENERATION),)), False
@@ -620,7 +643,7 @@ class Store:
 
         done = await self._write(fabric, NO_ASK, decide)
         if done:
-            self._large.keep_plan(fabric, (blob.id,), made)
+            self._large.keep_plan(fabric, (*after, blob.id), made)
         return done
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:

@@ -70,7 +70,7 @@ def test_no_time_proves_nothing_wrong() -> None:
     rng = Random(1)
     fabric = KINDS["two-tiers"](rng)
     plan = doubted(solve(fabric, any_flows(rng, fabric, 12)))
-    proven = prove(plan, Options(time_limit_seconds=0.0))
+    proven = prove(plan, options=Options(time_limit_seconds=0.0))
     assert plan.certificate.lower_bound <= proven.lower_bound
     verify_plan(replace(plan, certificate=proven))
 

@@ -15,16 +15,14 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.arrays import NONE, Ints, distinct, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import AfterLoss, Paths, Plan
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
-from heddle_controller.solve.losses.entered import entered
-from heddle_controller.solve.losses.floor import least_worst
-from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
-from heddle_controller.solve.losses.moves import MOVED, Kind, SingleLosses
-from heddle_controller.solve.losses.survey import after_losses
+from heddle_controller.solve.losses.moves import LOSS_KINDS, MOVED, Kind
+from heddle_controller.solve.losses.screen import LossScreen, screen_of
+from heddle_controller.solve.losses.survey import told_by
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.repair.backups import moved_backups
@@ -53,7 +51,8 @@ def without_backups(plan: Plan) -> Plan:
 
 def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
     """The plan with the backups that suit losses of one kind best, and its N-1 certificate."""
-    known = after_losses(plan)
+    screen = LossScreen(plan)
+    known = told_by(screen, thorough=True)
     best = replace(plan, certificate=replace(plan.certificate, after_loss=known))
     network = Network(plan.fabric)
     loose = any(_is_loose(one) for one in known if one.kind == kind)
@@ -61,20 +60,22 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
     if fixed or not loose:
         return best
     if len(plan.paths) > MOST_PATHS:
-        return better_backups(plan) or best
+        return better_backups(plan, screen) or best
     candidates = Candidates(network, (options or Options()).candidate_limit)
-    backups = _Search(plan, kind, candidates).run()
-    other = replace(plan, backups=backups)
-    told = after_losses(other)
+    floor = min(one.lower_bound for one in known if one.kind == kind)
+    other = replace(plan, backups=_Search(screen, kind, candidates, floor).run())
+    screen.follow(other)
+    told = told_by(screen, thorough=True)
     if _value(told, kind) <= _value(known, kind):
         return best
     return replace(other, certificate=replace(plan.certificate, after_loss=told))
 
 
-def better_backups(plan: Plan) -> Plan | None:
+def better_backups(plan: Plan, screen: LossScreen | None = None) -> Plan | None:
     """The plan with other backups, where single losses do clearly less with these; None where not.
 
-    Its repairs put paths on links that backups of others had counted on.
+    Its repairs put paths on links that backups of others had counted on. ``screen`` is of the plan,
+    and of the other plan afterwards, if there is one.
     """
     network = Network(plan.fabric)
     if not network.tiered or plan.nic_ports is not None:
@@ -82,8 +83,10 @@ def better_backups(plan: Plan) -> Plan | None:
     backups = moved_backups(Planes(network), plan)
     if backups is plan.backups:
         return None
-    other = replace(plan, backups=backups)
-    known, told = after_losses(plan), after_losses(other)
+    other, screen = replace(plan, backups=backups), screen_of(plan, screen)
+    known = told_by(screen, thorough=True)
+    screen.follow(other)
+    told = told_by(screen, thorough=True)
     pairs = [
         (one.worst_utilization, then.worst_utilization)
         for one, then in zip(known, told, strict=True)
@@ -108,31 +111,37 @@ def _value(told: tuple[AfterLoss, ...], kind: Kind) -> list[tuple[float, float]]
 class _Search:
     """Loads after losses, as one backup after another is changed."""
 
-    def __init__(self, plan: Plan, kind: Kind, candidates: Candidates) -> None:
-        self._plan, self._candidates = plan, candidates
-        self._network = candidates.network
-        losses = SingleLosses.of(plan.fabric, kind)
-        survey = Survey.of(Standing.of(entered(plan)), losses)
-        moves, cells = survey.moves, survey.cells
-        self._floor = least_worst(survey, worst_of(survey))
+    def __init__(
+        self, screen: LossScreen, kind: Kind, candidates: Candidates, floor: float
+    ) -> None:
+        """``floor`` is what no choice of backups is better than."""
+        standing = screen.standing
+        self._plan = plan = standing.plan
+        self._candidates, self._network, self._floor = candidates, candidates.network, floor
         self._capacity = plan.fabric.structure.capacity
         self._base = plan.loads
         self._arcs = len(self._base)
-        self._load = dict(
-            zip((cells.loss * self._arcs + cells.arc).tolist(), cells.load.tolist(), strict=True)
-        )
+        losses = screen.losses
+        served = losses.of_kind(LOSS_KINDS.index(kind))
+        at, path = standing.broken(losses, served)
+        loss = served[at]
+        parts = [
+            (one.take(path).owner(), one.take(path).arcs) for one in (plan.paths, plan.backups)
+        ]
+        cells = [loss[owner] * self._arcs + arcs for owner, arcs in parts]
+        cell = distinct(np.concatenate(cells))
+        place, user = standing.members(losses, cell // self._arcs, cell % self._arcs)
+        load = standing.total(standing.gbps(user), place, user, len(cell))
+        self._load = dict(zip(cell.tolist(), load.tolist(), strict=True))
         self._rate = plan.paths.gbps(plan.flows)
-        self._backup = {
-            row: plan.backups.of(row).tolist() for row in np.unique(moves.path).tolist()
-        }
+        self._backup = {row: plan.backups.of(row).tolist() for row in distinct(path).tolist()}
         self._losses_of: dict[int, list[int]] = {}
         self._on: dict[int, set[int]] = {}
-        moved = moves.rows(MOVED)
-        pairs = zip(moves.loss[moved].tolist(), moves.path[moved].tolist(), strict=True)
-        for loss, path in pairs:
-            self._losses_of.setdefault(path, []).append(loss)
-            for arc in self._backup[path]:
-                self._on.setdefault(loss * self._arcs + arc, set()).add(path)
+        moved = standing.fates(losses, loss, path) == MOVED
+        for one, row in zip(loss[moved].tolist(), path[moved].tolist(), strict=True):
+            self._losses_of.setdefault(row, []).append(one)
+            for arc in self._backup[row]:
+                self._on.setdefault(one * self._arcs + arc, set()).add(row)
 
     def run(self) -> Paths:
         """The backups, parallel to the paths."""

@@ -7,39 +7,32 @@ might bring packets back: most often where links were down already and what is l
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Ints, among, starts
+from heddle_controller.model.arrays import Bools, Ints, among
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.underlay import needs_entry, underlay
 
 
-def entered(plan: Plan) -> Plan:
-    """The plan without the backups that no entry turns to; itself where it has none of these."""
-    backups = plan.backups
-    there = np.flatnonzero(np.diff(backups.first))
-    kept = there[has_entry(plan, there)]
-    if len(kept) == len(there):
-        return plan
-    lengths = np.zeros(len(backups), dtype=np.int64)
-    lengths[kept] = np.diff(backups.first)[kept]
-    arcs = backups.take(kept).arcs
-    return replace(plan, backups=replace(backups, first=starts(lengths), arcs=arcs))
+def turning(plan: Plan, rows: Ints) -> tuple[Bools, Bools]:
+    """Whether some switch can turn each of some paths to its backup; and which are in need of that.
+
+    That is, none can turn them, and they cross links between switches: a single loss stops them
+    until routing has settled.
+    """
+    spare = np.flatnonzero(np.diff(plan.backups.first)[rows])
+    turns = np.zeros(len(rows), dtype=np.bool_)
+    turns[spare] = has_entry(plan, rows[spare])
+    some = plan.paths.take(rows)
+    inner = plan.fabric.structure.inner[some.arcs]
+    return turns, (np.bincount(some.owner()[inner], minlength=len(rows)) > 0) & ~turns
 
 
 def unprotected_flows(plan: Plan) -> Ints:
-    """Rows of flows some QPs of which a single loss stops until routing has settled; ascending.
-
-    Their path crosses links between switches, and no switch on it can turn them to a backup.
-    """
-    structure, paths = plan.fabric.structure, plan.paths
-    inner = (structure.nodes.kind != NodeKind.NIC)[structure.head[paths.arcs]]
-    across = np.bincount(paths.owner()[inner], minlength=len(paths)) > 1
-    bare = np.diff(entered(plan).backups.first) == 0
-    return np.unique(paths.flow[across & bare])
+    """Rows of flows some QPs of which a single loss stops until routing has settled; ascending."""
+    _, bare = turning(plan, np.arange(len(plan.paths), dtype=np.int64))
+    return np.unique(plan.paths.flow[bare])
 
 
 def has_entry(plan: Plan, rows: Ints) -> Bools:

@@ -1,4 +1,4 @@
-"""Which paths each single loss breaks, and what becomes of them before anybody plans.
+"""Which paths a single loss breaks, and what becomes of them before anybody plans.
 
 Agents turn every path that crosses what was lost to its backup. A path whose backup is lost as
 well, or that has none, is *stranded*: until routing has settled nobody can say where it goes. If
@@ -9,118 +9,103 @@ to move it, if it has another link. So it is if its destination is cut off altog
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, among
-from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.plan import Paths
 
 Kind: TypeAlias = Literal["link", "switch"]
-MOVED, STRANDED, APART = range(3)
+LOSS_KINDS: tuple[Kind, ...] = get_args(Kind)
+UNTOUCHED, MOVED, STRANDED, APART = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleLosses:
-    """All single losses of one kind: links between switches, or switches, that are in service."""
+    """All single losses: links between switches, and switches, that are in service.
+
+    A loss is the row of a link, or the row of a switch behind all links.
+    """
 
     fabric: Fabric
-    kind: Kind
-    rows: Ints
-    """Links or nodes of the fabric, ascending, shape (losses,)."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    served: Bools
+    """What is in service, shape (links + nodes,)."""
 
     @classmethod
-    def of(cls, fabric: Fabric, kind: Kind) -> SingleLosses:
+    def of(cls, fabric: Fabric) -> SingleLosses:
         """Those of a fabric as it stands."""
-        inner = _inner(fabric) & fabric.carries
-        if kind == "link":
-            return cls(fabric, kind, np.flatnonzero(inner[::2]))
-        return cls(fabric, kind, np.unique(fabric.structure.head[inner]))
+        inner = fabric.structure.inner & fabric.carries
+        switches = np.zeros(fabric.node_count, dtype=np.bool_)
+        switches[fabric.structure.head[inner]] = True
+        return cls(fabric, np.append(inner[::2], switches))
+
+    def kind(self, loss: Ints) -> Ints:
+        """Place in ``LOSS_KINDS`` of each."""
+        return (loss >= self.fabric.link_count).astype(np.int64)
+
+    def of_kind(self, kind: int) -> Ints:
+        """All in service of one kind, ascending."""
+        links = self.fabric.link_count
+        part = self.served[links:] if kind else self.served[:links]
+        return np.flatnonzero(part) + kind * links
 
     def name(self, loss: int) -> str:
         """A loss as ``--down`` takes it."""
-        structure, row = self.fabric.structure, int(self.rows[loss])
-        if self.kind == "switch":
-            return structure.nodes.ids[row]
-        return self.fabric.link_name(row)
+        links = self.fabric.link_count
+        if loss < links:
+            return self.fabric.link_name(loss)
+        return self.fabric.structure.nodes.ids[loss - links]
 
     def takes(self, loss: Ints, arc: Ints) -> Bools:
-        """Whether each loss takes each arc with it; both of one shape."""
-        row = self.rows[loss]
-        if self.kind == "link":
-            return np.asarray(arc >> 1 == row)
-        structure = self.fabric.structure
-        return np.asarray((structure.tail[arc] == row) | (structure.head[arc] == row))
+        """Whether each loss takes each arc with it; shapes go together."""
+        structure, node = self.fabric.structure, loss - self.fabric.link_count
+        ends = (structure.tail[arc] == node) | (structure.head[arc] == node)
+        return np.asarray(ends | (arc >> 1 == loss))
 
-    def met(self, paths: Paths) -> tuple[Ints, Ints]:
-        """Loss and path, parallel: every loss that breaks each path."""
-        structure = self.fabric.structure
-        owner, arcs = paths.owner(), paths.arcs
-        if self.kind == "link":
-            kept = _inner(self.fabric)[arcs]
-            row, owner = arcs[kept] >> 1, owner[kept]
-        else:
-            kept = structure.nodes.kind[structure.head[arcs]] != NodeKind.NIC
-            row, owner = structure.head[arcs][kept], owner[kept]
-        place = np.full(max(self.fabric.link_count, len(structure.nodes.kind)), NONE)
-        place[self.rows] = np.arange(len(self.rows))
-        known = place[row] >= 0
-        return place[row[known]], owner[known]
+    def arcs_of(self, loss: Ints) -> tuple[Ints, Ints]:
+        """Place in ``loss`` and arc of all that some losses take."""
+        links = self.fabric.link_count
+        one, many = np.flatnonzero(loss < links), np.flatnonzero(loss >= links)
+        place, arcs = joined(*self.fabric.structure.out, loss[many] - links)
+        arcs = np.append(2 * loss[one], arcs)
+        place = np.append(one, many[place])
+        return np.append(place, place), np.append(arcs, arcs ^ 1)
 
+    def on(self, arcs: Ints) -> Ints:
+        """The losses that break paths over each arc, shape (kinds, *shape of arcs).
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Moves:
-    """A row for each path that a loss breaks, ordered by loss and path."""
+        ``NONE`` of an arc that is ``NONE``, and where a NIC is entered. No two arcs of a path have
+        the same: a path has no loops.
+        """
+        links, ends = self.fabric.link_count, self.fabric.structure.head[arcs]
+        loss = np.stack([arcs >> 1, ends + links])
+        loss[~self.served[loss] | (arcs == NONE)] = NONE
+        return loss
 
-    loss: Ints
-    path: Ints
-    fate: Ints
+    def breaks(self, loss: Ints, paths: Paths) -> Bools:
+        """Whether each loss breaks the path beside it."""
+        owner = paths.owner()
+        hit = np.zeros(len(paths), dtype=np.bool_)
+        hit[owner[self.takes(loss[owner], paths.arcs)]] = True
+        return hit
 
-    @classmethod
-    def of(cls, plan: Plan, losses: SingleLosses) -> Moves:
-        """What becomes of every path after every loss."""
-        loss, path = losses.met(plan.paths)
-        width = max(len(plan.paths), 1)
-        # A path has no loss twice: it has no loops.
-        code = np.sort(loss * width + path, kind="stable")
-        loss, path = code // width, code % width
-        spare = np.diff(plan.backups.first) > 0
-        fate = np.where(spare[path], MOVED, STRANDED)
-        struck, owner = losses.met(plan.backups)
-        fate[among(code, np.sort(struck * width + owner, kind="stable"))] = STRANDED
-        fate[_apart(plan, losses, loss, path, fate)] = APART
-        return cls(loss, path, fate)
-
-    def rows(self, fate: int) -> Ints:
-        """Rows of one fate."""
-        return np.flatnonzero(self.fate == fate)
+    def cuts_off(self, loss: Ints, paths: Paths) -> Bools:
+        """Whether each path's source, or all of its destination, is cut off with the loss."""
+        if not len(paths):
+            return np.zeros(0, dtype=np.bool_)
+        structure, node = self.fabric.structure, loss - self.fabric.link_count
+        source = structure.head[paths.arcs[paths.first[:-1]]]
+        target = structure.head[paths.arcs[paths.first[1:] - 1]]
+        place, beside = joined(*structure.out, target)
+        left = self.fabric.carries[beside] & (structure.head[beside] != node[place])
+        return np.asarray((source == node) | (np.bincount(place[left], minlength=len(target)) == 0))
 
 
-def _apart(plan: Plan, losses: SingleLosses, loss: Ints, path: Ints, fate: Ints) -> Bools:
-    """Whether a stranded path's source, or all of its destination, is cut off with the loss."""
-    if losses.kind == "link":
-        return np.zeros(len(loss), dtype=np.bool_)
-    structure, paths = plan.fabric.structure, plan.paths
-    first = structure.head[paths.arcs[paths.first[:-1][path]]]
-    target = structure.head[paths.arcs[paths.first[1:][path] - 1]]
-    nodes, live = len(structure.nodes.kind), plan.fabric.carries
-    total = np.bincount(structure.head[live], minlength=nodes)
-    codes, count = np.unique(
-        structure.tail[live] * nodes + structure.head[live], return_counts=True
-    )
-    row = losses.rows[loss]
-    code = row * nodes + target
-    place = np.minimum(np.searchsorted(codes, code), max(len(codes) - 1, 0))
-    taken = np.where(codes[place] == code, count[place], 0) if len(codes) else np.zeros(len(code))
-    return np.asarray((fate != MOVED) & ((first == row) | (total[target] == taken)))
-
-
-def _inner(fabric: Fabric) -> Bools:
-    """Arcs between switches."""
-    structure = fabric.structure
-    is_nic = structure.nodes.kind == NodeKind.NIC
-    return np.asarray(~is_nic[structure.tail] & ~is_nic[structure.head])
+def joined(first: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Place in ``rows`` and value of everything that some of compressed rows hold."""
+    count = first[rows + 1] - first[rows]
+    place = np.repeat(np.arange(len(rows), dtype=np.int64), count)
+    within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+    return place, values[first[rows][place] + within]

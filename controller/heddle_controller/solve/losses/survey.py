@@ -8,65 +8,138 @@ to links and flows is told for the loss that does most, beside what other backup
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 
+from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
-from heddle_controller.solve.losses.entered import entered, unprotected_flows
-from heddle_controller.solve.losses.floor import least_worst
-from heddle_controller.solve.losses.loads import Standing, Survey, worst_of
-from heddle_controller.solve.losses.moves import APART, STRANDED, Kind, SingleLosses
-from heddle_controller.solve.losses.slowest import FairShares, slowest_of
+from heddle_controller.solve.losses.floor import Floors
+from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, STRANDED
+from heddle_controller.solve.losses.screen import LossScreen, screen_of
+from heddle_controller.solve.losses.slowest import SlowFlows
+from heddle_controller.solve.losses.suspects import GROWTH, SLACK, Suspects, left_at_least
 from heddle_controller.solve.options import Options
 
 _NAMED = 20
 """Flows without a usable backup that are told by name."""
+_FIRST_CELLS = 2
+"""Arcs after losses of a kind for which the least possible is looked for together at first."""
 
 
 def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
     """For links between switches and for switches: what the worst single loss does.
 
-    Kinds that the fabric has none of are left out, and backups that no entry turns to.
+    Nothing where the fabric has none. Backups that no entry turns to count for nothing.
     """
-    standing = Standing.of(entered(plan))
-    shares = FairShares(standing)
-    told = [_after(standing, shares, kind) for kind in get_args(Kind)]
-    return tuple(one for one in told if one is not None)
+    return told_by(LossScreen(plan), thorough=True)
 
 
-def prove(plan: Plan, options: Options | None = None) -> Certificate:
-    """All that can be said of a plan in peace: the best bound, and every single loss."""
-    bare = unprotected_flows(plan)
+def told_by(screen: LossScreen, *, thorough: bool) -> tuple[AfterLoss, ...]:
+    """The same of the plan of a screen; lower bounds of but few losses if not ``thorough``."""
+    losses, standing = screen.losses, screen.standing
+    if not losses.served.any():
+        return ()
+    suspects = Suspects(screen)
+    flows = SlowFlows(suspects)
+    kinds = list(range(len(LOSS_KINDS)))
+    flows.take(suspects.look(kinds, kinds))
+    slowest = flows.slowest()
+    worst = _worst(suspects)
+    floor = np.minimum(_floors(suspects, thorough=thorough), worst)
+    some = np.array([one.loss for one in slowest], dtype=np.int64)
+    at, path = standing.broken(losses, some)
+    fate, flow = standing.fates(losses, some[at], path), standing.plan.paths.flow[path]
+    told = []
+    for kind, one in enumerate(slowest):
+        stranded = np.setdiff1d(
+            flow[(at == kind) & (fate == STRANDED)], flow[(at == kind) & (fate == APART)]
+        )
+        bound, name = float(floor[kind]), losses.name(one.loss)
+        reached = float(worst[kind])
+        told.append(AfterLoss(LOSS_KINDS[kind], reached, one.ratio, name, bound, len(stranded)))
+    return tuple(told)
+
+
+def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool) -> Certificate:
+    """The certificate of a plan, and what single losses do to it.
+
+    A ``screen`` that is given is brought to the plan, if it can be.
+    """
+    screen = screen_of(plan, screen)
+    bare = np.unique(plan.paths.flow[screen.bare])
     return replace(
-        proven_bound(plan, options),
-        after_loss=after_losses(plan),
+        plan.certificate,
+        after_loss=told_by(screen, thorough=thorough),
         unprotected=len(bare),
         unprotected_flows=tuple(plan.flows.ids[row] for row in bare[:_NAMED].tolist()),
     )
 
 
-def _after(standing: Standing, shares: FairShares, kind: Kind) -> AfterLoss | None:
-    plan = standing.plan
-    losses = SingleLosses.of(plan.fabric, kind)
-    if not len(losses):
-        return None
-    survey = Survey.of(standing, losses)
-    moves, worst = survey.moves, worst_of(survey)
-    slowest = slowest_of(survey, shares, worst)
-    floor = least_worst(survey, worst)
-    here = moves.loss == slowest.loss
-    flow = plan.paths.flow[moves.path]
-    stranded = np.setdiff1d(
-        flow[here & (moves.fate == STRANDED)], flow[here & (moves.fate == APART)]
-    )
-    reached = float(worst.max())
-    return AfterLoss(
-        kind=kind,
-        worst_utilization=reached,
-        slowest_flow=slowest.ratio,
-        of=losses.name(slowest.loss),
-        lower_bound=min(floor, reached),
-        stranded=len(stranded),
-    )
+def prove(
+    plan: Plan, screen: LossScreen | None = None, options: Options | None = None
+) -> Certificate:
+    """All that can be said of a plan in peace: the best bound, and every single loss."""
+    proven = replace(plan, certificate=proven_bound(plan, options))
+    return with_losses(proven, screen, thorough=True)
+
+
+def _worst(suspects: Suspects) -> Floats:
+    """Utilisation of the fullest arc after any loss of each kind."""
+    while True:
+        worst = np.zeros(len(LOSS_KINDS))
+        np.maximum.at(worst, suspects.losses.kind(suspects.loss), suspects.used)
+        more = [
+            kind
+            for kind in range(len(LOSS_KINDS))
+            if suspects.fullest(kind) > worst[kind] * (1 + SLACK)
+        ]
+        if not more:
+            return worst
+        suspects.look(more, [])
+
+
+def _floors(suspects: Suspects, *, thorough: bool) -> Floats:
+    """What no backups can beat, for each kind.
+
+    As far as the switches at the fullest arcs tell it, or, if ``thorough``, any losses that do more
+    than that.
+    """
+    losses, known = suspects.losses, left_at_least(suspects.screen)
+    floors = Floors(suspects.screen, known)
+
+    def over() -> Ints:
+        kind = losses.kind(suspects.loss)
+        return np.flatnonzero(suspects.used > floors.floor[kind] * (1 + SLACK))
+
+    some = _fullest_of(suspects, over(), _FIRST_CELLS)
+    if len(some):
+        structure, loss, arc = losses.fabric.structure, suspects.loss[some], suspects.arc[some]
+        ends = np.append(structure.tail[arc], structure.head[arc])
+        beside = distinct(np.tile(loss, 2) * len(structure.nodes.kind) + ends)
+        floors.look_at(distinct(loss), beside)
+    done, batch = np.zeros(len(losses.served), dtype=np.bool_), _FIRST_CELLS
+    while thorough:
+        rest = over()
+        rest = rest[~done[suspects.loss[rest]]]
+        more = [
+            kind
+            for kind in range(len(LOSS_KINDS))
+            if suspects.fullest(kind) > floors.floor[kind] * (1 + SLACK)
+        ]
+        if len(rest):
+            some = distinct(suspects.loss[_fullest_of(suspects, rest, batch)])
+            floors.look_at(some)
+            done[some], batch = True, batch * GROWTH
+        elif more:
+            suspects.look(more, [])
+        else:
+            break
+    return floors.floor
+
+
+def _fullest_of(suspects: Suspects, rows: Ints, count: int) -> Ints:
+    """The fullest so many of some that were looked at, of each kind."""
+    order = rows[np.argsort(-suspects.used[rows], kind="stable")]
+    kind = suspects.losses.kind(suspects.loss[order])
+    return np.concatenate([order[kind == one][:count] for one in range(len(LOSS_KINDS))])

@@ -17,9 +17,9 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints, starts
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
 from heddle_controller.model.program import Edit, Entries, Program
-from heddle_controller.plan.diff import changed_rows, difference, differing, partners
+from heddle_controller.plan.diff import difference, partners
 from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.state.codec.container import DamagedError, pack, unpack
 from heddle_controller.state.codec.plans import (

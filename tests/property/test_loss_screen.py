@@ -1,0 +1,109 @@
+"""The N-1 certificate kept from plan to plan is the one made of each plan alone, bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.plan import Plan
+from heddle_controller.solve import (
+    LossScreen,
+    Repairer,
+    better_backups,
+    screen_of,
+    solve,
+    with_losses,
+)
+from heddle_emulator.topology import clos, three_tier
+from tests.support.depth import examples
+from tests.support.plan_chance import random_fabric, random_plan
+from tests.support.solve_flows import any_flows
+
+SEEDS = st.integers(0, 2**32 - 1)
+STEPS = 6
+KEPT = ("gbps", "qps", "wants", "spare_wants", "bare", "most_gbps", "most_qps", "strands")
+
+
+def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
+    """The screen of the plan, which is the same as one made of nothing else."""
+    known, fresh = screen_of(plan, screen), LossScreen(plan)
+    for name in KEPT:
+        assert np.array_equal(getattr(known, name), getattr(fresh, name)), name
+    assert np.array_equal(known.standing.turns, fresh.standing.turns)
+    for thorough in (False, True):
+        told = with_losses(plan, known, thorough=thorough)
+        assert told == with_losses(plan, fresh, thorough=thorough)
+    return known
+
+
+def changed(rng: Random, fabric: Fabric) -> Fabric:
+    """Some links or a switch go out of service, are drained, or come back."""
+    state = rng.choice([State.UP, State.DOWN, State.DOWN, State.DRAINED])
+    if rng.random() < 0.3:
+        switch = rng.choice(fabric.structure.switches.tolist())
+        return fabric.with_nodes({switch: state})
+    links = rng.sample(range(fabric.link_count), min(rng.randint(1, 2), fabric.link_count))
+    down = np.flatnonzero(fabric.link_state != State.UP).tolist()
+    if down and rng.random() < 0.5:
+        return fabric.with_links(dict.fromkeys(rng.sample(down, 1), State.UP))
+    return fabric.with_links(dict.fromkeys(links, state))
+
+
+def drawn(rng: Random) -> Fabric:
+    """Two tiers, zones under cores, or any graph."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return clos(leaves=rng.randint(2, 4), spines=rng.randint(2, 4), nics_per_leaf=2)
+    if kind == 1:
+        return three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
+    return random_fabric(rng)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(12), derandomize=True, deadline=None)
+@given(SEEDS)
+def test_repairs_after_losses_and_returns(seed: int) -> None:
+    """Links and switches go and come, jobs come, backups move: each step changes what it must."""
+    rng = Random(seed)
+    fabric = drawn(rng)
+    flows = any_flows(rng, fabric, 12)
+    plan = solve(fabric, flows)
+    repairer, screen = Repairer(plan), check(None, plan)
+    for step in range(STEPS):
+        if rng.random() < 0.2:
+            flows = _with_more(rng, fabric, flows)
+        fabric = changed(rng, fabric)
+        plan = repairer.repair(fabric, flows)
+        note(f"step {step}: {fabric.link_state.tolist()} {fabric.node_state.tolist()}")
+        screen = check(screen, plan)
+        better = better_backups(plan, screen) if rng.random() < 0.3 else None
+        if better is not None:
+            screen, repairer = check(screen, better), Repairer(better)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(12), derandomize=True, deadline=None)
+@given(SEEDS)
+def test_any_plan_after_any_other(seed: int) -> None:
+    """Plans of the same flows that have nothing else in common, while links go and come."""
+    rng = Random(seed)
+    fabric = random_fabric(rng)
+    plan = random_plan(rng, fabric)
+    screen = check(None, plan)
+    for _ in range(STEPS):
+        fabric = changed(rng, fabric)
+        other = random_plan(rng, fabric)
+        plan = other if rng.random() < 0.5 else replace(plan, fabric=fabric)
+        screen = check(screen, plan)
+
+
+def _with_more(rng: Random, fabric: Fabric, flows: Flows) -> Flows:
+    """The flows, and others behind them."""
+    return concatenate([flows, any_flows(rng, fabric, 3)])

@@ -234,6 +234,14 @@ class Planes:
         self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
         self._core_links = _links_up(network, NodeKind.SPINE)
         self.nic_links = NicLinks(network, self.spines.part)
+        self.around_holes = bool(network.several.any())
+        """Whether flows within a zone are coloured around holes."""
+
+    def leaving_holes(self) -> Planes:
+        """The same, but flows whose colour has a hole stay without a path."""
+        other = copy(self)
+        other.around_holes = False
+        return other
 
     def with_states(self, network: Network) -> Planes:
         """The planes of the same fabric after links changed."""
@@ -294,7 +302,7 @@ class Planes:
         left, right = (end[rows] for end in ends)
         slots = spines.colours(int(spines.part[left[0]]))
         edges = Edges(left, right, spines.part[left], spines.part[right])
-        if self.network.several.any() and not len(edges.cross):
+        if self.around_holes and not len(edges.cross):
             leaves = np.flatnonzero(np.bincount(np.append(left, right)))
             if (spines.width_of(leaves, slots) < 1).any():
                 self._colour_parts(rows, flows, ends, arcs)

@@ -10,10 +10,12 @@ import pytest
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import attempt, solve
+from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
+from heddle_controller.solve.search.small_problems import solve_small
 from heddle_emulator.topology import clos, random_regular, three_tier
 from tests.bench.workloads import permutations
 from tests.support.solve_flows import Row, flows_of, nic_ids
@@ -100,26 +102,43 @@ def test_candidates_take_on_each_path_once() -> None:
     assert not candidates.add(first, second, everything)
 
 
+def _large_problem() -> attempt.PlanningProblem:
+    """A permutation on a graph of 100 switches without tiers."""
+    fabric = random_regular(switches=100, degree=8, nics_per_switch=5, seed=1)
+    flows = permutations(fabric, 1, 1, 8)
+    network = Network(fabric)
+    routed = attached(network, flows)
+    candidates = Candidates(network, Options().candidate_limit)
+    bound = cut_bound(network, flows, routed)
+    deadline = Options().deadline()
+    return attempt.PlanningProblem(network, candidates, None, flows, routed, bound, deadline)
+
+
+def test_no_longer_ways_are_looked_for_where_there_are_too_many_paths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A problem of too many paths for the integer programme stays as it is, at once."""
+    problem = _large_problem()
+    rows = np.arange(len(problem.flows))
+    assignment = Assignment(problem.network, problem.flows)
+    assignment.place_whole(rows.tolist())
+    for row in rows.tolist():
+        ends = problem.candidates.ends_of(problem.flows, row)
+        first = problem.candidates.between(*ends)[0]
+        assignment.move(row, first[first != problem.network.pad])
+    before = assignment.load.tolist()
+    monkeypatch.delattr(Candidates, "with_longer")
+    solve_small(problem, assignment)
+    assert assignment.load.tolist() == before
+
+
 @pytest.mark.parametrize("times", [1, 4, 16])
 def test_shares_are_of_the_paths_they_were_found_for(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """However often more paths are looked for, each path has its share, as even as it was said."""
     monkeypatch.setattr(attempt, "MOST_WIDENINGS", times)
-    fabric = random_regular(switches=100, degree=8, nics_per_switch=5, seed=1)
-    flows = permutations(fabric, 1, 1, 8)
-    network = Network(fabric)
-    routed = attached(network, flows)
-    problem = attempt.PlanningProblem(
-        network,
-        Candidates(network, Options().candidate_limit),
-        None,
-        flows,
-        routed,
-        cut_bound(network, flows, routed),
-        Options().deadline(),
-    )
-    commodities, relaxation = attempt.relaxed(problem)
+    commodities, relaxation = attempt.relaxed(_large_problem())
     assert len(relaxation.shares) == commodities.path_count
     of_all = np.bincount(commodities.path_commodity, relaxation.shares)
     assert of_all == pytest.approx(np.ones(commodities.count))

@@ -10,11 +10,12 @@ import yaml
 
 from heddle.client import Client
 from heddle.v1.placement_pb2 import JobSpec
-from tests.support.kube_api import Json, KubeApi, merge, now
+from tests.support.kube_api import Json, KubeApi, merge
 from tests.support.kube_schemas import HOSTNAME
 from tests.support.kube_world import (
     CHECK,
     MANIFEST,
+    PODS,
     SHAPE,
     SPACE,
     World,
@@ -85,7 +86,9 @@ def unreserved(world: World, key: str) -> None:
         ends("Evicted"),
         unreserved,
         lambda world, key: world.change(key, {"spec": {"active": False}}),
-        lambda world, key: world.change(key, {"metadata": {"deletionTimestamp": now()}}),
+        lambda world, key: world.on_api(
+            lambda api: api.begin_to_delete("workloads", *key.split("/"))
+        ),
         lambda world, key: world.remove(key),
     ],
     ids=["finished", "evicted", "unreserved", "inactive", "deleting", "deleted"],
@@ -187,8 +190,9 @@ def test_a_shape_may_stand_at_the_job(world: World) -> None:
     world.start(tiers=False)
     for name in ("one", "two"):
         shape = {"heddle.run/shape": "heddle: gpus=1 tp=2 qps=4"}
-        owner = {"metadata": {"name": name, "namespace": SPACE, "annotations": shape}}
-        world.put("jobs", owner)
+        meta = {"name": name, "namespace": SPACE, "annotations": shape}
+        pods = {"spec": {**PODS, "restartPolicy": "Never"}}
+        world.put("jobs", {"metadata": meta, "spec": {"template": pods}})
     its = {"apiVersion": "batch/v1", "kind": "Job", "uid": "u", "controller": True}
     one, two = workload("w-one", ["n0", "n2"], None), workload("w-two", ["n1", "n3"], None)
     one["metadata"]["ownerReferences"] = [its | {"name": "one"}]

@@ -39,13 +39,13 @@ def build(name: str, folder: Path, version: str = "") -> Path:
     return Path(done.stdout.strip())
 
 
-def bare(folder: Path) -> Path:
-    """Debian 12 with Python, and nothing else but what Debian cannot be without."""
+def bare(folder: Path, release: str = "bookworm") -> Path:
+    """Debian, 12 if not told, with Python and nothing else but what it cannot be without."""
     program = shutil.which("debootstrap")
     if program is None or os.geteuid() != 0:
         missing("debootstrap, and root: apt-get install debootstrap")
     root = folder / "bare"
-    command = [program, "--variant=minbase", "--include=python3,ca-certificates", "bookworm"]
+    command = [program, "--variant=minbase", "--include=python3,ca-certificates", release]
     done = subprocess.run(
         [*command, str(root), MIRROR], capture_output=True, text=True, check=False
     )

@@ -90,6 +90,8 @@ class KubeApi:
         self._events: list[tuple[int, str, str, Json]] = []
         self._watchers: set[_Watcher] = set()
         self.url = ""
+        self.access: tuple[Json, Json] = ({}, {})
+        """Of a kubeconfig: more of the cluster, and the user."""
 
     # What a test does.
 
@@ -117,6 +119,19 @@ class KubeApi:
         self.version += 1
         gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
         self._tell("DELETED", plural, gone)
+
+    def begin_to_delete(self, plural: str, namespace: str, name: str) -> None:
+        """Delete an object that something still holds."""
+        self.change(plural, namespace, name, {"metadata": {"deletionTimestamp": now()}})
+
+    def clear(self) -> None:
+        """Remove all objects, but for namespaces and checks, and forget what is to fail."""
+        for plural, namespace, name in list(self.objects):
+            if plural not in {"namespaces", "admissionchecks"}:
+                self.remove(plural, namespace, name)
+        self.writes.clear()
+        self.failing.clear()
+        self.away = False
 
     def of(self, plural: str) -> dict[str, Json]:
         """Objects of a kind by name; with the namespace where there is one."""

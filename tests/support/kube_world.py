@@ -25,7 +25,7 @@ from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.fleet.controller import Controller
 from heddle_kubernetes.admission import Limits
 from heddle_kubernetes.app import Settings, serve
-from tests.support.kube_api import Json, KubeApi, Served, kube_api, now
+from tests.support.kube_api import Json, KubeApi, kube_api, now
 from tests.support.kube_schemas import EVERYTHING
 from tests.support.ports import free_port
 from tests.support.slurm_world import Background, even_and_odd
@@ -193,13 +193,14 @@ class World:
     def kubeconfig(self) -> Path:
         """A file that says where the API is."""
         file = self.folder / "kubeconfig"
+        cluster, user = self.api.access
         file.write_text(
             yaml.safe_dump(
                 {
                     "apiVersion": "v1",
                     "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": self.api.url}}],
-                    "users": [{"name": "u", "user": {}}],
+                    "clusters": [{"name": "c", "cluster": {"server": self.api.url, **cluster}}],
+                    "users": [{"name": "u", "user": user}],
                     "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                     "current-context": "x",
                 }
@@ -301,15 +302,7 @@ class World:
         self.processes.clear()
         self.stop()
 
-        def empty(api: KubeApi) -> None:
-            for plural, namespace, name in list(api.objects):
-                if plural not in {"namespaces", "admissionchecks"}:
-                    api.remove(plural, namespace, name)
-            api.writes.clear()
-            api.failing.clear()
-            api.away = False
-
-        self.on_api(empty)
+        self.on_api(lambda api: api.clear())
         with Client(self.address, fabric="f1", timeout=PATIENCE) as client:
             for job in client.list_jobs():
                 with suppress(NotFound):  # what the controller has asked for may end just now
@@ -317,12 +310,15 @@ class World:
 
 
 @contextmanager
-def kube_world(folder: Path, kinds: list[Served] | None = None) -> Iterator[World]:
-    """A cluster with our check, a controller with the fabric of eight hosts, and its agents."""
+def kube_world(folder: Path, server: KubeApi | None = None) -> Iterator[World]:
+    """A cluster with our check, a controller with the fabric of eight hosts, and its agents.
+
+    The API server is a small one, unless one that runs is given.
+    """
     background = Background()
     address = f"127.0.0.1:{free_port()}"
     fabric, stack = even_and_odd(), AsyncExitStack()
-    api = background.run(stack.enter_async_context(kube_api(kinds or EVERYTHING)))
+    api = server or background.run(stack.enter_async_context(kube_api(EVERYTHING)))
     controller = Controller(folder, f"--listen={address}")
     world = World(folder, fabric, background, address, api, controller, stack)
     try:
@@ -331,7 +327,8 @@ def kube_world(folder: Path, kinds: list[Served] | None = None) -> Iterator[Worl
         fleet = Fleet(fabric, [address])
         background.run(stack.enter_async_context(fleet))
         background.run(fleet.connected(PATIENCE))
-        world.on_api(_furnish)
+        if server is None:
+            world.on_api(_furnish)
         yield world
     finally:
         world.tidy()

@@ -448,7 +448,8 @@ def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     """The assignment with each tier at its bound, if guided search finds one; else the better."""
     if is_met(problem, assignment):
         return assignment
-    tried, _ = _guided(problem, assignment, problem.target().bounds, 0.0)
+    # Half of the steps: where bounds are not reached, the others come nearer to them.
+    tried, _ = _guided(problem, assignment, problem.target().bounds, 0.0, problem.steps // 2)
     return better(problem, assignment, tried)
 
 
@@ -474,26 +475,27 @@ def nearer(
     while share < _AS_IT_IS and problem.steps > 0 and not problem.deadline.passed():
         if (tier_worst(problem.network, assignment) <= bounds + CLOSE).all():
             break
-        tried, done = _guided(problem, assignment, bounds, share)
+        tried, done = _guided(problem, assignment, bounds, share, problem.steps)
         assignment = choose(assignment, tried)
         share = share / 2 if done else (1 + share) / 2
     return assignment
 
 
 def _guided(
-    problem: PlanningProblem, assignment: Assignment, bounds: Floats, share: float
+    problem: PlanningProblem, assignment: Assignment, bounds: Floats, share: float, effort: int
 ) -> tuple[Assignment, bool]:
     """What guided search makes of an assignment, and whether it got to where it was to.
 
-    ``share`` is how far from its bound a tier may stay, as a part of how far it is.
+    ``share`` is how far from its bound a tier may stay, as a part of how far it is. The search
+    takes ``effort`` steps at most, and draws otherwise than any before it.
     """
     network = problem.network
     reached = np.maximum(tier_worst(network, assignment), bounds)
     limit = np.append(bounds + share * (reached - bounds), np.inf)[network.tier]
     tried = assignment.copy()
     chains = Chains(tried, problem.candidates, problem.deadline, SearchLimits())
-    search = GuidedSearch(chains, limit)
-    done = search.run(min(_PATIENCE, _EACH * len(tried.flow)), problem.steps)
+    search = GuidedSearch(chains, limit, seed=problem.steps)
+    done = search.run(min(_PATIENCE, _EACH * len(tried.flow)), effort)
     problem.steps -= search.steps
     return tried, done
 

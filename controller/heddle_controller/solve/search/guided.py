@@ -4,7 +4,7 @@ An arc above its limit gives up a chunk to the path that costs least, also where
 arc too full. Cost grows with the square of an arc's excess, times its weight. An arc that nothing
 relieves for free becomes heavier, so that load gathers nowhere for long (guided local search,
 Voudouris and Tsang 1999; breakout, Morris 1993). The best that was met is kept. Effort is counted
-in steps, and numbers are drawn from a fixed seed, so that equal input gives equal output.
+in steps, and numbers are drawn from a given seed, so that equal input gives equal output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from heddle_controller.model.arrays import Floats, Ints, starts
 from heddle_controller.solve.search.chains import TOLERANCE, Chains
 
-_SEED = 7
 _SAMPLE = 4
 """Chunks of an arc that are weighed against each other at most."""
 _HEAVIER = 1.0
@@ -27,7 +26,7 @@ _HEAVIER = 1.0
 class GuidedSearch:
     """Moves chunks of one assignment, in place."""
 
-    def __init__(self, chains: Chains, limit: Floats) -> None:
+    def __init__(self, chains: Chains, limit: Floats, seed: int) -> None:
         """``limit`` is the utilisation allowed on each arc and the padding, shape (arcs + 1,)."""
         self._chains = chains
         self._assignment = chains.assignment
@@ -39,7 +38,7 @@ class GuidedSearch:
         self._counts = self._excess(self._assignment.load, slice(None))
         """What the excess of each arc counts for now."""
         self._weight = np.ones(len(limit))
-        self._random = random.Random(_SEED)  # noqa: S311 - nothing secret
+        self._random = random.Random(seed)  # noqa: S311 - nothing secret
         self._over: dict[int, None] = {}
         """Arcs above their limits, in an order that is always the same."""
         self._ways: dict[int, Ints] = {}

@@ -7,6 +7,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate
@@ -24,9 +26,10 @@ from heddle_controller.solve.network import Network
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos, rail_optimised, three_tier
-from tests.support.depth import fresh_seeds
+from tests.support.depth import examples
 from tests.support.direct_planner import DirectPlanner
 
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 FABRICS = (
     three_tier(zones=4, leaves=4, spines=4, nics_per_leaf=16, nics_per_host=4, cores=4, taper=4.0),
     clos(leaves=16, spines=4, nics_per_leaf=16, nics_per_host=4),
@@ -67,7 +70,8 @@ def with_job(plan: Plan, job: Job) -> Flows:
     return concatenate([plan.flows, flows_of_job(job, plan.fabric)])
 
 
-@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+@settings(max_examples=examples(8))
+@given(SEEDS)
 def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
     """The paths, the certificate and the loads are those of a repair, wherever that is claimed.
 
@@ -97,7 +101,8 @@ def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
     assert np.array_equal(again.paths.arcs, repaired.paths.arcs)
 
 
-@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+@settings(max_examples=examples(8))
+@given(SEEDS)
 def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
     """What cuts prove of each arc is the same as if they were reckoned from nothing."""
     fabric, jobs, _, job = drawn(seed)
@@ -112,7 +117,8 @@ def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
     assert cuts.bound().tiers == pytest.approx(fresh.bound().tiers)
 
 
-@pytest.mark.parametrize("seed", list(fresh_seeds(8, 400)))
+@settings(max_examples=examples(8))
+@given(SEEDS)
 def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
     """The score of the job and the times of others are the same as reckoned from nothing."""
     fabric, jobs, _, job = drawn(seed)
@@ -143,24 +149,24 @@ class Thorough(DirectPlanner):
         return await super().try_job(intent, job, standing, settled=settled)
 
 
-@pytest.mark.parametrize("seed", list(fresh_seeds(6, 200)))
-def test_the_best_choice_is_that_of_planning_all_to_their_end(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@settings(max_examples=examples(6))
+@given(SEEDS)
+def test_the_best_choice_is_that_of_planning_all_to_their_end(seed: int) -> None:
     """As good as it is told to be; and so are the others that are told to their end.
 
     Where others make room for a choice that cannot be better, it is not told how far.
     """
-    monkeypatch.setattr(advice, "MANY_RANKS", 1)
     fabric, jobs, free, job = drawn(seed)
     records = [JobRecord(one, one.name, 0.0, JobFacts(one.name, JobState.ACCEPTED)) for one in jobs]
     intent, plan = Intent("f1", 1, 0.0, 1, fabric, tuple(records), ()), standing(fabric, jobs)
     ask = PlacementAsk(job, free, 5)
     engine = planning_engine(None)
-    quick, whole = (
-        asyncio.run(recommend(planner, intent, ask, plan))
-        for planner in (DirectPlanner(engine), Thorough(engine))
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "MANY_RANKS", 1)
+        quick, whole = (
+            asyncio.run(recommend(planner, intent, ask, plan))
+            for planner in (DirectPlanner(engine), Thorough(engine))
+        )
     best = quick.placements[0]
     assert best.trial.final
     assert best.trial.score == whole.placements[0].trial.score

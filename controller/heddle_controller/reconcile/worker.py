@@ -366,9 +366,8 @@ class Worker:
     async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
         clock, settings = self._world.clock, self._world.settings
         start = clock.monotonic()
-        await clock.sleep(
-            min(settings.debounce_most, settings.compare_after)
-        )  # switches come first
+        # Switches come first.
+        await clock.sleep(min(settings.debounce_most, settings.compare_after))
         try:
             committed = await self._with_losses(committed)
             await clock.sleep(max(0.0, start + settings.compact_after - clock.monotonic()))

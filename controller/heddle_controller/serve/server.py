@@ -30,7 +30,7 @@ from typing_extensions import override
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.errors import not_found
-from heddle_controller.serve.interceptors.around import Layers, Parsing
+from heddle_controller.serve.interceptors.around import Around
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.limits import Allowance, Budget, Limits
 from heddle_controller.serve.interceptors.outcomes import (
@@ -183,15 +183,14 @@ class ApiServer:
         self._asking: asyncio.Task[None] | None = None
         self._server = aio.server(
             interceptors=[
-                Layers(
+                Around(
                     CallTrace(terms.spans),
                     CallMetrics(meter),
                     auth,
                     Limits(Budget(terms.allowance)),
                     Errors(terms.unary_limit),
                     StaleMarks(stale_for),
-                ),
-                Parsing(),
+                )
             ],
             options=_options(terms),
         )

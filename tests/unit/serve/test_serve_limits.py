@@ -39,13 +39,14 @@ async def test_who_is_limited(caller: Caller, *, limited: bool) -> None:
     limits = Limits(Budget(Allowance(1.0, 1.0, 1), lambda: 0.0))
     set_caller(caller)
     call: Any = Call()
-    async with limits.around(METHOD, call):
-        pass
+
+    async def rest() -> str:
+        return "answer"
+
+    assert await limits.around(METHOD, call, rest) == "answer"
     if not limited:
-        async with limits.around(METHOD, call):
-            pass
+        assert await limits.around(METHOD, call, rest) == "answer"
         return
     with pytest.raises(PermissionError):
-        async with limits.around(METHOD, call):
-            pass
+        await limits.around(METHOD, call, rest)
     assert call.status.code.name == "RESOURCE_EXHAUSTED"

@@ -1,8 +1,7 @@
 """AgentService: one stream an agent, its introduction first.
 
 A stream has a writer (the call that gRPC runs) and a reader (a task beside it).
-Whichever ends first ends the other: the reader's fault becomes the stream's status. The writer
-is no generator, as each interceptor would hand on every message of one.
+Whichever ends first ends the other: the reader's fault becomes the stream's status.
 """
 
 from __future__ import annotations
@@ -97,29 +96,29 @@ class AgentService(AgentServiceServicer):
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
         means = Means(about, record.fabric.structure, self._store)
-        with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
-            session = self._gateway.open(about)
-            self._observations.joined(about)
-            log.info("agent connected", version=about.software_version)
-            self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
-            self.introductions.joined(session, record.fabric.structure)
-            del record  # it is of this moment, and large: a session may last for months
-            reader = asyncio.create_task(self._read(session, means, request_iterator))
-            try:
-                await context.write(self._accepted())
-                async with aclosing(session.outgoing()) as outgoing:
-                    async for message in outgoing:
-                        await context.write(message)
-                        del message  # as in the stream
-            finally:
-                reader.cancel()
-                self.introductions.left(session)
-                self._overlays.left(session)
-                if self._gateway.close_session(session):
-                    self._counters.forget(session.about)
-                    self._links.forget(session.about)
-                    self._observations.left(session.about)
-                log.info("agent disconnected")
+        structlog.contextvars.bind_contextvars(fabric=about.fabric, switch=about.switch)
+        session = self._gateway.open(about)
+        self._observations.joined(about)
+        log.info("agent connected", version=about.software_version)
+        self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
+        self.introductions.joined(session, record.fabric.structure)
+        del first, record  # they are of this moment, and large: a session may last for months
+        reader = asyncio.create_task(self._read(session, means, request_iterator))
+        try:
+            await context.write(self._accepted())
+            async with aclosing(session.outgoing()) as outgoing:
+                async for message in outgoing:
+                    await context.write(message)
+                    del message  # as in the stream
+        finally:
+            reader.cancel()
+            self.introductions.left(session)
+            self._overlays.left(session)
+            if self._gateway.close_session(session):
+                self._counters.forget(session.about)
+                self._links.forget(session.about)
+                self._observations.left(session.about)
+            log.info("agent disconnected")
 
     async def _introduction(self, messages: Messages) -> tuple[pb.SessionParameters, FabricRecord]:
         """The agent's first message and its fabric, if its switch is one of ours."""

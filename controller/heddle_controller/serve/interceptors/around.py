@@ -1,17 +1,16 @@
-"""The two gRPC interceptors: layers around the handler of each call, and parsing of requests.
+"""The one gRPC interceptor: layers around the handler of each call, and parsing of requests.
 
-gRPC knows four kinds of methods, and two kinds of handlers for streaming methods (generators, and
-coroutines that write by themselves). A layer says only what happens around a call; this module
-knows the kinds. gRPC sees all layers as one interceptor. An interceptor for each layer would keep
-a dozen objects for every stream, and there are thousands of streams. For the same reason handlers
-are wrapped once, and not for each call.
+gRPC knows four kinds of methods, and handlers of two kinds (generators, and coroutines that write
+by themselves). Here all become coroutines, so a layer is one, too: it awaits the rest of the call.
+gRPC sees all layers as one interceptor and handlers are wrapped once, not for each call, because
+there are thousands of streams, and the garbage collector visits whatever each of them keeps.
 
 gRPC would parse a request before any handler runs. Bytes that are no message would bypass all
-layers, end in UNKNOWN and leave a traceback in the log, and a stranger could have megabytes parsed.
-So gRPC is given no parser. A call with one request becomes a call that reads the request itself
-(``Reading``), after authentication and limits have let the call pass. What parsing raises is
-raised inside the layers. Each method limits the size of its messages, because parsing blocks the
-event loop.
+layers, end in UNKNOWN and leave a traceback in the log, and a stranger could have megabytes held
+and parsed. So gRPC is given no parser, and is told that every method takes a stream of requests:
+it takes in nothing beyond the stream's window until authentication and limits have let the call
+pass. What parsing raises is raised inside the layers. Each method limits the size of its messages,
+because parsing blocks the event loop.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from __future__ import annotations
 import abc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -34,8 +33,8 @@ from heddle_controller.serve.errors import exhausted
 
 Context = aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not subscriptable when run
-Behaviour = Callable[[Any, Context], Any]
-"""What a handler runs: gives an awaitable, or an asynchronous generator."""
+Rest = Callable[[], Awaitable[object]]
+"""What is inside a layer: the next layer, or the handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,57 +49,26 @@ class Method:
     def of(cls, path: str, handler: Handler) -> Method:
         """The method at ``/package.Service/Name``."""
         _, service, name = path.split("/", 2)
-        asks = handler.request_streaming and not isinstance(handler, Reading)
-        return cls(service, name, bool(asks or handler.response_streaming))
+        return cls(service, name, bool(handler.request_streaming or handler.response_streaming))
 
 
-@dataclass(frozen=True)
-class Reading(grpc.RpcMethodHandler):  # type: ignore[type-arg] # not subscriptable when run
-    """A handler that reads its one question itself.
-
-    gRPC reads a single question before anything of ours runs, so that a stranger could have as
-    much held and parsed as he likes. To gRPC this is a method with a stream of questions: nothing
-    beyond the stream's window is taken in until auth and limits have let the call pass.
-    """
-
-    stream_unary: Any
-    stream_stream: Any
-    request_deserializer: Any
-    response_serializer: Any
-    response_streaming: bool
-    request_streaming: bool = True
-    unary_unary: None = None
-    unary_stream: None = None
-
-
-def reading(handler: Handler) -> Callable[..., Handler]:
-    """How to make one that answers as the handler does."""
-    return _many_answers if handler.response_streaming else _one_answer
-
-
-def _one_answer(behaviour: Behaviour, parse: object, write: object) -> Handler:
-    return Reading(behaviour, None, parse, write, response_streaming=False)
-
-
-def _many_answers(behaviour: Behaviour, parse: object, write: object) -> Handler:
-    return Reading(None, behaviour, parse, write, response_streaming=True)
-
-
-class Around(abc.ABC):
-    """One layer."""
+class CallLayer(abc.ABC):
+    """Something that happens around every call."""
 
     @abc.abstractmethod
-    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Entered before the handler runs, left when it ends or raises."""
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Await the rest of the call, and give the answer that it gives, if it gives one."""
 
 
-class _Wrapping(aio.ServerInterceptor):
-    """Wraps the handler of each method, once."""
+class Around(aio.ServerInterceptor):
+    """Wraps the handler of every call in all layers, the first outermost."""
 
-    def __init__(self) -> None:
+    def __init__(self, *layers: CallLayer) -> None:
+        self._layers = layers
         self._wrapped: dict[str, Handler] = {}
         """By path."""
 
+    @override
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
@@ -116,62 +84,19 @@ class _Wrapping(aio.ServerInterceptor):
             known = self._wrapped[path] = self._wrap(path, handler)
         return known
 
-    @abc.abstractmethod
     def _wrap(self, path: str, handler: Handler) -> Handler:
-        """A handler in place of this one."""
+        method, answer = Method.of(path, handler), _answering(path, handler)
+        outwards = [layer.around for layer in reversed(self._layers)]
 
+        async def run(said: Said, context: Context) -> object:
+            rest: Rest = partial(answer, said, context)
+            for around in outwards:
+                rest = partial(around, method, context, rest)
+            return await rest()
 
-class Layers(_Wrapping):
-    """Wraps the handler of every call in all layers, the first outermost."""
-
-    def __init__(self, *layers: Around) -> None:
-        super().__init__()
-        self._layers = layers
-
-    @override
-    def _wrap(self, path: str, handler: Handler) -> Handler:
-        method = Method.of(path, handler)
-        make, behaviour = kind_of(handler)
-        if inspect.isasyncgenfunction(behaviour):
-            wrapped: Behaviour = self._generator(method, behaviour)
-        else:
-            wrapped = self._coroutine(method, behaviour)
-        return make(wrapped, handler.request_deserializer, handler.response_serializer)
-
-    def _coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
-        async def run(request: object, context: Context) -> object:
-            async with AsyncExitStack() as stack:
-                await self._enter(stack, method, context)
-                return await behaviour(request, context)
-
-        return run
-
-    def _generator(self, method: Method, behaviour: Behaviour) -> Behaviour:
-        async def run(request: object, context: Context) -> AsyncIterator[object]:
-            async with AsyncExitStack() as stack:
-                await self._enter(stack, method, context)
-                out = await stack.enter_async_context(aclosing(behaviour(request, context)))
-                async for response in out:
-                    yield response
-
-        return run
-
-    async def _enter(self, stack: AsyncExitStack, method: Method, context: Context) -> None:
-        for layer in self._layers:
-            await stack.enter_async_context(layer.around(method, context))
-
-
-def kind_of(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
-    """How to make a handler of the same kind, and what this one runs."""
-    if isinstance(handler, Reading):
-        return reading(handler), handler.stream_stream or handler.stream_unary
-    kinds: dict[tuple[bool, bool], tuple[Callable[..., Handler], Any]] = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-    }
-    return kinds[bool(handler.request_streaming), bool(handler.response_streaming)]
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(run, None, handler.response_serializer)
 
 
 _MEBIBYTE = 1 << 20
@@ -186,24 +111,35 @@ _LARGE: Mapping[str, int | None] = {
 }
 """Bytes that a message of others may have; None is as many as any message."""
 
+Said = AsyncIterator[bytes]
+"""The requests of a call as they come."""
 Read = Callable[[bytes], object]
-Take = Callable[[AsyncIterator[bytes]], Awaitable[object]]
+Behaviour = Callable[[Any, Context], Any]
+"""What a handler runs: gives an awaitable, or an asynchronous generator."""
 
 
-class Parsing(_Wrapping):
-    """Innermost: between the other interceptors and the handler, which reads by itself."""
+def _answering(path: str, handler: Handler) -> Callable[[Said, Context], Awaitable[object]]:
+    """A coroutine that parses what is said, and does what the handler does."""
+    assert handler.request_deserializer is not None, "generated code gives one"
+    read = _reader(path, handler.request_deserializer)
+    one = not handler.request_streaming
+    kinds = handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream
+    (behaviour,) = cast("list[Behaviour]", [kind for kind in kinds if kind is not None])
+    if not inspect.isasyncgenfunction(behaviour):
 
-    @override
-    def _wrap(self, path: str, handler: Handler) -> Handler:
-        if handler.request_deserializer is None:
-            return handler
-        read = _reader(path, handler.request_deserializer)
-        make, behaviour = kind_of(handler)
-        if handler.request_streaming:
-            fed = _fed(behaviour, partial(_many, read))
-        else:
-            make, fed = reading(handler), _fed(behaviour, partial(_one, read))
-        return make(fed, None, handler.response_serializer)
+        async def answer(said: Said, context: Context) -> object:
+            return await behaviour(await _one(read, said) if one else _many(read, said), context)
+
+        return answer
+
+    async def answers(said: Said, context: Context) -> None:
+        request = await _one(read, said) if one else _many(read, said)
+        async with aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+                del response  # while nothing is said, nothing of what was said is held on to
+
+    return answers
 
 
 def _reader(path: str, parse: Read) -> Read:
@@ -222,30 +158,14 @@ def _reader(path: str, parse: Read) -> Read:
     return read
 
 
-def _fed(behaviour: Behaviour, take: Take) -> Behaviour:
-    """The behaviour, given what is read of what is said."""
-    if inspect.isasyncgenfunction(behaviour):
-
-        async def generate(said: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
-            async with aclosing(behaviour(await take(said), context)) as out:
-                async for response in out:
-                    yield response
-
-        return generate
-
-    async def run(said: AsyncIterator[bytes], context: Context) -> object:
-        return await behaviour(await take(said), context)
-
-    return run
-
-
-async def _one(read: Read, said: AsyncIterator[bytes]) -> object:
-    """The one question, once it is there."""
+async def _one(read: Read, said: Said) -> object:
+    """The one request, once it is there."""
     async for data in said:
         return read(data)
     raise refuse("request", "", "no message came: send the one that this method takes")
 
 
-async def _many(read: Read, said: AsyncIterator[bytes]) -> AsyncIterator[object]:
-    """Questions as they come."""
-    return (read(data) async for data in said)
+async def _many(read: Read, said: Said) -> AsyncIterator[object]:
+    """Requests as they come."""
+    async for data in said:
+        yield read(data)

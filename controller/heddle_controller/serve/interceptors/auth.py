@@ -19,18 +19,20 @@ expired. A stream that is no longer permitted ends with the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import unquote
 
 import grpc
 import structlog
 from grpc import aio
+from typing_extensions import override
 
 from heddle_controller.serve import errors
-from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
 from heddle_controller.serve.interceptors.outcomes import current_request
 from heddle_controller.serve.security.caller import Caller, Role, may_call, set_caller
 from heddle_controller.serve.security.certificates import Mapper, Names, names_of
@@ -66,15 +68,16 @@ class OpenStreams:
         self._stamp = stamp
         self._streams: set[Stream] = set()
 
-    @contextmanager
-    def having(self, context: Context, peer: str, check: Callable[[], None]) -> Iterator[None]:
-        """Count the call of this task as a stream meanwhile."""
+    async def having(
+        self, context: Context, peer: str, check: Callable[[], None], rest: Rest
+    ) -> object:
+        """Await the rest of the call, which counts as a stream meanwhile."""
         task = asyncio.current_task()
         assert task is not None
         stream = Stream(context, peer, task, check)
         self._streams.add(stream)
         try:
-            yield
+            return await rest()
         finally:
             self._streams.discard(stream)
 
@@ -244,7 +247,7 @@ class Admission:
         return caller
 
 
-class Auth(Around):
+class Auth(CallLayer):
     """Turns away whoever may not call."""
 
     def __init__(self, admission: Admission) -> None:
@@ -252,8 +255,8 @@ class Auth(Around):
         self.standing = OpenStreams(admission.stamp)
         """Streams under way; somebody has to ``run`` it."""
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Check the caller, and name him in the call's log lines."""
         try:
             shown = self._admission.shown(context)
@@ -265,12 +268,11 @@ class Auth(Around):
             raise  # not reached: aborting raises
         set_caller(caller)
         peer = self._admission.peer(context)
-        with structlog.contextvars.bound_contextvars(peer=peer, client=str(caller)):
-            if not method.streams:
-                yield
-                return
-            with self.standing.having(context, peer, lambda: self._again(caller, method, shown)):
-                yield
+        structlog.contextvars.bind_contextvars(peer=peer, client=str(caller))
+        if not method.streams:
+            return await rest()
+        check = partial(self._again, caller, method, shown)
+        return await self.standing.having(context, peer, check, rest)
 
     def _again(self, before: Caller, method: Method, shown: Shown) -> None:
         """Raises ``Refusal`` where who was let in would not be, or only as somebody else."""

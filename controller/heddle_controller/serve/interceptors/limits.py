@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
+from typing_extensions import override
 
 from heddle_controller.serve import errors
-from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
 from heddle_controller.serve.interceptors.auth import is_loopback
 from heddle_controller.serve.interceptors.outcomes import current_request
 from heddle_controller.serve.security.caller import Caller, Role, current_caller
@@ -107,30 +107,28 @@ BUSY_SECONDS = 1.0
 """After which a client with too many streams may try again."""
 
 
-class Limits(Around):
+class Limits(CallLayer):
     """Ends calls that are too many with RESOURCE_EXHAUSTED, and when to try again."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Take from the caller's account, run, give streams back."""
         caller = current_caller()
         if _is_here(caller):
-            yield
-            return
+            return await rest()
         client = str(caller)
         if (wait := self._budget.call(client)) > 0:
             await _refuse(context, "RATE_LIMIT", "too many calls: slow down", wait)
         if not method.streams:
-            yield
-            return
+            return await rest()
         if not self._budget.open(client):
             text = "too many streams at once: end some first"
             await _refuse(context, "STREAM_LIMIT", text, BUSY_SECONDS)
         try:
-            yield
+            return await rest()
         finally:
             self._budget.close(client)
 

@@ -21,20 +21,20 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 import grpc
 import structlog
 from google.rpc import status_pb2
 from grpc import aio
+from typing_extensions import override
 
 from heddle.freshness import AGE, STALE
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.serve import errors
-from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
 from heddle_controller.state import errors as ports
 from heddle_controller.state.errors import Unavailable
 
@@ -66,33 +66,32 @@ def name_request(request: str) -> None:
     structlog.contextvars.bind_contextvars(audit=request)
 
 
-class CallTrace(Around):
+class CallTrace(CallLayer):
     """Binds the id to the log context; logs the call's end at debug level, and tells a span."""
 
     def __init__(self, spans: CallSpans | None = None) -> None:
         self._spans = spans
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
-        """Bind, run, unbind."""
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Bind, in the context that each call has of its own; run, and tell."""
         request = _given(context) or uuid.uuid4().hex
         context.set_trailing_metadata(((_HEADER, request),))
         start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
         failed = ""
-        with structlog.contextvars.bound_contextvars(request=request, rpc=rpc):
-            try:
-                yield
-            except BaseException as error:
-                failed = str(error) or type(error).__name__
-                raise
-            finally:
-                seconds = time.monotonic() - start
-                log.debug("rpc", seconds=round(seconds, 6))
+        structlog.contextvars.bind_contextvars(request=request, rpc=rpc)
+        try:
+            return await rest()
+        except BaseException as error:
+            failed = str(error) or type(error).__name__
+            raise
+        finally:
+            seconds = time.monotonic() - start
+            log.debug("rpc", seconds=round(seconds, 6))
+            if self._spans is not None and not method.streams:
                 audit = str(structlog.contextvars.get_contextvars().get("audit", ""))
-                structlog.contextvars.unbind_contextvars("audit")
-                if self._spans is not None and not method.streams:
-                    times = began, began + seconds
-                    self._spans.call_ended(audit or request, rpc, request, times, failed)
+                times = began, began + seconds
+                self._spans.call_ended(audit or request, rpc, request, times, failed)
 
 
 def _given(context: Context) -> str:
@@ -112,23 +111,23 @@ class CallMeter(Protocol):
         """A call ended with a status name such as "OK" after so long."""
 
 
-class CallMetrics(Around):
+class CallMetrics(CallLayer):
     """Tells the meter of every call, streams too."""
 
     def __init__(self, meter: CallMeter) -> None:
         self._meter = meter
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Count in, run, count out."""
         self._meter.call_started(method.service, method.name)
         start, code = time.monotonic(), grpc.StatusCode.OK
         try:
-            yield
+            return await rest()
         except aio.AbortError:
             code = _code(context)
             raise
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
         finally:
@@ -151,24 +150,27 @@ def _code(context: Context) -> grpc.StatusCode:
     )
 
 
-class Errors(Around):
+class Errors(CallLayer):
     """Ends calls with the status of what was raised."""
 
     def __init__(self, unary_limit: float) -> None:
         self._limit = unary_limit
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Run under a deadline where there is one answer; translate what is raised."""
         try:
-            async with asyncio.timeout(None if method.streams else self._limit):
-                yield
-        except (aio.AbortError, asyncio.CancelledError, GeneratorExit):
+            if method.streams:
+                return await rest()
+            async with asyncio.timeout(self._limit):
+                return await rest()
+        except (aio.AbortError, asyncio.CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
+        except Exception as error:  # the outermost edge: nothing may pass
             status = status_of(error) or self._incident(error)
             known = context.trailing_metadata() or ()
             await context.abort_with_status(errors.with_request(status, current_request(), known))
+            raise  # not reached: aborting raises
 
     def _incident(self, error: Exception) -> status_pb2.Status:
         """Log a fault of ours with its traceback; the status names only the incident."""
@@ -223,25 +225,26 @@ def _refusal(error: ports.PortError) -> errors.Refusal | None:
     return errors.Refusal(code, reason, str(error), metadata, retry)
 
 
-class StaleMarks(Around):
+class StaleMarks(CallLayer):
     """Marks what is answered while ``stale_for`` is more than 0 seconds."""
 
     def __init__(self, stale_for: Callable[[], float]) -> None:
         self._stale_for = stale_for
 
-    @asynccontextmanager
-    async def around(self, method: Method, context: Context) -> AsyncIterator[None]:
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Run, then mark."""
         del method
         before = self._stale_for()
         try:
-            yield
+            answer = await rest()
         except Unavailable:
             raise  # nothing was answered, neither from now nor from the past
         except Exception:
             self._mark(context, before)
             raise
         self._mark(context, before)
+        return answer
 
     def _mark(self, context: Context, before: float) -> None:
         age = max(before, self._stale_for())

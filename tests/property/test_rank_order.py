@@ -167,13 +167,19 @@ def check_runs(seed: int) -> None:
     parallelism = resolve_parallelism(job)
     assert run_lengths(parallelism, 4) == [length]
     where = places(job.held, fabric)
-    order = candidates(job, parallelism, where)[1]
-    runs = [order[at : at + length] for at in range(0, count, length)]
+    orders = candidates(job, parallelism, where)
+
+    def kept(order: tuple[str, ...], level: str) -> int:
+        runs = [order[at : at + length] for at in range(0, count, length)]
+        return sum(len({getattr(where[host], level) for host in run}) == 1 for run in runs)
+
+    most = {}
     for level in ("zone", "leaves"):
         of = [getattr(where[host], level) for host in hosts]
-        most = sum(of.count(place) // length for place in set(of))
-        kept = sum(len({getattr(where[host], level) for host in run}) == 1 for run in runs)
-        assert kept == most, f"seed {seed}: {level}"
+        most[level] = sum(of.count(place) // length for place in set(of))
+    # The second; or the first, where it is the alphabetical one by chance.
+    told = [{level: kept(order, level) for level in most} for order in orders[:2]]
+    assert most in told, f"seed {seed}: {told} of {most}"
 
 
 def test_alphabetical_is_tried_and_nothing_twice() -> None:

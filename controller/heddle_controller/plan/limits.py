@@ -21,6 +21,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, phased_loads, utilization
+from heddle_controller.model.victims import exposed_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +230,6 @@ def exposed_flows(plan: Plan) -> Ints:
 
     On some path of theirs that crosses no over-full link itself; ascending.
     """
-    paths, flows = plan.paths, plan.flows
-    owner, arcs = paths.owner(), paths.arcs
-    full = (utilization(plan.fabric, plan.loads) > 1 + _TOLERANCE)[arcs]
-    if not full.any():
-        return np.empty(0, dtype=np.int64)
-    before: Ints = np.cumsum(full) - full
-    until = np.append(before, np.count_nonzero(full))[paths.first]
-    ahead = until[1:][owner] - before - full > 0
-    job = flows.job[paths.flow[owner]]
-    least = np.full(len(plan.loads), len(flows.job_names), dtype=np.int64)
-    most = np.full(len(plan.loads), -1, dtype=np.int64)
-    np.minimum.at(least, arcs[ahead], job[ahead])
-    np.maximum.at(most, arcs[ahead], job[ahead])
-    fed = (most[arcs] >= 0) & ((least[arcs] != job) | (most[arcs] != job))
-    at_risk = np.bincount(owner[fed], minlength=len(paths)) > 0
-    free = until[1:] == until[:-1]
-    return np.unique(paths.flow[at_risk & free])
+    full = utilization(plan.fabric, plan.loads) > 1 + _TOLERANCE
+    exposed = exposed_paths(plan.flows.job, plan.paths, full)
+    return np.unique(plan.paths.flow[exposed])

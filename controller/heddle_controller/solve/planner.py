@@ -8,7 +8,8 @@
    relaxation also proves a better bound. The better of the two plans stays.
 3. Where no link is overloaded, QPs are spread further for room (``headroom``) if tables hold the
    entries. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
-   equal loads allow (``fairness``); among equals who sends most.
+   equal loads allow (``fairness``); among equals who sends most. Then victims of incasts get
+   places of their own, where that costs nothing (``victims``).
 4. Where tables have no room for flows to part, or switches cannot tell them apart,
    those are tied to one path (``tables.fit``) and planned again; what still exceeds a table then is
    given up (``tables``).
@@ -59,6 +60,7 @@ from heddle_controller.solve.tables.needs import (
     tie,
 )
 from heddle_controller.solve.unrouted import Reasons
+from heddle_controller.solve.victims import with_victims_apart
 
 _MOST_ROUNDS = 8
 """Plans made to find out which flows the tables leave no room to part."""
@@ -114,6 +116,7 @@ def _solved(
     steps: list[_Step] = (
         [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
     )
+    steps.append(with_victims_apart)
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 

@@ -157,7 +157,7 @@ def check(plan: Plan) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(25), derandomize=True, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS)
 def test_any_plan_of_any_graph(seed: int) -> None:
     """Random paths and backups, some useless; parallel links, NICs at two switches, links down."""
@@ -166,7 +166,7 @@ def test_any_plan_of_any_graph(seed: int) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
 @example(seed=4657, zones=False)  # the phase that is slowest is not the one that fills its link
 def test_plans_of_jobs_with_phases(seed: int, zones: bool) -> None:  # noqa: FBT001 - hypothesis
@@ -236,7 +236,7 @@ def _agents(plan: Plan, switches: Switches) -> dict[int, Forwarding]:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(5), derandomize=True, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.integers(2, 4), st.integers(2, 4))
 def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int) -> None:
     """Two tiers, some links down: packets walked through the agents' own tables after each loss.
@@ -278,7 +278,7 @@ def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(4), derandomize=True, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(SEEDS, st.integers(3, 4))
 def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
     """Whatever backups are drawn for the same paths, their worst link is at the bound or above."""
@@ -294,7 +294,7 @@ def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(8), derandomize=True, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(SEEDS, st.integers(2, 4))
 def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> None:
     """All spines tried for all paths that a loss breaks, loss by loss; some links down before."""
@@ -364,7 +364,7 @@ def _over_subscribed(rng: Random, *, zones: bool) -> Fabric:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
 def test_over_subscribed_plans_are_told_and_bounded(seed: int, zones: bool) -> None:  # noqa: FBT001
     """Backups moved to where there is room are valid; each loss does what brute force says."""
@@ -396,7 +396,7 @@ def test_over_subscribed_plans_are_at_the_bound_after_a_loss(
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
 def test_backups_of_repaired_plans_find_room_again(seed: int, zones: bool) -> None:  # noqa: FBT001
     """Once links are lost, other backups are given only where losses do less, and paths stay."""
@@ -443,7 +443,7 @@ def test_a_repair_is_as_good_after_a_loss_as_a_new_plan(
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(5), derandomize=True, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.sampled_from(["link", "switch"]))
 def test_chosen_backups_are_valid_and_no_worse(seed: int, kind: Kind) -> None:
     """Paths stay; after the worst loss of the kind asked for, links are no fuller than before."""

@@ -69,7 +69,7 @@ costs = st.builds(
 )
 
 
-@settings(max_examples=examples(8), derandomize=True)
+@settings(max_examples=examples(8))
 @given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.booleans(), st.data())
 def test_patterns_take_as_long_as_their_bytes(
     fabric: Fabric,
@@ -95,7 +95,7 @@ def test_patterns_take_as_long_as_their_bytes(
     assert fluid == pytest.approx(packets, rel=CLOSE)
 
 
-@settings(max_examples=examples(8), derandomize=True)
+@settings(max_examples=examples(8))
 @given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.sampled_from(WAYS), st.data())
 def test_collectives_take_as_long_as_their_bytes(
     fabric: Fabric, cost: Costs, way: tuple[str, str], data: st.DataObject

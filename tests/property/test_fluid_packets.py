@@ -62,7 +62,7 @@ def trials(draw: st.DrawFn, fabric: Fabric) -> NcclRun:
     return NcclRun(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
 
 
-@settings(max_examples=examples(30), derandomize=True)
+@settings(max_examples=examples(30))
 @given(st.data(), costs)
 def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Costs) -> None:
     """Rings step by step, halves and doubles, meshes and all-to-alls.

@@ -155,6 +155,8 @@ def _move(problem: PlanningProblem, apart: Assignment, incast: Bools, victims: I
     for chunk in np.flatnonzero(incast).tolist():
         fed[apart.path[chunk]] = True
     for chunk in victims[:_MOST_VICTIMS].tolist():
+        if not fed[apart.path[chunk]].any():
+            continue  # what it shares is its NIC's own link
         flow = apart.flow[chunk]
         ends = problem.candidates.ends_of(flows, flow)
         paths = problem.candidates.of_class(*ends, int(flows.traffic_class[flow]))

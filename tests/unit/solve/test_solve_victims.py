@@ -90,3 +90,10 @@ def test_nobody_pays_for_it() -> None:
         assert victims <= victims_before, f"seed {seed}"
         before, after = before + victims_before, after + victims
     assert after < before * 0.9
+
+
+def test_who_shares_its_own_nic_with_an_incast_stays() -> None:
+    """A NIC sends to an incast and, for another job, to its neighbour: no other path helps."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=4)
+    flows = flows_of(fabric, [(0, 4, 0), (1, 4, 0), (2, 4, 0), (0, 3, 1)], gbps=150.0)
+    assert exposed_flows(solve(fabric, flows)).tolist() == [3]

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State
@@ -23,7 +25,7 @@ from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer
 from heddle_controller.planner.protocol import Question, Unpacker, packed, received
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
-from tests.support.depth import fresh_seeds
+from tests.support.depth import examples, fresh_seeds
 from tests.support.reconcile_world import ring, three_tiers
 from tests.support.store_samples import demands
 
@@ -45,8 +47,8 @@ def through(message: object) -> Any:
     return found[0]
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(8)))
+@settings(max_examples=examples(8))
+@given(st.integers(0, 2**32 - 1))
 def test_long_columns_of_names_come_through_as_they_are(seed: int) -> None:
     """Of drawn lengths; names once or again and again, empty, with NULs, with half characters."""
     chance = Random(seed)

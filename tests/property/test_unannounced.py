@@ -6,6 +6,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.demand import flow_id
 from heddle_controller.model.fabric import Fabric
@@ -17,7 +19,7 @@ from heddle_controller.reconcile.unannounced import (
     UnannouncedTerms,
 )
 from heddle_emulator.topology import clos, dual_tor
-from tests.support.depth import fresh_seeds
+from tests.support.depth import examples
 
 SHARE, INTERVAL = 0.1, 10.0
 TERMS = UnannouncedTerms(SHARE, INTERVAL)
@@ -87,8 +89,8 @@ class Drawn:
         return {pair: rate * min(1.0, LINE / total[pair[0]]) for pair, rate in rates.items()}
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(20)))
+@settings(max_examples=examples(20))
+@given(st.integers(0, 2**32 - 1))
 def test_what_sends_much_is_found_and_what_does_not_is_forgotten(seed: int) -> None:
     """Found by an interval with a tenth of the speed, forgotten by the second quiet one.
 
@@ -110,8 +112,8 @@ def test_what_sends_much_is_found_and_what_does_not_is_forgotten(seed: int) -> N
                 assert now <= GROWS * found[pair] * (1 + 1e-9), what
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(20)))
+@settings(max_examples=examples(20))
+@given(st.integers(0, 2**32 - 1))
 def test_no_nic_is_planned_for_more_than_its_links_carry(seed: int) -> None:
     """Whatever agents say, at either end; and of what they say, no more is found than fits."""
     chance, fabric = random.Random(seed), small()

@@ -132,38 +132,39 @@ async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(6)))
 async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
-    tmp_path: Path, seed: int
+    tmp_path: Path,
 ) -> None:
     """Drawn switches, NICs, ports and sizes, some entries twice, some counters that fell."""
-    chance, store = np.random.default_rng(seed), await planned(tmp_path)
-    alone, together = Recorder(), Recorder()
-    books = [
-        CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
-        for rates in (alone, together)
-    ]
-    switches = ["l0", "l1", "s0", "gone"]
-    for time in (1.0, 2.0, 4.5):
-        reports = []
-        for switch in switches:
-            count = int(chance.integers(0, 6))
-            drawn = pb.CounterReport(time=common.time_to_pb(time))
-            drawn.endpoints.extend(pb.Endpoint(nic=nic) for nic in ("n0.0", "n1.0", "no"))
-            drawn.sources.extend(chance.integers(0, 3, count).tolist())
-            drawn.destinations.extend(chance.integers(0, 3, count).tolist())
-            drawn.source_ports.extend(chance.choice([0, 50_000, 60_000], count).tolist())
-            drawn.packets.extend(chance.integers(0, 9, count).tolist())
-            drawn.bytes.extend(chance.integers(0, 10**12, count).tolist())
-            reports.append((agent(switch), codec.counters_from_pb(drawn)))
-        for about, counters in reports:
-            await told(books[0], about, counters)
-            books[1].put(about, counters)
-        await books[1].reckoned()
-    assert len(alone.batches) == 2 * len(switches)
-    for one, other in zip(alone.batches, together.batches, strict=True):
-        assert (one.time, one.interval, one.flows) == (other.time, other.interval, other.flows)
-        np.testing.assert_allclose(one.gbps, other.gbps)
+    store = await planned(tmp_path)
+    for seed in fresh_seeds(6):
+        chance = np.random.default_rng(seed)
+        alone, together = Recorder(), Recorder()
+        books = [
+            CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
+            for rates in (alone, together)
+        ]
+        switches = ["l0", "l1", "s0", "gone"]
+        for time in (1.0, 2.0, 4.5):
+            reports = []
+            for switch in switches:
+                count = int(chance.integers(0, 6))
+                drawn = pb.CounterReport(time=common.time_to_pb(time))
+                drawn.endpoints.extend(pb.Endpoint(nic=nic) for nic in ("n0.0", "n1.0", "no"))
+                drawn.sources.extend(chance.integers(0, 3, count).tolist())
+                drawn.destinations.extend(chance.integers(0, 3, count).tolist())
+                drawn.source_ports.extend(chance.choice([0, 50_000, 60_000], count).tolist())
+                drawn.packets.extend(chance.integers(0, 9, count).tolist())
+                drawn.bytes.extend(chance.integers(0, 10**12, count).tolist())
+                reports.append((agent(switch), codec.counters_from_pb(drawn)))
+            for about, counters in reports:
+                await told(books[0], about, counters)
+                books[1].put(about, counters)
+            await books[1].reckoned()
+        assert len(alone.batches) == 2 * len(switches), seed
+        for one, other in zip(alone.batches, together.batches, strict=True):
+            assert (one.time, one.interval, one.flows) == (other.time, other.interval, other.flows)
+            np.testing.assert_allclose(one.gbps, other.gbps)
     await store.close()
 
 

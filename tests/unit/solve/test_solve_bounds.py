@@ -18,7 +18,7 @@ from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_emulator.topology import clos, three_tier
-from tests.support.depth import examples
+from tests.support.depth import examples, fresh_seeds
 from tests.support.solve_checks import between_switches, relax
 from tests.support.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
 from tests.support.solve_flows import any_flows, flows_of
@@ -150,7 +150,7 @@ def test_the_bound_is_the_optimum_of_another_solver(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["planes", "mesh", "homed-twice"])
 def test_no_tier_is_bound_above_its_optimum(kind: str) -> None:
     """With several tiers to choose in, each tier's bound is at most what it can have alone."""
-    for seed in range(examples(4, EACH)):
+    for seed in fresh_seeds(4, EACH):
         priced = drawn(kind, seed)
         tiers, _ = priced.bounds()
         for name, bound in zip(priced.fabric.structure.tiers, tiers.tolist(), strict=True):
@@ -161,7 +161,7 @@ def test_no_tier_is_bound_above_its_optimum(kind: str) -> None:
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_the_bound_over_all_paths_holds_for_all_paths(kind: str) -> None:
     """It is never above the optimum of a flow of water that may go anywhere."""
-    for seed in range(examples(4, EACH)):
+    for seed in fresh_seeds(4, EACH):
         priced = drawn(kind, seed)
         arcs = between_switches(priced.fabric)
         exact = least_over_all_paths(priced.fabric, priced.flows, priced.rows, arcs)

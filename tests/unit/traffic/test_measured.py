@@ -58,15 +58,21 @@ def ranged(seed: int) -> tuple[Job, tuple[Collective, ...], tuple[Collective, ..
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(12)))
-def test_what_a_run_moved_is_found_to_the_byte(tmp_path: Path, seed: int) -> None:
+def test_what_a_run_moved_is_found_to_the_byte(tmp_path: Path) -> None:
     """Drawn jobs, operations and sizes, each version, plain calls or many buckets an iteration."""
+    for seed in fresh_seeds(12):
+        check_run(tmp_path / str(seed), seed)
+
+
+def check_run(folder: Path, seed: int) -> None:
+    """One drawn case."""
+    folder.mkdir()
     job, _, moved = ranged(seed)
     chance = random.Random(seed)
     iterations, buckets = chance.choice([(1, 1), (3, 1), (2, 8), (5, 4)])
     version = chance.choice(["v4.0", "v4.2", "v4.3"])
-    write_run(tmp_path, run_of(job, moved, iterations=iterations, buckets=buckets), version)
-    measured = load_measured([tmp_path])
+    write_run(folder, run_of(job, moved, iterations=iterations, buckets=buckets), version)
+    measured = load_measured([folder])
     assert corrected(compare_measured(job, measured, {}, iterations)) == moved, seed
     each_call = corrected(compare_measured(job, measured, {}))
     assert each_call == with_bytes(moved, *(one.bytes // buckets for one in moved)), seed

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import InputError
 from heddle_controller.traffic.turns import TURN_SLACK, Cycle, turns_of
-from tests.support.depth import fresh_seeds
+from tests.support.depth import examples
 
 FINE = 200
 
@@ -98,8 +100,8 @@ def test_bad_iterations_are_refused(cycles: list[Cycle], reason: str) -> None:
         turns_of(cycles)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", [*fresh_seeds(20, 2000)])
+@settings(max_examples=examples(20))
+@given(st.integers(0, 2**32 - 1))
 def test_drawn_turns_fit(seed: int) -> None:
     """A pace has room for its iteration, links for all that is sent, and shifts lie within it."""
     random = np.random.default_rng(seed)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import orjson
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import NONE, starts
 from heddle_controller.model.fabric import NodeKind
@@ -12,7 +13,7 @@ from heddle_controller.model.plan import Paths, utilization
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.web.overview import PlanView, SwitchLinks
-from tests.support.depth import fresh_seeds
+from tests.support.depth import examples
 from tests.support.store_samples import clos, plan_of, program_of
 
 
@@ -22,8 +23,8 @@ def committed(leaves: int, spines: int) -> Committed:
     return Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(5, 2000)))
+@settings(max_examples=examples(5))
+@given(st.integers(0, 2**32 - 1))
 def test_the_fullest_link_of_each_flow(seed: int) -> None:
     """As a walk over its paths finds it, for drawn paths and loads; none without a path."""
     random = np.random.default_rng(seed)
@@ -77,8 +78,8 @@ def test_columns_name_each_link_between_switches_once() -> None:
     assert loads["back"] == [round(1000 * used[2 * row + 1]) for row in rows]
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", list(fresh_seeds(5, 2000)))
+@settings(max_examples=examples(5))
+@given(st.integers(0, 2**32 - 1))
 def test_what_is_measured_is_laid_on_the_paths(seed: int) -> None:
     """Each flow's rate as its paths share it; of two who count it the one who saw more."""
     random = np.random.default_rng(seed)

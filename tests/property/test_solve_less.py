@@ -33,30 +33,32 @@ def with_phases(flows: Flows, random: Random) -> Flows:
     return replace(flows, phase=phase, phase_names=("dp", "pp"))
 
 
+def with_fewer(flows: Flows, random: Random) -> Flows:
+    """About seven in ten of the flows."""
+    kept = [row for row in range(len(flows)) if random.random() < 0.7] or [0]
+    return flows.take(np.array(kept, dtype=np.int64))
+
+
+def with_lower_rates(flows: Flows, _: Random) -> Flows:
+    """The flows at half their rates."""
+    return replace(flows, gbps=flows.gbps / 2)
+
+
 @pytest.mark.deep
 def test_less_load_is_never_planned_worse() -> None:
     """Phases, lower rates, fewer flows: at most as full, or a QP more where that is not proven."""
-    for seed in fresh_seeds(1):
+    for seed in fresh_seeds(3):
         random = Random(seed)
         fabric = random_regular(
             switches=8, degree=3, nics_per_switch=2, nic_gbps=3200.0, seed=random.randrange(1000)
         )
         flows = plain_flows(fabric, random, random.randint(2, 8), 8, 1600.0)
-        before = worst(fabric, flows)
-        kept = [row for row in range(len(flows)) if random.random() < 0.7] or [0]
-        fewer = flows.take(np.array(kept, dtype=np.int64))
-        less = replace(flows, gbps=flows.gbps / 2)
-        grain = 200.0 / 400.0
-        for name, other in (
-            ("phases", with_phases(flows, random)),
-            ("fewer", fewer),
-            ("rates", less),
-        ):
-            plan = solve(fabric, other)
-            told = plan.certificate
-            proven = told.max_utilization <= told.lower_bound * (1 + ALIKE)
-            allowed = before * (1 + ALIKE) + (0.0 if proven else grain)
-            assert told.max_utilization <= allowed, f"seed {seed}: {name}: {before}"
+        less = (with_phases, with_fewer, with_lower_rates)[seed % 3]
+        before, plan = worst(fabric, flows), solve(fabric, less(flows, random))
+        told, grain = plan.certificate, 200.0 / 400.0
+        proven = told.max_utilization <= told.lower_bound * (1 + ALIKE)
+        allowed = before * (1 + ALIKE) + (0.0 if proven else grain)
+        assert told.max_utilization <= allowed, f"seed {seed}: {less.__name__}: {before}"
 
 
 def test_phases_leave_detours_open() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -48,12 +48,17 @@ def test_small_numbers_take_little_room() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
+@example(791, 157)
 def test_damage_is_told(place: int, change: int) -> None:
-    """A changed byte anywhere is noticed."""
-    packed = bytearray(pack({"a": 1}, {"c": np.arange(50), "d": np.ones(3)}))
+    """A changed byte anywhere is noticed, unless it is of those that say nothing."""
+    whole = pack({"a": 1}, {"c": np.arange(50), "d": np.ones(3)})
+    packed = bytearray(whole)
     packed[place % len(packed)] ^= change
-    with pytest.raises(DamagedError):
-        unpack(bytes(packed))
+    try:
+        found = unpack(bytes(packed))
+    except DamagedError:
+        return
+    assert plain(found) == plain(unpack(whole))  # as in zlib's header, how hard it tried
 
 
 @given(st.binary(max_size=60))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order
+from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
 
 _TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
@@ -48,7 +48,7 @@ class Filling:
         order = stable_order(code)
         slot = np.empty(len(code), dtype=np.int64)
         slot[order] = _runs(code[order])
-        first = order[np.flatnonzero(np.diff(code[order], prepend=NONE))]
+        first = order[_starts(code[order])]
         slots = arc[first], _runs(share[first])
         self._uses = _Uses((path, arc, slot), unit, capacity[self.arcs], slots)
 
@@ -103,8 +103,9 @@ class _Uses:
         self.arc_of_slot, self.share_of_slot = slots
         self._path_start = _starts(self.path)
         self._share_start = _starts(self.share_of_slot)
-        self._arc_of_share = self.arc_of_slot[self._share_start]
-        several = np.diff(self._share_start, append=len(self.arc_of_slot)) > 1
+        self._slots = _Groups(self.slot, len(self.arc_of_slot))
+        self._arcs = _Groups(self.arc_of_slot[self._share_start], len(self.capacity))
+        several = np.bincount(self.share_of_slot) > 1
         self._several = np.flatnonzero(several)
         """Shares of more than one slot; these slots, and where those of each begin."""
         self._slots_of_several = np.flatnonzero(several[self.share_of_slot])
@@ -128,15 +129,21 @@ class _Uses:
         ``fixed`` are Gbit/s of those that stopped, shape (placements, slots).
         """
         level, leads = self._levels(fixed, self.in_slots(np.where(rising, counts, 0.0)))
-        on_use = level[:, self.arc]
+        on_use = level.take(self.arc, axis=1)
         lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
         reached = np.minimum(lowest, self.unit)
-        binding = leads[:, self.slot] & rising[:, self.path] & np.isfinite(on_use)
-        elsewhere = binding & (reached[:, self.path] < on_use * (1 - _TOLERANCE))
+        binding = (
+            leads.take(self.slot, axis=1) & rising.take(self.path, axis=1) & np.isfinite(on_use)
+        )
+        elsewhere = binding & (reached.take(self.path, axis=1) < on_use * (1 - _TOLERANCE))
         final = np.ones(level.shape, dtype=np.bool_)
         placement, use = np.nonzero(elsewhere)
         final[placement, self.arc[use]] = False
-        held = binding & final[:, self.arc] & (on_use <= lowest[:, self.path] * (1 + _TOLERANCE))
+        held = (
+            binding
+            & final.take(self.arc, axis=1)
+            & (on_use <= lowest.take(self.path, axis=1) * (1 + _TOLERANCE))
+        )
         stops: Bools = self.unit <= lowest
         placement, use = np.nonzero(held)
         stops[placement, self.path[use]] = True
@@ -148,17 +155,17 @@ class _Uses:
 
     def in_slots(self, by_path: Floats) -> Floats:
         """What paths add up to in each slot."""
-        return _summed(by_path[:, self.path], self.slot, len(self.arc_of_slot))
+        return self._slots.summed(by_path.take(self.path, axis=1))
 
     def total(self, by_slot: Floats) -> Floats:
         """The greatest phase of each job, added up by arc."""
-        return _summed(self._greatest(by_slot), self._arc_of_share, len(self.capacity))
+        return self._arcs.summed(self._greatest(by_slot))
 
     def _greatest(self, by_slot: Floats) -> Floats:
         """The greatest value of each share."""
-        most = by_slot[:, self._share_start]
+        most = by_slot.take(self._share_start, axis=1)
         if len(self._several):
-            of_several = by_slot[:, self._slots_of_several]
+            of_several = by_slot.take(self._slots_of_several, axis=1)
             most[:, self._several] = np.maximum.reduceat(of_several, self._several_start, axis=1)
         return most
 
@@ -170,8 +177,8 @@ class _Uses:
         level = np.full((len(fixed), len(self.capacity)), float(self.unit.max()))
         never: Bools | None = None
         while True:
-            load = fixed + rising * level[:, self.arc_of_slot]
-            leads = load >= self._greatest(load)[:, self.share_of_slot] * (1 - _TOLERANCE)
+            load = fixed + rising * level.take(self.arc_of_slot, axis=1)
+            leads = load >= self._greatest(load).take(self.share_of_slot, axis=1) * (1 - _TOLERANCE)
             total = self.total(load)
             slope = self.total(np.where(leads, rising, 0.0))
             over = (total > self.capacity * (1 + _TOLERANCE)) & (slope > 0)
@@ -184,20 +191,33 @@ class _Uses:
             level = np.where(over, np.maximum(level - excess, 0.0), level)
 
 
-def _summed(values: Floats, group: Ints, count: int) -> Floats:
-    """The sum of each group of columns, shape (rows, count)."""
-    rows = len(values)
-    of_row = (np.arange(rows)[:, None] * count + group).ravel()
-    total = np.bincount(of_row, values.ravel(), rows * count)
-    return total.astype(np.float64, copy=False).reshape(rows, count)
+class _Groups:
+    """Columns in groups, to be added up again and again."""
+
+    def __init__(self, group: Ints, count: int) -> None:
+        """``group`` is by column, below ``count``."""
+        self._group, self._count = group, count
+        self._of_cell: Ints = group
+        """Group of each value of some rows, each row with groups of its own."""
+
+    def summed(self, values: Floats) -> Floats:
+        """The sum of each group, shape (rows, count)."""
+        rows = len(values)
+        if len(self._of_cell) != values.size:
+            self._of_cell = (np.arange(rows)[:, None] * self._count + self._group).ravel()
+        total = np.bincount(self._of_cell, values.ravel(), rows * self._count)
+        return total.astype(np.float64, copy=False).reshape(rows, self._count)
 
 
 def _starts(keys: Ints) -> Ints:
-    """Where runs of equal keys, none of which is below 0, begin."""
-    return np.flatnonzero(np.diff(keys, prepend=NONE))
+    """Where runs of equal keys begin."""
+    new = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    return np.flatnonzero(new)
 
 
 def _runs(keys: Ints) -> Ints:
     """Numbers runs of equal keys, from 0."""
-    new = np.diff(keys, prepend=keys[:1]) != 0
+    new = np.zeros(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
     return np.cumsum(new, dtype=np.int64)

@@ -16,7 +16,8 @@ from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
 _TOLERANCE = 1e-9
 """Relative; levels this close are equal."""
 _WORTH = 1.25
-"""How many times as many paths there have to be as still rise for the others to be left out."""
+"""How many times as many paths, or placements, there have to be as still rise for the others to be
+left out."""
 
 
 class Filling:
@@ -65,16 +66,20 @@ class Filling:
         ``counts`` are QPs on each path, shape (placements, paths).
         """
         uses, rate = self._uses, np.zeros(counts.shape)
-        paths, rising = np.arange(counts.shape[1]), counts > 0
+        rows, paths = np.arange(counts.shape[0])[:, None], np.arange(counts.shape[1])
+        rising = counts > 0
         fixed = uses.in_slots(np.zeros(counts.shape))
         while rising.any():
+            some = np.logical_or.reduce(rising, axis=1)
+            if np.count_nonzero(some) * _WORTH < len(some):
+                rows, fixed, counts, rising = rows[some], fixed[some], counts[some], rising[some]
             left = np.logical_or.reduce(rising, axis=0)
             if np.count_nonzero(left) * _WORTH < len(left):
                 uses, slots = uses.narrowed(left)
                 paths, fixed = paths[left], fixed[:, slots]
                 counts, rising = counts[:, left], rising[:, left]
             stops, reached = uses.stopping(fixed, counts, rising)
-            rate[:, paths] += np.where(stops, reached, 0.0)
+            rate[rows, paths] += np.where(stops, reached, 0.0)
             fixed += uses.in_slots(np.where(stops, counts * reached, 0.0))
             rising &= ~stops
         return rate

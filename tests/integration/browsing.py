@@ -10,6 +10,7 @@ NAMES = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chro
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
     "--hide-scrollbars", "--force-color-profile=srgb", "--enable-logging=stderr",
+    "--allow-pre-commit-input",
 )  # fmt: skip
 
 

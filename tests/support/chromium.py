@@ -31,6 +31,11 @@ _STANDING = """(async () => {
   }
 })()"""
 """Where the middle of an element is, once two frames have it at the same place."""
+_HEARING = """
+  window.missed = true;
+  document.querySelector(%s).addEventListener("click", () => { window.missed = false; },
+    {once: true, capture: true}); 0"""
+"""Has the window know when an element was clicked."""
 
 
 class Page:
@@ -110,14 +115,26 @@ class Page:
         raise AssertionError(f"never: {script}\n{text}\n{self.console}")
 
     async def click(self, selector: str) -> None:
-        """Click on the middle of an element, as a mouse does, once it stands still."""
+        """Click on the middle of an element, as a mouse does, until it was hit.
+
+        A page that was opened just now takes no clicks before it was drawn, and what comes to be
+        drawn may move what stood still.
+        """
         name = json.dumps(selector)
-        await self.until(f"document.querySelector({name})")
-        x, y = await self.does(_STANDING % name)
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.send(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+        while True:
+            await self.until(f"document.querySelector({name})")
+            x, y = await self.does(_STANDING % name)
+            await self.does(_HEARING % name)
+            for kind in ("mousePressed", "mouseReleased"):
+                await self.send(
+                    "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+                )
+            try:
+                missed = await self.does("window.missed")
+            except AssertionError:
+                return  # it led to another document
+            if missed is not True:
+                return
 
     async def key(self, name: str) -> None:
         """Press a key."""

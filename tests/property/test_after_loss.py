@@ -294,7 +294,7 @@ def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.integers(2, 4))
 def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> None:
     """All spines tried for all paths that a loss breaks, loss by loss; some links down before."""

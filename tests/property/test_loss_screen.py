@@ -67,7 +67,7 @@ def drawn(rng: Random) -> Fabric:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(SEEDS)
 def test_repairs_after_losses_and_returns(seed: int) -> None:
     """Links and switches go and come, jobs come, backups move: each step changes what it must."""
@@ -89,7 +89,7 @@ def test_repairs_after_losses_and_returns(seed: int) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(SEEDS)
 def test_any_plan_after_any_other(seed: int) -> None:
     """Plans of the same flows that have nothing else in common, while links go and come."""

@@ -70,7 +70,7 @@ def with_job(plan: Plan, job: Job) -> Flows:
     return concatenate([plan.flows, flows_of_job(job, plan.fabric)])
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(SEEDS)
 def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
     """The paths, the certificate and the loads are those of a repair, wherever that is claimed.
@@ -101,7 +101,7 @@ def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
     assert np.array_equal(again.paths.arcs, repaired.paths.arcs)
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(SEEDS)
 def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
     """What cuts prove of each arc is the same as if they were reckoned from nothing."""
@@ -117,7 +117,7 @@ def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
     assert cuts.bound().tiers == pytest.approx(fresh.bound().tiers)
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(SEEDS)
 def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
     """The score of the job and the times of others are the same as reckoned from nothing."""
@@ -149,7 +149,7 @@ class Thorough(DirectPlanner):
         return await super().try_job(intent, job, standing, settled=settled)
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(4))
 @given(SEEDS)
 def test_the_best_choice_is_that_of_planning_all_to_their_end(seed: int) -> None:
     """As good as it is told to be; and so are the others that are told to their end.

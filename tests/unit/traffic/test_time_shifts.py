@@ -100,7 +100,7 @@ def test_bad_iterations_are_refused(cycles: list[Cycle], reason: str) -> None:
         turns_of(cycles)
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10))
 @given(st.integers(0, 2**32 - 1))
 def test_drawn_turns_fit(seed: int) -> None:
     """A pace has room for its iteration, links for all that is sent, and shifts lie within it."""

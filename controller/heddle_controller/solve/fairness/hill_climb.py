@@ -161,7 +161,37 @@ class _HillClimb:
         """Gbit/s that each arc may carry: none is to be fuller than the fullest is."""
 
     def run(self) -> None:
-        """Moves QPs as long as effort is left and something is gained."""
+        """Moves QPs as long as effort is left and something is gained.
+
+        An arc is as full as the fullest only where that helps the slowest; else no fuller than
+        the fullest of its tier.
+        """
+        least, begin, of_tiers = self._sorted(self._values)[0], self._counts, self._room_in_tiers()
+        if self.could_gain():
+            self._run()
+            if self._sorted(self._values)[0] > least or self._fits(of_tiers):
+                return
+            self._counts = begin
+            self._look()
+        self._room = of_tiers
+        self._run()
+
+    def _room_in_tiers(self) -> Floats:
+        """Gbit/s that each arc may carry if no tier is to get a fuller one."""
+        assignment = self._search.assignment
+        network, used = assignment.network, assignment.utilization()
+        worst = np.zeros(len(network.fabric.structure.tiers))
+        tier = network.tier[network.chosen]
+        np.maximum.at(worst, tier, used[network.chosen])
+        room = self._room.copy()
+        room[network.chosen] = (worst[tier] + _TOLERANCE) * self._capacity[network.chosen]
+        return room
+
+    def _fits(self, room: Floats) -> bool:
+        """Whether no arc carries more than it has room for, where QPs are now."""
+        return all(used * self._capacity[arc] <= room[arc] for arc, used in self._used.items())
+
+    def _run(self) -> None:
         while self._effort > 0 and not self._search.chains.deadline.passed():
             if not self._step(self._single()):
                 break

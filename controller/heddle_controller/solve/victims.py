@@ -73,12 +73,13 @@ def _groups(
     flows, terminal = problem.flows, problem.network.terminal
     over = np.bincount(inner.owner(), full[inner.arcs], minlength=len(inner)) > 0
     turning = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
-    rows = np.flatnonzero(~over & ~turning[inner.flow])
+    hops = np.diff(inner.first)  # none beneath one leaf
+    rows = np.flatnonzero((hops > 0) & ~over & ~turning[inner.flow])
     if not len(rows):
         return []
     flow, qps = inner.flow[rows], inner.qp_count[rows]
     ends = terminal[flows.source[flow]], terminal[flows.destination[flow]]
-    alike = np.diff(inner.first)[rows], qps, (flows.gbps / flows.qps)[flow], *ends
+    alike = hops[rows], qps, (flows.gbps / flows.qps)[flow], *ends
     order = np.lexsort(alike)
     new = np.zeros(len(rows), dtype=np.bool_)
     for column in alike:
@@ -92,7 +93,7 @@ def _groups(
 def _exchanged(inner: Paths, incast: Bools, groups: list[Ints]) -> Paths:
     """The paths with those of each group in other places, incasts by links that incasts go by."""
     led = inner.arcs[incast[inner.owner()]]
-    fed: Ints = np.bincount(led, minlength=int(inner.arcs.max()) + 1)
+    fed: Ints = np.bincount(led, minlength=int(inner.arcs.max(initial=0)) + 1)
     some = [_Group.of(inner, incast, rows) for rows in groups[:_MOST_GROUPS]]
     for _ in range(_ROUNDS):
         if not [one for one in some if one.settle(fed)]:

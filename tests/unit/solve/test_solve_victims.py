@@ -97,3 +97,10 @@ def test_who_shares_its_own_nic_with_an_incast_stays() -> None:
     fabric = clos(leaves=2, spines=2, nics_per_leaf=4)
     flows = flows_of(fabric, [(0, 4, 0), (1, 4, 0), (2, 4, 0), (0, 3, 1)], gbps=150.0)
     assert exposed_flows(solve(fabric, flows)).tolist() == [3]
+
+
+def test_nobody_has_a_choice_beneath_one_leaf() -> None:
+    """An incast and who passes by it, all beneath one leaf: a plan, and the victim is named."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=5)
+    flows = flows_of(fabric, [(0, 4, 0), (1, 4, 0), (2, 4, 0), (0, 3, 1)], gbps=150.0)
+    assert exposed_flows(solve(fabric, flows)).tolist() == [3]

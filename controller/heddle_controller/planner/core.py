@@ -239,7 +239,9 @@ class PlanningCore:
         """See ``Planner``."""
         before = self._standing(intent, standing)
         own = self._engine.flows_of_job(job, intent.fabric)
-        wanted, repair = _knowing(self._wanted_with(intent, job, own, before), before), None
+        settled &= len(before.flows) > 0 and len(before.flows) + len(own) <= MOST_SETTLED_FLOWS
+        wanted = self._wanted_with(intent, job, own, before, in_order=settled)
+        wanted, repair = _knowing(wanted, before), None
         if len(before.flows):
             repair = self._repair_of(intent.name, before)
         beside = self._beside(intent, before)
@@ -247,7 +249,7 @@ class PlanningCore:
         loads_after(after, before)
         trial = replace(_trial(job.name, after, beside), final=final)
         least = trial.score.seconds
-        if settled and repair is not None and len(after.flows) <= MOST_SETTLED_FLOWS:
+        if settled and repair is not None:
             later = after_quiet(after, wanted, before, self._engine)
             score = scores(later).get(job.name, trial.score)
             return replace(
@@ -261,15 +263,18 @@ class PlanningCore:
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
 
-    def _wanted_with(self, intent: Intent, job: Job, own: Flows, before: Plan) -> Wanted:
+    def _wanted_with(
+        self, intent: Intent, job: Job, own: Flows, before: Plan, *, in_order: bool
+    ) -> Wanted:
         """What is wanted with a job, whose flows come behind those of others, so that these stay.
 
-        In place of its own, if there are such.
+        In place of its own, if there are such; or ``in_order``, where they stand once the job is
+        submitted, as equal choices fall by the order of flows.
         """
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = self._wanted(intent, one.tried, before)
         known = {record.job.name for record in intent.jobs}
-        if job.name in known.union(wanted.flows.job_names):
+        if in_order or job.name in known.union(wanted.flows.job_names):
             return wanted_of(_with_job(intent, job), self._engine, wanted)
         return with_more(wanted, own)
 

@@ -311,18 +311,25 @@ def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> 
 
 
 def _least_of_all(plan: Plan, lost: list[int]) -> float:
-    """The worst link after a loss with the best backups of all that pass a spine."""
+    """The worst link after a loss with the best backups of all that pass a spine.
+
+    Infinite where a path that is broken, and not cut off, has none such: the bound holds where each
+    has one.
+    """
     paths, structure, carries = plan.paths, plan.fabric.structure, plan.fabric.carries
     ends = [*zip(structure.tail.tolist(), structure.head.tolist(), strict=True)]
     live = {end: arc for arc, end in enumerate(ends) if carries[arc] and arc >> 1 not in lost}
     choices: list[list[list[int]]] = []
     for row in range(len(paths)):
         way = paths.of(row).tolist()
-        broken = len(way) == 4 and any(arc >> 1 in lost for arc in way)
-        low, high = (ends[way[1]][0], ends[way[2]][1]) if broken else (NONE, NONE)
+        cut = way[0] >> 1 in lost or way[-1] >> 1 in lost
+        if cut or not any(arc >> 1 in lost for arc in way):
+            choices.append([[]])
+            continue
+        low, high = (ends[way[1]][0], ends[way[2]][1]) if len(way) == 4 else (NONE, NONE)
         ups = [(arc, spine) for (leaf, spine), arc in live.items() if leaf == low]
         over = [(up, live[spine, high]) for up, spine in ups if (spine, high) in live]
-        choices.append([[way[0], up, down, way[3]] for up, down in over] or [[]])
+        choices.append([[way[0], up, down, way[3]] for up, down in over])
     least = np.inf
     for ways in product(*choices):
         first = starts(np.array([len(way) for way in ways], dtype=np.int64))

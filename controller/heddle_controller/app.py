@@ -1,10 +1,11 @@
-"""``heddle-controller``: the only wiring.
+"""``heddle-controller``: the program, and the only place that wires its parts together.
 
-Start, in this order, each step waiting for the one before and none for a timer:
-settings, logs, metrics port, store, API port (health NOT_SERVING), page port, loop, leadership
-known, health SERVING, and then one line on standard output that says where.
-Stop, in the reverse order: health NOT_SERVING, loop (leadership handed over),
-page and streams ended, calls under way finished within the drain, store closed.
+A start takes these steps in order. Each waits for the one before, and none waits for a timer:
+settings, logs, metrics port, store, API port (health NOT_SERVING), web port, loop, it is known
+who leads, health SERVING. Then one line on standard output says where the controller listens.
+
+A stop goes in the reverse order: health NOT_SERVING, end the loop (it hands over leadership), end
+the web page and all streams, let calls in progress finish within the drain time, close the store.
 """
 
 from __future__ import annotations
@@ -67,30 +68,30 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger(__name__)
 
 _REFUSED = 2
-"""Exit status where a setting, a port or the store cannot be used as it is."""
+"""Exit status if a setting, a port or the store cannot be used."""
 
 
 class SystemClock:
-    """The time of this machine."""
+    """Implements ``Clock`` with the time of this machine."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back; only differences mean anything."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for some seconds."""
         await asyncio.sleep(seconds)
 
 
 async def run_controller(settings: Settings) -> None:
-    """Serve until cancelled; what was begun by then is ended in reverse.
+    """Serve until cancelled, then stop in the reverse order of the start.
 
     Raises:
-        InputError: an address, a port or a file in the settings cannot be had.
+        InputError: an address, a port or a file in the settings cannot be used.
         PortError: the store cannot be used.
     """
     async with AsyncExitStack() as stack:
@@ -136,7 +137,7 @@ async def run_controller(settings: Settings) -> None:
 async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     if settings.store_path is not None:
         return await open_embedded(settings.store_path, audit_kept=settings.audit_records)
-    # Loaded where it is used: most controllers keep a file.
+    # Imported here because most controllers use a file and need no Redis client.
     from heddle_controller.store.redis.store import open_redis  # noqa: PLC0415
     from heddle_controller.store.redis.writes import Durability  # noqa: PLC0415
 
@@ -163,7 +164,7 @@ def _store_files(settings: Settings) -> Files:
 
 
 def _web(settings: Settings, terms: ServerTerms, api: Api) -> WebServer:
-    """The page for people, bound to its port."""
+    """Return the server of the web page, bound to its port."""
     try:
         from heddle_controller.web.server import WebServer, WebTerms  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -187,10 +188,10 @@ def _web(settings: Settings, terms: ServerTerms, api: Api) -> WebServer:
 def _traces(
     settings: Settings, store: EmbeddedStore | RedisStore, gateway: Gateway
 ) -> RequestTraces:
-    """Where calls and what comes of them are told."""
+    """Return what exports traces of calls and of their effects."""
     try:
         from heddle.traces import Spans  # noqa: PLC0415 - an extra
-        from heddle_controller.telemetry.traces import RequestTraces  # noqa: PLC0415 - likewise
+        from heddle_controller.telemetry.traces import RequestTraces  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         cure = "install heddle-controller[traces], or leave --traces-endpoint out"
         raise refuse("settings", "traces_endpoint", f"{error.name} is missing: {cure}") from None
@@ -199,7 +200,7 @@ def _traces(
 
 
 def _tell(settings: Settings, port: int, metrics_port: int, web_port: int | None) -> None:
-    """Say where, once, for people and for whoever started the process."""
+    """Print one line with the addresses, for people and for the program that started this one."""
     host, _ = split_address(settings.listen)
     metrics = _address(settings.metrics_host, metrics_port)
     line = f"listening on {_address(host, port)}, metrics on http://{metrics}/metrics"
@@ -230,7 +231,7 @@ def _dependencies(
     telemetry: Telemetry,
     planners: Sequence[PlanningProcess],
 ) -> Dependencies:
-    """What the loop works with."""
+    """Return what the reconcile loop works with."""
     return Dependencies(
         store=store,
         gateway=gateway,
@@ -251,13 +252,13 @@ def _dependencies(
 
 
 def _unannounced(settings: Settings) -> UnannouncedTerms:
-    """Nothing is found where nobody counts."""
+    """Return the terms for unannounced flows; the share is 0 if agents report no counters."""
     interval = settings.counter_interval_seconds
     return UnannouncedTerms(settings.unannounced_share if interval > 0 else 0.0, interval)
 
 
 def _planners(settings: Settings) -> Sequence[PlanningProcess]:
-    """Processes that plan what has changed, begun at once; answer questions; look for more."""
+    """Return three planning processes: for plans (started now), for questions, and for proofs."""
     limits = ProcessLimits(
         settings.solve_seconds, settings.planner_silence_seconds, settings.planner_seconds
     )
@@ -268,7 +269,7 @@ def _planners(settings: Settings) -> Sequence[PlanningProcess]:
 
 
 async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:
-    """What keys of notices among agents follow from, the same for all replicas."""
+    """Return the secret from which the keys of peer notices derive; all replicas share it."""
     path = settings.peer_key_secret_path
     if path is not None or isinstance(store, EmbeddedStore):
         return read_secret(path or Path("heddle.peer-keys"))
@@ -283,7 +284,7 @@ async def _api(  # noqa: PLR0917 - what others made, each once
     telemetry: Telemetry,
     store: EmbeddedStore | RedisStore,
 ) -> Api:
-    """What clients and agents talk to, bound to its port."""
+    """Return the gRPC API for clients and agents, bound to its port."""
     rooms = Rooms(
         store=world.store,
         gateway=gateway,
@@ -325,7 +326,7 @@ def _server_terms(settings: Settings) -> ServerTerms:
 
 
 async def _until_signalled(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; the exit status."""
+    """Run until SIGTERM or SIGINT; return the exit status."""
     loop, serving = asyncio.get_running_loop(), asyncio.create_task(run_controller(settings))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, serving, number)
@@ -343,7 +344,7 @@ async def _until_signalled(settings: Settings) -> int:
 
 
 def _signalled(serving: asyncio.Task[None], number: signal.Signals) -> None:
-    """The first signal ends in order, the second at once: nothing is lost by that either."""
+    """Stop in order at the first signal, at once at the second; neither loses anything."""
     if serving.cancelling():
         _leave(128 + number)
     log.info("stopping", signal=number.name)
@@ -364,10 +365,10 @@ def main() -> None:
 
 
 class _Serve(click.Command):
-    """Describes its options only when somebody asks, so that a start does not wait for it."""
+    """Describes its options only for ``--help``, so that a normal start does not wait for it."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See ``click.Command``."""
+        """Set help text and metavar of each option, then format as ``click.Command`` does."""
         texts = setting_texts()
         for option in self.params:
             name = str(option.name)
@@ -380,7 +381,7 @@ class _Serve(click.Command):
 
 
 def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say no more
-    """Adds an option for each setting."""
+    """Add an option for each setting."""
     for name, field in reversed(Settings.model_fields.items()):
         flag = field.annotation is bool
         option = f"--{name.replace('_', '-')}"

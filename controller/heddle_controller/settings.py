@@ -1,7 +1,9 @@
 """What an operator may set, by option or by ``HEDDLE_`` variable.
 
-Read once, at the start, by the wiring; the rooms are handed plain values. A
-setting that makes no sense is refused before anything is opened.
+``app.py`` reads the settings once, at the start, and gives other packages plain values. A setting
+that makes no sense is refused before anything is opened.
+
+The string under each field of ``Settings`` is its help text.
 """
 
 from __future__ import annotations
@@ -143,7 +145,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Pydantic would take ``1_000`` for a thousand."""
+        """Refuse numbers with '_', because Pydantic would read ``1_000`` as a thousand."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
             raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
@@ -171,14 +173,14 @@ class Settings(BaseSettings):
 
     @property
     def store_path(self) -> Path | None:
-        """File of the embedded store; None for another."""
+        """File of the embedded store; None if the store is a Redis."""
         if not self.store.startswith(SQLITE):
             return None
         return Path(self.store.removeprefix(SQLITE))
 
     @property
     def peer_key_secret_path(self) -> Path | None:
-        """File of the secret that keys of notices follow from; None: the store has it."""
+        """File with the secret for the keys of peer notices; None if the store keeps the secret."""
         path = self.store_path
         if self.peer_key_secret is not None or path is None:
             return self.peer_key_secret
@@ -208,12 +210,12 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: object) -> Settings:
-    """Settings from the options given, then the environment, then the defaults.
+    """Return the settings: from these options, else from the environment, else the defaults.
 
-    Options that are None count as not given.
+    An option that is None counts as not given.
 
     Raises:
-        InputError: with a problem for each setting that makes no sense.
+        InputError: a setting makes no sense; has one problem for each.
     """
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
@@ -224,14 +226,14 @@ def load_settings(**given: object) -> Settings:
 
 
 def _problem(details: ErrorDetails) -> Problem:
-    """One complaint of pydantic in the house's words, without the value: it may be secret."""
+    """Turn an error of Pydantic into a problem, without the value, which may be secret."""
     name = ".".join(str(part) for part in details["loc"])
     record = f"{name} ({ENV_PREFIX}{name.upper()})" if name else ""
     return Problem(record, str(details["msg"]).removeprefix("Value error, "))
 
 
 def setting_texts() -> dict[str, str]:
-    """The description of each setting by name, from the strings in ``Settings``. For ``--help``."""
+    """Return the help text of each setting by name, read from the source of ``Settings``."""
     (settings,) = ast.parse(inspect.getsource(Settings)).body
     assert isinstance(settings, ast.ClassDef)
     return {
@@ -245,7 +247,7 @@ def setting_texts() -> dict[str, str]:
 
 
 def setting_kind(name: str) -> str:
-    """What a value of the setting looks like, for ``--help``: ``SECONDS``, ``FILE``, ``[a|b]``."""
+    """Return what ``--help`` shows for a value: ``SECONDS``, ``FILE``, ``[a|b]`` and so on."""
     annotation = Settings.model_fields[name].annotation
     kinds = get_args(annotation) or (annotation,)
     if isinstance(kinds[0], str):
@@ -258,7 +260,7 @@ def setting_kind(name: str) -> str:
 
 
 def setting_default(name: str) -> str | None:
-    """The default of the setting as an operator writes it; None: it has none, or is a switch."""
+    """Return the default as an operator writes it; None for a flag or a setting without one."""
     default = Settings.model_fields[name].default
     if default is None or default is PydanticUndefined or isinstance(default, bool):
         return None

@@ -1,1 +1,1 @@
-"""The gRPC services and agent sessions, and the way between messages and the model."""
+"""The gRPC services, the sessions with agents, and the conversion of messages."""

@@ -1,7 +1,6 @@
-"""The services put together: what each is handed, and how all end at once.
+"""All gRPC services put together: what each of them gets, and how all of them stop.
 
-The wiring gives what other rooms make (store, gateway, meter); this is what
-serve makes for itself.
+``app.py`` gives what other packages make (store, gateway, meter). This module makes the rest.
 """
 
 from __future__ import annotations
@@ -52,29 +51,29 @@ from heddle_controller.store.store import Store
 
 
 class Meter(AgentMeter, CallMeter, LinkMeter, OverlayMeter, Protocol):
-    """All that serve measures."""
+    """All measurements of this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """What other rooms make and serve stands on."""
+    """What other packages make and the services use."""
 
     store: Store
     gateway: Gateway
     observations: Observations
     meter: Meter
     advisor: Planner
-    """Asked what would be planned if."""
+    """Computes plans for questions such as what-if; nothing is committed."""
 
 
 class Api:
-    """The gRPC API of one controller process; the web page shows what its parts answer."""
+    """The gRPC API of one controller process; the web page shows answers of its services."""
 
     def __init__(self, rooms: Rooms, server: ServerTerms, sessions: SessionTerms) -> None:
-        """Bind the port.
+        """Make all services and bind the port.
 
         Raises:
-            InputError: as ``ApiServer``.
+            InputError: as for ``ApiServer``.
         """
         self.store = store = rooms.store
         self.gateway = gateway = rooms.gateway
@@ -82,7 +81,7 @@ class Api:
         self.rates = RateBook()
         links = LinkBook(rooms.meter)
         self.unwell = links.unwell
-        """Links of a fabric that agents find something wrong with."""
+        """Function from a fabric's id to its links that agents report as unwell."""
         self._changes = changes = Changes(store, seen)
         self._indexes = indexes = FlowIndexes(store)
         self._overlays = OverlayBook(store, lambda: gateway.guard.leading, rooms.meter)
@@ -127,16 +126,16 @@ class Api:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the API listens on."""
         return self._server.port
 
     @property
     def token_port(self) -> int:
-        """The second port, for tokens; 0 where there is none."""
+        """The second port, for clients with tokens; 0 if there is none."""
         return self._server.token_port
 
     async def start(self) -> None:
-        """Answer calls; health is NOT_SERVING until ``set_serving``."""
+        """Begin to answer calls; health is NOT_SERVING until ``set_serving``."""
         self._tasks = [
             asyncio.create_task(self._changes.run(), name="serve changes"),
             asyncio.create_task(self._indexes.run(), name="index plans"),
@@ -147,11 +146,14 @@ class Api:
         await self._server.start()
 
     def set_serving(self, *, serving: bool) -> None:
-        """What health tells."""
+        """Set whether health reports SERVING."""
         self._server.set_serving(serving=serving)
 
     async def stop(self, grace: float) -> None:
-        """Health NOT_SERVING, end the streams, finish calls under way, free the port."""
+        """Set health to NOT_SERVING, end the streams, finish running calls, and free the port.
+
+        Running calls have ``grace`` seconds.
+        """
         self._server.close_health()
         self.gateway.close()
         self._changes.close()
@@ -163,6 +165,6 @@ class Api:
 
 
 def _service(module: object, name: str, add: Callable[..., None], servicer: object) -> Service:
-    """A service under its full name."""
+    """Return a service under its full name."""
     descriptor = module.DESCRIPTOR.services_by_name[name]  # type: ignore[attr-defined] # modules
     return Service(descriptor.full_name, partial(add, servicer))

@@ -1,8 +1,8 @@
-"""The audit trail: page by page, as the store keeps it, and its mark in the log.
+"""AuditService: lists the audit trail of the store; its newest mark also goes into the log.
 
-Who owns the store can make the chain anew, and nothing in it would show. So the mark of its end
-goes into the log as it moves, and with the log to wherever logs are kept: a chain that does not
-pass through it any more (``heddle audit verify --head``) was changed.
+Somebody who owns the store can forge a new chain, and the chain itself would not show it. So the
+mark of its end is logged as it moves, and is kept wherever logs are kept. A chain that no longer
+contains a logged mark (``heddle audit verify --head``) was changed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.stdlib.get_logger(__name__)
 _Context = aio.ServicerContext[Any, Any]
 
 MARK_SECONDS = 60.0
-"""At least between two marks in the log."""
+"""Least time between two marks in the log."""
 _DEFAULT, _CEILING = 100, 1000
-"""Records of a page. One may take 8 KiB."""
+"""Records on a page by default, and at most. One record may take 8 KiB."""
 
 
 class AuditService(AuditServiceServicer):
-    """Reads from the store; see audit.proto."""
+    """Reads the audit trail from the store; see audit.proto."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class AuditService(AuditServiceServicer):
     async def ListAuditRecords(
         self, request: pb.ListAuditRecordsRequest, context: _Context
     ) -> pb.ListAuditRecordsResponse:
-        """Lists records by number."""
+        """List records in order of their numbers."""
         if request.page_size < 0:
             raise refuse("request", "page_size", "it is below 0: give none for the default")
         if request.after >= 1 << 63:
@@ -57,7 +57,12 @@ class AuditService(AuditServiceServicer):
 
 
 async def log_marks(store: Store, pause: float = MARK_SECONDS) -> None:
-    """Log the mark of the trail's end now, and whenever it has moved, until cancelled."""
+    """Log the mark of the trail's end now, and again after it has moved, until cancelled.
+
+    Args:
+        store: Has the audit trail.
+        pause: Seconds between two looks.
+    """
     told = Mark()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""DemandService: flows told outright, and measured rates in and out."""
+"""DemandService: sets of flow demands, and streams of measured rates to and from clients."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from heddle_controller.store.store import Store
 _Context = aio.ServicerContext[Any, Any]
 
 MAX_DEMANDS = 1_000_000
-"""Flows of one set."""
+"""Most flows in one set."""
 MAX_BATCH = 1_000_000
-"""Rates of one batch."""
+"""Most rates in one batch."""
 
 
 class DemandService(DemandServiceServicer):
-    """Demand sets in the store, rates through the rate book; see demand.proto."""
+    """Serves demand sets from the store, and rates through the rate book; see demand.proto."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class DemandService(DemandServiceServicer):
     async def PutDemands(
         self, request_iterator: AsyncIterator[pb.PutDemandsRequest], context: _Context
     ) -> pb.DemandSet:
-        """Stored when the client half-closes, if all flows came that it said would.
+        """Store a set when the client half-closes, if as many flows came as it announced.
 
-        gRPC may end a stream that broke as if it had been half-closed.
+        The count is needed because gRPC may end a broken stream as if it had been half-closed.
         """
         name, request_id, told = "", "", 0
         parts: list[Demands] = []
@@ -72,7 +72,7 @@ class DemandService(DemandServiceServicer):
             if count > MAX_DEMANDS:
                 text = f"a set holds at most {MAX_DEMANDS} flows: divide it into several sets"
                 raise exhausted("TOO_MANY_DEMANDS", text)
-            # Piece by piece: to let go of all messages at once would keep others waiting.
+            # Convert each message at once: freeing all of them together would delay other calls.
             before = count - len(message.demands)
             parts.append(await asyncio.to_thread(codec.demands_from_pb, message.demands, before))
         fabric, of_set = names.demands_name.parse(name, "name")
@@ -88,7 +88,7 @@ class DemandService(DemandServiceServicer):
     async def ListDemandSets(
         self, request: pb.ListDemandSetsRequest, context: _Context
     ) -> pb.ListDemandSetsResponse:
-        """Lists sets by name."""
+        """List demand sets by name."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         collection = f"demand-sets/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
@@ -101,7 +101,7 @@ class DemandService(DemandServiceServicer):
     async def ListDemands(
         self, request: pb.ListDemandsRequest, context: _Context
     ) -> pb.ListDemandsResponse:
-        """Lists demands in the order told; a page token dies when the set is put again."""
+        """List demands in the order of the set; a page token expires when the set is replaced."""
         fabric, name = names.demands_name.parse(request.name, "name")
         part = page(request.name, request, default=1000, ceiling=10000)
         record = await self._record(fabric, name)
@@ -125,7 +125,7 @@ class DemandService(DemandServiceServicer):
     async def DeleteDemands(
         self, request: pb.DeleteDemandsRequest, context: _Context
     ) -> pb.DeleteDemandsResponse:
-        """Its flows go with the next plan."""
+        """Delete a set; its flows stay until the next plan."""
         fabric, name = names.demands_name.parse(request.name, "name")
         if name == SET:
             why = "it holds what switches count; announce these flows, or wait until they end"
@@ -139,12 +139,12 @@ class DemandService(DemandServiceServicer):
     async def ReportRates(
         self, request_iterator: AsyncIterator[pb.ReportRatesRequest], context: _Context
     ) -> pb.ReportRatesResponse:
-        """Each batch goes to the watchers as it comes."""
+        """Pass each batch of rates on to the watchers as it arrives."""
         fabric, accepted, unknown = "", 0, 0
         async for message in request_iterator:
             if not fabric:
                 fabric = names.fabric_name.fabric(message.fabric, "fabric")
-                await self._store.versions(fabric)  # NOT_FOUND now, not after an hour of rates
+                await self._store.versions(fabric)  # raises NotFound now, not after an hour
             elif message.fabric:
                 raise refuse("request", "fabric", "it belongs in the first message only")
             rates, strangers = await self._known(fabric, message.batch)
@@ -155,7 +155,7 @@ class DemandService(DemandServiceServicer):
         return pb.ReportRatesResponse(accepted_count=accepted, unknown_count=unknown)
 
     async def _known(self, fabric: str, batch: pb.RateBatch) -> tuple[Rates, int]:
-        """The rates of flows that the newest plan holds, and how many others there are."""
+        """Return the rates of flows in the newest plan, and the number of unknown flows."""
         index = await self._indexes.of(fabric)
         return await asyncio.to_thread(_rates_from_pb, batch, index)
 
@@ -163,7 +163,7 @@ class DemandService(DemandServiceServicer):
     async def WatchRates(
         self, request: pb.WatchRatesRequest, context: _Context
     ) -> AsyncIterator[pb.RateBatch]:
-        """The newest of each source, then what comes."""
+        """Yield the newest rates of each source, then new rates as they arrive."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         await self._store.versions(fabric)
         async with aclosing(self._rates.watch(fabric)) as batches:
@@ -208,11 +208,11 @@ def _rates_from_pb(batch: pb.RateBatch, index: FlowIndex | None) -> tuple[Rates,
 
 
 def _check_batch(batch: pb.RateBatch) -> None:
-    """Nothing, if the batch can be taken.
+    """Check a batch of rates.
 
     Raises:
-        InputError: arrays of different lengths, no interval, a rate that is not a
-            finite number from 0 up.
+        InputError: the arrays differ in length or are too long, the interval is not above 0, or a
+            rate is not a finite number of at least 0.
     """
     if len(batch.flows) != len(batch.rates_gbps):
         lengths = f"{len(batch.flows)} flows and {len(batch.rates_gbps)} rates"

@@ -1,10 +1,10 @@
-"""Errors on the wire: google.rpc.Status with the details a client can act on.
+"""Errors as clients see them: google.rpc.Status with details that a client can act on.
 
-Handlers raise in the words of the model and the ports; ``describe`` is the only
-place that knows which status each becomes. What it does not know is a fault of
-ours: INTERNAL with an incident id and nothing else, the traceback stays in the
-log. A status travels in HTTP/2 headers, of which clients take 8 KiB, so details
-are cut to size here.
+Handlers raise the errors of the model and of the state, or a ``Refusal``. The interceptor
+``Errors`` (``interceptors.outcomes``) turns them into a status. Any other error,
+except a timeout, is a fault of the controller: the client gets INTERNAL with an incident id and
+nothing else, and the traceback goes into the log. A status travels in HTTP/2 headers, of which
+clients accept 8 KiB, so details are cut to size here.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from grpc_status import rpc_status
 from heddle_controller.model.errors import InputError, Problem
 
 DOMAIN = "heddle"
-"""``ErrorInfo.domain`` of every reason below."""
+"""``ErrorInfo.domain`` of all errors."""
 MAX_DETAILS = 3072
-"""Bytes of field violations told; base64 and the other headers come on top."""
+"""Most bytes of violations in a status; base64 and the other headers come on top."""
 MAX_MESSAGE = 1024
-"""Characters of one message."""
+"""Most characters of one message."""
 
 
 class Refusal(Exception):  # noqa: N818 - it refuses a call; that is no fault of anybody's
-    """A call that cannot be served as things stand, and what would cure it.
+    """A call that cannot be served now, with what would cure it.
 
-    ``reason`` is UPPER_SNAKE for programs, ``message`` one line for people;
-    ``retry_seconds`` is given where the same call may succeed later.
+    ``reason`` is in UPPER_SNAKE for programs, and ``message`` is one line for people.
+    ``retry_seconds`` is given if the same call may succeed later.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Refusal(Exception):  # noqa: N818 - it refuses a call; that is no fault of
 
 
 class GrpcStatus(NamedTuple):
-    """What gRPC takes for a status."""
+    """A status in the form that gRPC expects."""
 
     code: grpc.StatusCode
     details: str
@@ -61,38 +61,38 @@ class GrpcStatus(NamedTuple):
 
 
 def failed_precondition(reason: str, message: str, **metadata: str) -> Refusal:
-    """The state of things does not allow the call."""
+    """Return a refusal: the present state does not allow the call."""
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, message, metadata)
 
 
 def not_found(reason: str, message: str, **metadata: str) -> Refusal:
-    """What the call names does not exist."""
+    """Return a refusal: something that the call names does not exist."""
     return Refusal(grpc.StatusCode.NOT_FOUND, reason, message, metadata)
 
 
 def aborted(reason: str, message: str, **metadata: str) -> Refusal:
-    """The call lost a race; read again and repeat it."""
+    """Return a refusal: the call lost a race; the client should read again and repeat it."""
     return Refusal(grpc.StatusCode.ABORTED, reason, message, metadata)
 
 
 def exhausted(reason: str, message: str, **metadata: str) -> Refusal:
-    """The call asks for more than there is."""
+    """Return a refusal: the call exceeds a limit."""
     return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, message, metadata)
 
 
 def unavailable(reason: str, message: str, retry_seconds: float) -> Refusal:
-    """The server cannot answer now; the same call may succeed later."""
+    """Return a refusal: the server cannot answer now, and the same call may succeed later."""
     return Refusal(grpc.StatusCode.UNAVAILABLE, reason, message, retry_seconds=retry_seconds)
 
 
 def internal(incident: str) -> Refusal:
-    """A fault of ours, told by its incident id alone."""
+    """Return a refusal for a fault of the controller, which names only the incident id."""
     message = f"the controller failed; its log has the cause under incident {incident}"
     return Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", message, {"incident": incident})
 
 
 def invalid_argument(error: InputError) -> status_pb2.Status:
-    """The status of refused input: one field violation a problem, while they fit."""
+    """Return the status of refused input, with a field violation per problem as far as they fit."""
     bad = error_details_pb2.BadRequest()
     for problem in error.problems:
         violation = bad.field_violations.add()
@@ -110,7 +110,7 @@ def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
 
 
 def precondition(source: str, problems: Sequence[Problem]) -> status_pb2.Status:
-    """The status of a request that cannot be had now: one violation a problem, while they fit."""
+    """Return the status of a failed precondition, with a violation per problem that fits."""
     failure = error_details_pb2.PreconditionFailure()
     for problem in problems:
         failure.violations.add(
@@ -128,7 +128,7 @@ def precondition(source: str, problems: Sequence[Problem]) -> status_pb2.Status:
 
 
 def refused(refusal: Refusal) -> status_pb2.Status:
-    """The status of a refusal: ErrorInfo, and RetryInfo where a retry may help."""
+    """Return the status of a refusal: with ErrorInfo, and RetryInfo if a retry may help."""
     info = error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN)
     for name, value in refusal.metadata.items():
         info.metadata[name] = value[:256]
@@ -143,9 +143,9 @@ def refused(refusal: Refusal) -> status_pb2.Status:
 def with_request(
     status: status_pb2.Status, request_id: str, marks: Iterable[tuple[str, str | bytes]] = ()
 ) -> grpc.Status:
-    """The status as gRPC takes it, naming the request so that its log lines can be found.
+    """Return a status as gRPC expects it, with the request's id, which its log lines have too.
 
-    ``marks`` is trailing metadata to send with it.
+    ``marks`` is further trailing metadata to send.
     """
     status.details.append(_packed(error_details_pb2.RequestInfo(request_id=request_id)))
     told = rpc_status.to_status(status)

@@ -1,4 +1,4 @@
-"""FabricService: fabrics whole, links and switches by their state."""
+"""FabricService: whole fabrics, and the states of their links and switches."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _Context = aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FabricSnapshot:
-    """A fabric as a watcher saw it last."""
+    """A fabric as a watcher last saw it."""
 
     record: FabricRecord
     seen: SeenLinks
 
     def not_up(self) -> Ints:
-        """Rows of links that are not up, by either state."""
+        """Return the rows of links that operators or agents say are not up, ascending."""
         wanted = np.flatnonzero(self.record.fabric.link_state != State.UP)
         return np.union1d(wanted, np.array(sorted(self.seen.down), dtype=np.int64))
 
 
 class FabricService(FabricServiceServicer):
-    """Reads and writes the store; see fabric.proto."""
+    """Reads and writes fabrics in the store; see fabric.proto."""
 
     def __init__(
         self,
@@ -58,10 +58,14 @@ class FabricService(FabricServiceServicer):
         unwell: Callable[[str], Mapping[Ends, Condition]],
         aside: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Serve fabrics of the store, with what agents say of their links.
+        """Serve fabrics of the store, with what agents report of their links.
 
-        ``unwell`` tells which links of a fabric, by its id, agents find something wrong with;
-        ``aside`` which of its switches are set aside, and why.
+        Args:
+            store: Has the fabrics.
+            changes: Wakes watchers.
+            observations: Link states from agents.
+            unwell: Returns the unwell links of a fabric, by the fabric's id.
+            aside: Returns the switches of a fabric that are set aside, each with the reason.
         """
         self._observations = observations
         self._unwell = unwell
@@ -71,7 +75,7 @@ class FabricService(FabricServiceServicer):
 
     @override
     async def PutFabric(self, request: pb.PutFabricRequest, context: _Context) -> pb.Fabric:
-        """Create or replace; decoded and checked in a thread."""
+        """Create or replace a fabric; it is decoded and checked in a thread."""
         given = request.fabric
         name = names.fabric_name.fabric(given.name, "fabric.name")
         asked = request_of(request.request_id)
@@ -84,7 +88,7 @@ class FabricService(FabricServiceServicer):
 
     @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: _Context) -> pb.Fabric:
-        """Gets a fabric with all nodes and links; encoded in a thread."""
+        """Get a fabric with all nodes and links; it is encoded in a thread."""
         name = names.fabric_name.fabric(request.name, "name")
         record = await self._store.get_fabric(name)
         return await asyncio.to_thread(
@@ -95,7 +99,7 @@ class FabricService(FabricServiceServicer):
     async def ListFabrics(
         self, request: pb.ListFabricsRequest, context: _Context
     ) -> pb.ListFabricsResponse:
-        """Lists fabrics by name."""
+        """List fabrics by name."""
         part = page("fabrics", request, default=100, ceiling=1000)
         found = await self._store.list_fabrics(after=part.after, limit=part.size + 1)
         more = len(found) > part.size
@@ -108,7 +112,7 @@ class FabricService(FabricServiceServicer):
     async def ListLinks(
         self, request: pb.ListLinksRequest, context: _Context
     ) -> pb.ListLinksResponse:
-        """Lists links in the order of the fabric; a page token dies when any link changes."""
+        """List links in the order of the fabric; a page token expires when any link changes."""
         name = names.fabric_name.fabric(request.parent, "parent")
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request, default=1000, ceiling=10000)
@@ -132,12 +136,12 @@ class FabricService(FabricServiceServicer):
         )
 
     def _seen(self, record: FabricRecord) -> SeenLinks:
-        """What agents with a session here say of its links."""
+        """Return the link states that agents with a session here report."""
         return self._observations.of(record.name).seen(record.fabric)
 
     @override
     async def SetLinkState(self, request: pb.SetLinkStateRequest, context: _Context) -> pb.Link:
-        """Administrative state of one link."""
+        """Set the administrative state of one link."""
         name = names.fabric_name.fabric(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
@@ -150,7 +154,12 @@ class FabricService(FabricServiceServicer):
         return codec.link_to_pb(answer, down=not seen.down.isdisjoint(rows), since=since)
 
     async def _link(self, fabric: str, link: common_pb2.LinkRef) -> LinkName:
-        """The link named; without a key it has to be the only one between its ends."""
+        """Return the name of a link; without a key it must be the only one between its ends.
+
+        Raises:
+            InputError: an end is missing, or there are several links and no key.
+            NotFound: there is no such link.
+        """
         if not (link.source and link.target):
             reason = "an end is missing: give source and target"
             raise refuse("request", "link", reason)
@@ -163,7 +172,7 @@ class FabricService(FabricServiceServicer):
 
     @override
     async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: _Context) -> pb.Node:
-        """Administrative state of one switch."""
+        """Set the administrative state of one switch."""
         name = names.fabric_name.fabric(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         if not request.node:
@@ -180,7 +189,7 @@ class FabricService(FabricServiceServicer):
     async def WatchFabric(
         self, request: pb.WatchFabricRequest, context: _Context
     ) -> AsyncIterator[pb.FabricEvent]:
-        """The fabric, its links and switches that are not up, ``synced``, then changes."""
+        """Yield the fabric, its links and switches that are not up, ``synced``, then changes."""
         name = names.fabric_name.fabric(request.name, "name")
         before: FabricSnapshot | None = None
         async with aclosing(self._changes.watch(name)) as changes:
@@ -196,7 +205,7 @@ class FabricService(FabricServiceServicer):
 
 
 def _check(rows: Sequence[int]) -> str:
-    """Tells rows from others."""
+    """Return a checksum that differs for other rows."""
     return f"{zlib.crc32(np.array(rows, dtype=np.int64).tobytes()):x}"
 
 
@@ -210,7 +219,7 @@ def _links(
 
 
 def _changed(before: FabricSnapshot | None, now: FabricSnapshot) -> tuple[Ints, Ints]:
-    """Rows of links and nodes to tell a watcher of that has seen ``before``."""
+    """Return the rows of links and nodes to send to a watcher that has seen ``before``."""
     new = now.record.fabric
     if before is None or before.record.revision != now.record.revision:
         return now.not_up(), np.flatnonzero(new.node_state != State.UP)
@@ -236,7 +245,7 @@ def _events(
 
 
 def _tell_condition(link: pb.Link, unwell: Mapping[Ends, Condition]) -> None:
-    """Say in a link's message what agents find wrong with it."""
+    """Add to a link's message what agents report as wrong with it."""
     source, target = sorted((link.source, link.target))
     condition = unwell.get((source, target, link.key))
     if condition is not None:

@@ -1,7 +1,6 @@
-"""Which flow of the newest plan a packet or an id belongs to.
+"""Index of a plan's flows: finds the flow of an id, or of a pair of NICs and a source port.
 
-Made once a plan and shared by all that measure, because every counter report and
-every batch of rates asks.
+Every counter report and every batch of rates needs it, so it is made once per plan and shared.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from heddle_controller.store.store import Store
 
 PORTS = 65536
 FEW_PATHS = 16
-"""Paths of a flow that is explained by the event loop itself."""
+"""Most paths of a flow that is explained in the event loop and not in a thread."""
 LATELY_SECONDS = 0.5
-"""How old the newest plan that ``lately`` knows of may be."""
+"""For so long ``lately`` returns an index without asking the store for a newer plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +33,17 @@ class Ports:
     """The source ports of flows, and the flows sorted by pair of NICs and port."""
 
     first: Ints
-    """Of QP 0 of each flow."""
+    """Source port of QP 0 of each flow, by flow row."""
     order: Ints
-    """Flow rows."""
+    """Flow rows, sorted by ``code``."""
     code: Ints
-    """Pair and first port, in that order; ascending."""
+    """``pair * PORTS + first port`` of the flows in ``order``, ascending."""
     end: Ints
-    """Likewise, behind the last port."""
+    """``pair * PORTS + last port + 1`` of the flows in ``order``."""
 
     @classmethod
     def of(cls, flows: Flows, nodes: int) -> Ports:
-        """Those of a plan's flows; ``nodes`` is the fabric's node count."""
+        """Return the ports of a plan's flows; ``nodes`` is the fabric's node count."""
         first = flows.source_ports()
         code = (flows.source * nodes + flows.destination) * PORTS + first
         order = np.argsort(code)
@@ -52,10 +51,10 @@ class Ports:
 
 
 class FlowIndex:
-    """Flows of one plan, found by id or by the identity of their packets."""
+    """The flows of one plan, found by id, or by NICs and source port of their packets."""
 
     def __init__(self, committed: Committed, before: FlowIndex | None = None) -> None:
-        """``before`` is the index of an earlier plan: what still holds is taken from it."""
+        """``before`` is the index of an earlier plan; parts that still hold are reused."""
         self.epoch, self.generation = committed.program.epoch, committed.generation
         self.plan = committed.plan
         same = before is not None and before.is_of(self.plan)
@@ -71,15 +70,16 @@ class FlowIndex:
             self.announced_pairs = known.announced_pairs
 
     def is_made_of(self, committed: Committed) -> bool:
-        """Whether a plan is the one that it was made of.
+        """Return whether this index was made of this plan.
 
-        By epoch too: generations go on from lower ones where a store came back older.
+        The epoch is compared too, because a store that was restored from an older copy repeats
+        generations.
         """
         newest = committed.program.epoch, committed.generation
         return (self.epoch, self.generation) == newest
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether a plan is for the same flows between the same rows, with the same ports."""
+        """Return whether a plan has the same structure, flows and ports of NICs."""
         mine, ports = self.plan, plan.nic_ports
         same = mine.nic_ports is None if ports is None else ports.same_as(mine.nic_ports)
         structure = mine.fabric.structure
@@ -87,29 +87,29 @@ class FlowIndex:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """Flow row by id; to be asked for in a thread, as the first time takes a while."""
+        """Flow row by id; use it in a thread, because the first use takes a while."""
         return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
 
     @cached_property
     def explain_index(self) -> ExplainIndex:
-        """What its flows are explained from; likewise."""
+        """What explanations of its flows need; use it in a thread, as ``rows``."""
         return explain_index_of(self.plan)
 
     @cached_property
     def fares(self) -> Fares:
-        """How its flows fare; likewise."""
+        """What each flow gets of its demand; use it in a thread, as ``rows``."""
         return fares_of(self.plan)
 
     @cached_property
     def hottest(self) -> Ints:
-        """The arcs that carry something, the fullest first; likewise."""
+        """The arcs with load, the fullest first; use it in a thread, as ``rows``."""
         return hottest_arcs(self.plan)
 
     def explains_at_once(self, flow: str) -> bool:
-        """Whether to explain a flow takes a few milliseconds: all is ready, and its paths are few.
+        """Return whether explaining a flow takes only milliseconds: all is ready, few paths.
 
-        In a thread it would keep all others waiting for longer: whoever answers them gives up the
-        interpreter at each system call, and has to wait for it.
+        A thread would delay other calls for longer, because the event loop gives up the
+        interpreter at each system call and then has to wait for the thread.
         """
         known = vars(self)
         if "rows" not in known or "explain_index" not in known:
@@ -119,24 +119,24 @@ class FlowIndex:
 
     @cached_property
     def announced_pairs(self) -> Ints:
-        """The pairs of all flows that somebody announced, ascending."""
+        """The pairs of NICs of all flows that a job or a demand set announced, ascending."""
         found = np.zeros(len(self.plan.flows), dtype=np.bool_)
         found[unannounced_rows(self.plan.flows)] = True
         pairs: Ints = (self.by_port.code // PORTS)[~found[self.by_port.order]]
         return pairs
 
     def announced(self, pair: Ints) -> Bools:
-        """Which of these pairs a job or a demand set tells of."""
+        """Return for each pair whether a job or a demand set announced it."""
         at = np.searchsorted(self.announced_pairs, pair)
         found: Bools = np.append(self.announced_pairs, NONE)[at] == pair
         return found
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
-        """One number for each pair of node rows."""
+        """Return a number for each pair of node rows: ``source * nodes + destination``."""
         return source * self.plan.fabric.node_count + destination
 
     def leaving(self, nics: Ints) -> Ints:
-        """Flow rows that leave some NICs, given by node row, ascending."""
+        """Return the rows of flows whose source is one of these NICs (node rows), ascending."""
         code, reach = self.by_port.code, self.plan.fabric.node_count * PORTS
         first, last = np.searchsorted(code, nics * reach), np.searchsorted(code, (nics + 1) * reach)
         counts = last - first
@@ -144,10 +144,14 @@ class FlowIndex:
         return np.sort(self.by_port.order[np.repeat(first, counts) + within])
 
     def shares(self, pair: Ints, port: Ints) -> tuple[Ints, Ints, Floats]:
-        """The flows that packets with a pair and a source port are of: element, flow row, share.
+        """Return to which flows packets belong, as columns: element, flow row, share.
 
-        A port of 0, any, belongs to all flows of its pair, by their demands.
-        Elements that belong to no flow of the plan are left out.
+        Port 0 means any port: such an element belongs to all flows of its pair, in proportion to
+        their demands. Elements without a flow in the plan are left out.
+
+        Args:
+            pair: Pair of NICs of each element, see ``pairs``.
+            port: Source port of each element.
         """
         exact = np.flatnonzero(port > 0)
         code = pair[exact] * PORTS + port[exact]
@@ -174,7 +178,7 @@ class FlowIndex:
 
 
 class FlowIndexes:
-    """The index of each fabric's newest plan, kept until there is a newer one."""
+    """Makes the index of each fabric's newest plan, and keeps it until there is a newer plan."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -183,14 +187,14 @@ class FlowIndexes:
         self._asked: dict[str, float] = {}
 
     def newest(self, fabric: str) -> FlowIndex | None:
-        """The one that is ready, if any; there may be a newer plan."""
+        """Return the index that is ready, of the newest or an older plan; None without one."""
         return self._kept.get(fabric)
 
     async def lately(self, fabric: str) -> FlowIndex | None:
-        """As ``of``, of a plan that was the newest half a second ago.
+        """Return an index as ``of`` does, of a plan that was the newest half a second ago.
 
-        For what comes again and again, from every switch: thousands of them need not ask the
-        store which plan is the newest.
+        It is for frequent calls, such as counter reports of thousands of switches, which need not
+        each ask the store for the newest plan.
         """
         now = asyncio.get_running_loop().time()
         kept = self._kept.get(fabric)
@@ -199,7 +203,7 @@ class FlowIndexes:
         return await self.of(fabric)
 
     async def of(self, fabric: str) -> FlowIndex | None:
-        """The index; None where there is no plan yet.
+        """Return the index of the newest plan; None if there is no plan yet.
 
         Raises:
             NotFound: there is no such fabric.
@@ -213,7 +217,7 @@ class FlowIndexes:
         if kept is not None and kept.is_made_of(committed):
             return kept
         async with self._making.setdefault(fabric, asyncio.Lock()):
-            # Asked again: whoever had the turn before may have met a newer one.
+            # Ask again, because the previous holder of the lock may have seen a newer plan.
             committed, kept = await self._store.committed(fabric), self._kept.get(fabric)
             if committed is None:
                 return None
@@ -223,9 +227,9 @@ class FlowIndexes:
             return kept
 
     async def run(self) -> None:
-        """Have the index of a new plan made before anybody asks, where one was asked for before.
+        """Make the index of each new plan early, for fabrics whose index was used before.
 
-        Until the store is closed; waits while it cannot be reached.
+        It runs until the store is closed, and waits while the store cannot be reached.
         """
         await self._store.follow(self._renew)
 

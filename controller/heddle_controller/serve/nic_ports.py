@@ -1,7 +1,7 @@
 """UDP source ports of NICs: what hosts read of a job's ports, and what they report of port paths.
 
 A watching stream keeps a digest of each job's ports, not the ports. If a new plan has the same
-flows as the one before, as after a lost link, nothing is compared: ports follow from flows alone.
+flows and ports as the plan before, which is usual after a lost link, nothing is compared.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from heddle_controller.serve.flow_index import FlowIndex, Ports
 from heddle_controller.serve.security.caller import Caller
 
 MOST_FLOWS = 10_000
-"""Of one message."""
+"""Most flows in one message."""
 
 
 def sending_nics(fabric: Fabric, hosts: Sequence[str], nics: Sequence[str]) -> Ints | None:
-    """Node rows of the NICs of some hosts and of the NICs named, ascending; None: all are meant.
+    """Return the node rows of all NICs of these hosts and of these NICs, ascending.
+
+    It returns None, which means all NICs, if no host and no NIC is named.
 
     Raises:
         InputError: the fabric has no such host, or no such NIC.
@@ -52,13 +54,13 @@ def sending_nics(fabric: Fabric, hosts: Sequence[str], nics: Sequence[str]) -> I
 
 
 def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPorts:
-    """The ports of some flows of a job.
+    """Return the ports of some flows of a job as a message.
 
     Args:
-        plan: Their plan.
-        first_ports: Source port of QP 0 of every flow of it.
-        rows: Flow rows of the job.
-        job: Its name.
+        plan: The plan of the flows.
+        first_ports: Source port of QP 0 of every flow of the plan.
+        rows: Rows of the flows, all of one job.
+        job: Name of the job.
     """
     flows, nodes = plan.flows, plan.fabric.structure.nodes
     hosts = plan.fabric.structure.host_names
@@ -84,7 +86,10 @@ def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPo
 
 
 def _of_qps(plan: Plan, chosen: NicPorts, first_ports: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Ports of the QPs of some flows, and those of their backups, 0 where there is none."""
+    """Return the ports of all QPs of some flows, and of their backups (0 for none).
+
+    Both are sorted by flow, in the order of ``rows``, and then by QP.
+    """
     count = plan.flows.qps[rows]
     bounds = starts(count)
     qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1], count)
@@ -102,13 +107,13 @@ def _of_qps(plan: Plan, chosen: NicPorts, first_ports: Ints, rows: Ints) -> tupl
 
 
 def parts_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> list[pb.JobPorts]:
-    """As ``ports_to_pb``, in as many messages as it takes; at least one."""
+    """Return messages as ``ports_to_pb``, with ``MOST_FLOWS`` flows each; at least one message."""
     starts = range(0, max(len(rows), 1), MOST_FLOWS)
     return [ports_to_pb(plan, first_ports, rows[at : at + MOST_FLOWS], job) for at in starts]
 
 
 def rows_by_job(plan: Plan, rows: Ints) -> Iterator[tuple[str, Ints]]:
-    """Flow rows of each job that has some, in the order of the jobs."""
+    """Yield each job that has some of the flow rows, with its rows, in the order of the jobs."""
     jobs = plan.flows.job[rows]
     order = np.argsort(jobs, kind="stable")
     found, starts = np.unique(jobs[order], return_index=True)
@@ -117,24 +122,25 @@ def rows_by_job(plan: Plan, rows: Ints) -> Iterator[tuple[str, Ints]]:
 
 
 MOST_PORTS = 20_000
-"""Of one message; a pair of NICs without any counts as one."""
+"""Most ports in one message; a pair of NICs without ports counts as one."""
 MOST_OF_HOST = 200_000
-"""Ports of one host with a path."""
+"""Most ports with a path that one host may have reported."""
 
 
 def check_reporter(caller: Caller, fabric: str, host: str) -> None:
-    """Raises ``Refusal`` where a host speaks for another."""
+    """Raise ``Refusal`` if a host reports ports of another host."""
     if not caller.may_report_ports(fabric, host):
         message = f"{caller} may tell of its own NICs alone: give host its name"
         raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "OTHER_HOST", message)
 
 
 def port_report(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortReport:
-    """What a host tells; takes a while, so call it in a thread.
+    """Return a host's report of port paths; takes a while, so call it in a thread.
 
     Raises:
-        InputError: it names what the fabric does not have, other hosts' NICs, or too much.
-        Refusal: no switch of the fabric hashes.
+        InputError: it names something that the fabric does not have, sources that are not NICs of
+            the host, a pair twice, or too many ports.
+        Refusal: no switch of the fabric hashes, so ports need no probing.
     """
     structure = fabric.structure
     if not structure.hashes.any():
@@ -159,7 +165,7 @@ def port_report(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortRepor
 
 
 def check_room(states: LinkStates, host: str, told: PortReport) -> None:
-    """Raises ``Refusal`` where a host tells of more ports than one may."""
+    """Raise ``Refusal`` if a host would have reported more ports than ``MOST_OF_HOST``."""
     before = states.ports_of(host, told.structure).without(told.source, told.destination)
     count = len(before.ports) + len(told.known.ports)
     if count > MOST_OF_HOST:
@@ -175,7 +181,7 @@ def _record(pair: pb.PortPaths) -> dict[str, object]:
 
 
 def _rows(pair: pb.PortPaths, fabric: Fabric) -> tuple[int, int]:
-    """Node rows of the two NICs, which are known."""
+    """Return the node rows of the two NICs, which must be in the fabric."""
     source, destination = (_row(fabric, name) for name in (pair.source, pair.destination))
     return source, destination
 
@@ -186,7 +192,7 @@ def _row(fabric: Fabric, name: str) -> int:
 
 
 class ToldPorts:
-    """The ports that one stream was told."""
+    """The ports that one watching stream has received."""
 
     def __init__(self, request: pb.WatchJobPortsRequest) -> None:
         self._jobs = set(request.jobs)
@@ -196,7 +202,7 @@ class ToldPorts:
         self._synced = False
 
     def events(self, index: FlowIndex) -> list[pb.JobPortsEvent]:
-        """What to tell of a plan; may take a while.
+        """Return the events that a new plan causes; takes a while, so call it in a thread.
 
         Raises:
             InputError: the fabric does not have the hosts or NICs that were asked for.
@@ -222,7 +228,7 @@ class ToldPorts:
 
 
 def rows_leaving(index: FlowIndex, hosts: Sequence[str], nics: Sequence[str]) -> Ints:
-    """Flow rows that leave some NICs, ascending; no host and no NIC: all.
+    """Return the rows of flows from these hosts and NICs, ascending; all flows if none is named.
 
     Raises:
         InputError: as ``sending_nics``.

@@ -1,4 +1,4 @@
-"""PlacementService: jobs in, and how far each has come."""
+"""PlacementService: jobs and their states, recommended placements, and reservations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class PlacementService(PlacementServiceServicer):
-    """Reads and writes the store; see placement.proto."""
+    """Serves jobs, placements and reservations from the store; see placement.proto."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PlacementService(PlacementServiceServicer):
         advisor: Planner,
         observations: Observations,
     ) -> None:
-        """``advisor`` is asked how jobs would fare."""
+        """``advisor`` computes the plans that jobs would have."""
         self._observations = observations
         self._store = store
         self._changes = changes
@@ -50,7 +50,7 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: _Context) -> pb.Job:
-        """Durable when answered."""
+        """Add a job; it is durable before the answer."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
@@ -63,13 +63,13 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.Job:
-        """One job."""
+        """Get one job."""
         fabric, job = names.job_name.parse(request.name, "name")
         return codec.job_record_to_pb(fabric, await self._store.get_job(fabric, job))
 
     @override
     async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
-        """Lists jobs by name."""
+        """List jobs by name."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         collection = f"jobs/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
@@ -82,7 +82,7 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def UpdateJob(self, request: pb.UpdateJobRequest, context: _Context) -> pb.Job:
-        """Replace the specification; the job is ACCEPTED again."""
+        """Replace a job's specification; its state becomes ACCEPTED again."""
         fabric, name = names.job_name.parse(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
@@ -95,7 +95,7 @@ class PlacementService(PlacementServiceServicer):
     async def DeleteJob(
         self, request: pb.DeleteJobRequest, context: _Context
     ) -> pb.DeleteJobResponse:
-        """Free its hosts; its routes go with the next plan."""
+        """Delete a job and free its hosts; its routes stay until the next plan."""
         fabric, name = names.job_name.parse(request.name, "name")
         asked = request_of(request.request_id)
         await self._store.delete_job(fabric, name, etag=request.etag, request=asked)
@@ -106,7 +106,7 @@ class PlacementService(PlacementServiceServicer):
     async def WatchJobs(
         self, request: pb.WatchJobsRequest, context: _Context
     ) -> AsyncIterator[pb.JobEvent]:
-        """Every job, ``synced``, then each that changed or went."""
+        """Yield every job, ``synced``, and then each job that changes or is deleted."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         before: dict[str, JobRecord] | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
@@ -120,7 +120,7 @@ class PlacementService(PlacementServiceServicer):
                 before = {record.job.name: record for record in records}
 
     async def _intent(self, fabric: str) -> Intent:
-        """What is wanted, and what hosts send besides."""
+        """Return the intent, with the flows that counters found and nobody announced."""
         intent = await self._store.intent(fabric)
         return self._observations.of(fabric).with_unannounced(intent)
 
@@ -128,7 +128,7 @@ class PlacementService(PlacementServiceServicer):
     async def OrderRanks(
         self, request: pb.OrderRanksRequest, context: _Context
     ) -> pb.OrderRanksResponse:
-        """Orders ranks by the plans that the orders would have; nothing is committed."""
+        """Find the best order of a job's ranks by computing plans; nothing is committed."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         name = names.check_id(request.replaces, "replaces") if request.replaces else SUPPOSED
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
@@ -149,7 +149,7 @@ class PlacementService(PlacementServiceServicer):
     async def RecommendPlacement(
         self, request: pb.RecommendPlacementRequest, context: _Context
     ) -> pb.RecommendPlacementResponse:
-        """By the plans that the job would have; a client that goes away ends the work."""
+        """Recommend hosts for a job by computing plans; cancelling the call stops the work."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         intent = await self._intent(fabric)
         reserved = await self._store.list_reservations(fabric)
@@ -166,7 +166,7 @@ class PlacementService(PlacementServiceServicer):
     async def ReservePlacement(
         self, request: pb.ReservePlacementRequest, context: _Context
     ) -> pb.Reservation:
-        """Durable when answered."""
+        """Reserve hosts; the reservation is durable before the answer."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         asked = request_of(request.request_id)
         name = names.check_id(request.reservation_id, "reservation_id")
@@ -184,7 +184,7 @@ class PlacementService(PlacementServiceServicer):
     async def ListReservations(
         self, request: pb.ListReservationsRequest, context: _Context
     ) -> pb.ListReservationsResponse:
-        """Lists reservations by name."""
+        """List reservations by name."""
         fabric = names.fabric_name.fabric(request.parent, "parent")
         found = await self._store.list_reservations(fabric)
         return pb.ListReservationsResponse(
@@ -195,7 +195,7 @@ class PlacementService(PlacementServiceServicer):
     async def ReleasePlacement(
         self, request: pb.ReleasePlacementRequest, context: _Context
     ) -> pb.ReleasePlacementResponse:
-        """Its hosts are free when this is answered."""
+        """End a reservation; its hosts are free before the answer."""
         fabric, name = names.reservation_name.parse(request.name, "name")
         await self._store.release(fabric, name, request=request_of(request.request_id))
         return pb.ReleasePlacementResponse()
@@ -208,7 +208,7 @@ def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:
 def _difference(
     fabric: str, before: dict[str, JobRecord], records: Sequence[JobRecord]
 ) -> list[pb.JobEvent]:
-    """What to tell a watcher that has seen ``before``."""
+    """Return the events for a watcher that has seen ``before``."""
     now = {record.job.name for record in records}
     gone = [pb.JobEvent(deleted=names.job_name(fabric, name)) for name in before if name not in now]
     return gone + [

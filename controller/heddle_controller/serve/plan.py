@@ -1,4 +1,8 @@
-"""PlanService: what was planned, why, and what would be planned if. Changes nothing."""
+"""PlanService: the plans of a fabric, explanations, what-if questions, and ports of NICs.
+
+Most methods only read. ``RollBackPlan`` and ``EndRollback`` write to the store, and
+``ReportPortPaths`` changes this controller's observations.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +53,16 @@ from heddle_controller.state.errors import NotFound
 from heddle_controller.store.store import Store
 
 LONGEST_ROLLBACK = 604_800.0
-"""Seconds."""
+"""Most seconds that a rollback may last."""
 
 _Context = aio.ServicerContext[Any, Any]
 _Told = TypeVar("_Told")
 _Tell = Callable[[FlowIndex, slice], tuple[_Told, int]]
-"""Some of a list, and how many it has in all."""
+"""Returns a slice of a list, and the length of the whole list."""
 
 
 class PlanService(PlanServiceServicer):
-    """Reads the newest plan from the store; see plan.proto."""
+    """Reads plans from the store, and answers what-if questions; see plan.proto."""
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class PlanService(PlanServiceServicer):
         *,
         observations: Observations,
     ) -> None:
-        """``advisor`` is asked what would be planned if."""
+        """``advisor`` computes the plans of what-if questions."""
         self._observations = observations
         self._store = store
         self._changes = changes
@@ -90,7 +94,7 @@ class PlanService(PlanServiceServicer):
     async def ListPlans(
         self, request: pb.ListPlansRequest, context: _Context
     ) -> pb.ListPlansResponse:
-        """Newest first; plans that come meanwhile are on no later page."""
+        """List plans, newest first; plans committed after the first page are not listed."""
         fabric = names.plan_name.fabric(request.parent, "parent")
         collection = f"plans/{fabric}"
         part = page(collection, request, default=100, ceiling=1000)
@@ -105,7 +109,7 @@ class PlanService(PlanServiceServicer):
     async def ComparePlans(
         self, request: pb.ComparePlansRequest, context: _Context
     ) -> pb.ComparePlansResponse:
-        """Any two that are kept, in either order."""
+        """Compare any two plans that are kept, in either order."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         if not request.before:
             raise refuse("request", "before", "it is 0: give a generation of heddle history")
@@ -121,7 +125,7 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def RollBackPlan(self, request: pb.RollBackPlanRequest, context: _Context) -> pb.Rollback:
-        """Stored; the loop goes back."""
+        """Store the wish to go back to a generation; the reconcile loop does it."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         if not request.generation:
             raise refuse("request", "generation", "it is 0: give one of heddle history")
@@ -132,7 +136,7 @@ class PlanService(PlanServiceServicer):
         try:
             wanted = await self._store.roll_back(*asked, request=request_of(request.request_id))
         except NotFound:
-            await kept_plan(self._store, fabric, request.generation)  # its refusal says more
+            await kept_plan(self._store, fabric, request.generation)  # its error says more
             raise
         return rollback_to_pb(wanted)
 
@@ -140,15 +144,15 @@ class PlanService(PlanServiceServicer):
     async def EndRollback(
         self, request: pb.EndRollbackRequest, context: _Context
     ) -> pb.EndRollbackResponse:
-        """Stored; the loop plans freely from then on."""
+        """End a rollback in the store; the reconcile loop plans freely from then on."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         await self._store.end_rollback(fabric, request=request_of(request.request_id))
         return pb.EndRollbackResponse()
 
     async def _listed(self, fabric: str, part: Page, tell: _Tell[_Told]) -> tuple[_Told, str, int]:
-        """A page of what the newest plan has, the token of the next, and the generation.
+        """Return a page of a list of the newest plan, the next page's token, and the generation.
 
-        A token dies with its plan.
+        A token expires when there is a newer plan.
         """
         index = await self._index(fabric)
         stamp = str(index.generation)
@@ -161,7 +165,7 @@ class PlanService(PlanServiceServicer):
     async def ListRoutes(
         self, request: pb.ListRoutesRequest, context: _Context
     ) -> pb.ListRoutesResponse:
-        """Lists routes in the order of the plan."""
+        """List routes in the order of the plan's flows."""
         fabric = names.plan_name.fabric(request.parent, "parent")
         link = request.link if request.HasField("link") else None
         named = f"{link.source}/{link.target}/{link.key}" if link else ""
@@ -175,7 +179,7 @@ class PlanService(PlanServiceServicer):
     async def ListJobFares(
         self, request: pb.ListJobFaresRequest, context: _Context
     ) -> pb.ListJobFaresResponse:
-        """Lists jobs by name."""
+        """List by job name what jobs get of their demand."""
         fabric = names.plan_name.fabric(request.parent, "parent")
         part = page(f"fares/{fabric}/{request.job}", request, default=1000, ceiling=10000)
         fares, token, generation = await self._listed(fabric, part, partial(_fares, request.job))
@@ -185,7 +189,7 @@ class PlanService(PlanServiceServicer):
     async def ListLinkLoads(
         self, request: pb.ListLinkLoadsRequest, context: _Context
     ) -> pb.ListLinkLoadsResponse:
-        """The hottest first."""
+        """List links with their loads, the fullest first."""
         fabric = names.plan_name.fabric(request.parent, "parent")
         part = page(f"links/{fabric}", request, default=20, ceiling=1000)
         links, token, generation = await self._listed(fabric, part, _link_loads)
@@ -195,7 +199,7 @@ class PlanService(PlanServiceServicer):
     async def WatchPlan(
         self, request: pb.WatchPlanRequest, context: _Context
     ) -> AsyncIterator[pb.Plan]:
-        """Each plan as it is committed, and again as switches come to hold it."""
+        """Yield each plan when it is committed, and again as more switches hold it."""
         fabric = names.plan_name.fabric(request.name, "name")
         told: pb.Plan | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
@@ -209,7 +213,7 @@ class PlanService(PlanServiceServicer):
     async def ExplainFlow(
         self, request: pb.ExplainFlowRequest, context: _Context
     ) -> pb.ExplainFlowResponse:
-        """Explains a flow of the newest plan alone."""
+        """Explain a flow of the newest plan."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         index = await self._index(fabric)
         if index.explains_at_once(request.flow):
@@ -218,7 +222,7 @@ class PlanService(PlanServiceServicer):
 
     @override
     async def WhatIf(self, request: pb.WhatIfRequest, context: _Context) -> pb.WhatIfResponse:
-        """The plan that would be made, beside the newest one; nothing is committed."""
+        """Compute the plan after supposed changes, for comparison; nothing is committed."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         seen = self._observations.of(fabric)
         intent = seen.with_unannounced(await self._store.intent(fabric))
@@ -233,7 +237,7 @@ class PlanService(PlanServiceServicer):
     async def WatchDrain(
         self, request: pb.WatchDrainRequest, context: _Context
     ) -> AsyncIterator[pb.DrainProgress]:
-        """Whenever it is another."""
+        """Yield the progress of a drain whenever it has changed."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         watch, told = DrainWatch(request), None
         async with aclosing(self._changes.watch(fabric)) as changes:
@@ -250,7 +254,7 @@ class PlanService(PlanServiceServicer):
     async def GetJobPorts(
         self, request: pb.GetJobPortsRequest, context: _Context
     ) -> pb.GetJobPortsResponse:
-        """Gets ports in the order of the plan."""
+        """Get the ports of a job's flows in the order of the plan's flows."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         _check_host(fabric, request)
         wanted = f"{list(request.hosts)}{list(request.nics)}"
@@ -263,7 +267,7 @@ class PlanService(PlanServiceServicer):
     async def WatchJobPorts(
         self, request: pb.WatchJobPortsRequest, context: _Context
     ) -> AsyncIterator[pb.JobPortsEvent]:
-        """Tells the ports of every job, ``synced``, then those of each job that changed or went."""
+        """Yield the ports of every job, ``synced``, then those of jobs that change or are gone."""
         fabric = names.plan_name.fabric(request.plan, "plan")
         _check_host(fabric, request)
         told = ToldPorts(request)
@@ -271,7 +275,7 @@ class PlanService(PlanServiceServicer):
             async for _ in changes:
                 index = await self._indexes.of(fabric)
                 if index is None:  # nothing to tell before the first plan
-                    await self._store.versions(fabric)  # raises where there is no such fabric
+                    await self._store.versions(fabric)  # raises NotFound for an unknown fabric
                     continue
                 for event in await asyncio.to_thread(told.events, index):
                     yield event
@@ -280,7 +284,7 @@ class PlanService(PlanServiceServicer):
     async def ReportPortPaths(
         self, request: pb.ReportPortPathsRequest, context: _Context
     ) -> pb.ReportPortPathsResponse:
-        """Into the observations of this controller, and no further."""
+        """Take a host's report into the observations of this controller; nothing is stored."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         check_reporter(current_caller(), fabric, request.host)
         record = await self._store.get_fabric(fabric)
@@ -291,7 +295,7 @@ class PlanService(PlanServiceServicer):
 
 
 def _fares(job: str, index: FlowIndex, span: slice) -> tuple[list[pb.JobFare], int]:
-    """How some jobs fare, and how many there are."""
+    """Return what some jobs get of their demand, and how many jobs there are."""
     fares, flows = index.fares, index.plan.flows
     slowest, unrouted = fares.slowest_of_jobs(), fares.unrouted_of_jobs()
     worst = fares.worst_of_jobs()
@@ -314,13 +318,13 @@ def _fares(job: str, index: FlowIndex, span: slice) -> tuple[list[pb.JobFare], i
 
 
 def _link_loads(index: FlowIndex, span: slice) -> tuple[list[pb.LinkLoad], int]:
-    """Some of the hottest links, and how many carry something."""
+    """Return some of the fullest arcs with their loads, and how many arcs have load."""
     found = loads_of(index.plan, index.hottest[span])
     return [codec.link_load_to_pb(index.plan, one) for one in found], len(index.hottest)
 
 
 def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRequest) -> None:
-    """Raises ``Refusal`` where a host asks for others' ports."""
+    """Raise ``Refusal`` if a host asks for ports of another host."""
     caller = current_caller()
     if caller.may_read_ports(fabric, request.hosts, request.nics):
         return
@@ -331,7 +335,7 @@ def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRe
 def _ports(
     request: pb.GetJobPortsRequest, index: FlowIndex, span: slice
 ) -> tuple[pb.JobPorts, int]:
-    """Some of a job's ports, and of how many flows there are."""
+    """Return the ports of some of a job's flows, and how many flows it has there."""
     flows = index.plan.flows
     if request.job not in flows.job_names:
         message = f"job {request.job[:200]!r} has no flow in plan {index.generation}"
@@ -361,7 +365,7 @@ def _no_plan(fabric: str) -> Refusal:
 def _routes(
     job: str, link: common_pb2.LinkRef | None, index: FlowIndex, span: slice
 ) -> tuple[list[pb.Route], int]:
-    """Some of the routes of a job, or over a link, and how many there are."""
+    """Return some of the routes of a job, or over a link, and how many there are."""
     row = common.find_link(index.plan.fabric, link, "link") if link else None
     flows, codes = codec.select(index.plan, job, row), codec.Routes(index.plan, index.ports)
     return [codes.route(flow) for flow in flows[span].tolist()], len(flows)

@@ -1,9 +1,10 @@
-"""Measured rates of flows, from NICs and from switches, for whoever watches.
+"""Measured rates of flows, reported by clients and counted by switches, for all who watch.
 
-DemandService.ReportRates, agents' counters -> RateBook.publish -> a bounded queue of
-each watcher. Rates are a stream of measurements, not a state, so a watcher that
-falls ``QUEUE`` batches behind cannot be served by merging: it is cut off with
-RESOURCE_EXHAUSTED and may come back.
+DemandService.ReportRates, agents' counters -> RateBook.publish -> a bounded queue of each watcher
+
+Rates are a stream of measurements and not a state, so batches cannot be merged for a slow watcher.
+A watcher that is more than ``QUEUE`` batches behind is ended with RESOURCE_EXHAUSTED, and may
+watch again.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.watch import shutting_down
 
 QUEUE = 256
-"""Batches that may wait for one watcher."""
+"""Most batches that may wait for one watcher."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rates:
-    """Rates of one moment; ``gbps[i]`` is that of ``flows[i]``."""
+    """Rates of flows in one interval; ``gbps[i]`` is the rate of ``flows[i]``."""
 
     time: float
     """Middle of the interval, Unix seconds."""
     interval: float
-    """Seconds."""
+    """Length in seconds."""
     flows: tuple[str, ...]
     gbps: Floats
 
@@ -42,7 +43,7 @@ class MeasuredRate:
 
 
 class RateBook:
-    """The newest rates of each source, and who watches them."""
+    """The newest rates of each source, and the watchers of each fabric."""
 
     def __init__(self) -> None:
         self._newest: dict[str, dict[str, Rates]] = {}
@@ -50,17 +51,17 @@ class RateBook:
         self._closed = False
 
     def publish(self, fabric: str, source: str, rates: Rates) -> None:
-        """Keep a source's rates in place of its last, and hand them to all watchers."""
+        """Replace a source's rates, and give them to all watchers of the fabric."""
         self._newest.setdefault(fabric, {})[source] = rates
         for watcher in self._watchers.get(fabric, ()):
             watcher.offer(rates)
 
     def newest(self, fabric: str) -> tuple[Rates, ...]:
-        """What each source told last."""
+        """Return the newest rates of each source."""
         return tuple(self._newest.get(fabric, {}).values())
 
     def measured(self, fabric: str) -> dict[str, MeasuredRate]:
-        """The newest rate of each flow, by its id: what counted most, where several count it."""
+        """Return the newest rate of each flow by id; of several sources the highest rate."""
         found: dict[str, MeasuredRate] = {}
         for rates in self.newest(fabric):
             for flow, gbps in zip(rates.flows, rates.gbps.tolist(), strict=True):
@@ -69,7 +70,7 @@ class RateBook:
         return found
 
     def forget(self, fabric: str, source: str) -> None:
-        """A source is gone."""
+        """Forget a source that is gone."""
         self._newest.get(fabric, {}).pop(source, None)
 
     def close(self) -> None:
@@ -80,11 +81,11 @@ class RateBook:
                 watcher.wake.set()
 
     async def watch(self, fabric: str) -> AsyncGenerator[Rates, None]:
-        """The newest rates of each source, then those that come.
+        """Yield the newest rates of each source, then new rates as they arrive.
 
         Raises:
-            Refusal: RESOURCE_EXHAUSTED when the watcher is too slow, UNAVAILABLE
-                when the controller shuts down.
+            Refusal: RESOURCE_EXHAUSTED if the watcher is too slow, UNAVAILABLE when the
+                controller shuts down.
         """
         watcher = RateWatcher()
         watchers = self._watchers.setdefault(fabric, set())
@@ -101,7 +102,7 @@ class RateBook:
 
 
 class RateWatcher:
-    """RateBook.publish -> one watch stream, at most ``QUEUE`` batches."""
+    """The queue of one watch stream, with at most ``QUEUE`` batches."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -109,7 +110,7 @@ class RateWatcher:
         self._lost = False
 
     def offer(self, rates: Rates) -> None:
-        """Queue a batch; over the bound, give the watcher up and free its memory."""
+        """Queue a batch; if the queue is full, drop it all and mark the watcher as too slow."""
         if len(self._waiting) >= QUEUE:
             self._lost = True
             self._waiting.clear()
@@ -118,7 +119,11 @@ class RateWatcher:
         self.wake.set()
 
     async def take(self) -> list[Rates]:
-        """Wait for batches, then take all there are."""
+        """Wait for batches, then return all that are queued.
+
+        Raises:
+            Refusal: RESOURCE_EXHAUSTED if the watcher was too slow.
+        """
         await self.wake.wait()
         self.wake.clear()
         if self._lost:

@@ -1,8 +1,8 @@
 """Fields that many requests share: the request id of a change, and the page of a list.
 
-A page token names the collection, a stamp of its content (etag or generation) and the position. It
-is opaque to clients but holds no secret: a forged token can only name another position of a list
-that its bearer may read anyway.
+A page token has the name of the collection, a stamp of its content (such as an etag or generation)
+and the position. It is opaque to clients but has no secret: a forged token can only name another
+position in a list that its bearer may read anyway.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from heddle_controller.store.store import Store
 
 
 def request_of(request_id: str) -> Request:
-    """The request of the call under way, for replay and for the record.
+    """Return the request of the current call, for replays and for the audit trail.
 
     Raises:
-        InputError: when the id is too long to be kept.
+        InputError: the id is too long to be kept.
     """
     request = Request(request_id, actor=str(current_caller()), call=current_request())
     check_request(request)
@@ -37,9 +37,9 @@ def request_of(request_id: str) -> Request:
 
 
 async def version_without(store: Store, fabric: str) -> int:
-    """A version of the intent in which something is gone that the call under way took away.
+    """Return a version of the intent from which the current call's deletion is visible.
 
-    0 where the store cannot be asked: what this replica knew last may be from before.
+    It is 0 if the store cannot be reached, because the last known version may be older.
     """
     try:
         version = (await store.versions(fabric)).intent
@@ -50,22 +50,23 @@ async def version_without(store: Store, fabric: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a collection is asked for."""
+    """The part of a collection that a request asks for."""
 
     collection: str
-    """Names what is listed and by which filter; a token is good for this alone."""
+    """Name of the list with its filter; a token is valid for this collection only."""
     size: int
+    """Most items on the page."""
     stamp: str
-    """Of the content the token was made from; empty on the first page."""
+    """Stamp of the content for which the token was made; empty on the first page."""
     after: str
-    """Where to go on: after this name, or from this row; empty on the first page."""
+    """Where to continue: after this name, or from this row; empty on the first page."""
 
     def row(self, stamp: str) -> int:
-        """The first row of the page, of content that has this stamp.
+        """Return the first row of the page, if the content still has the stamp of the token.
 
         Raises:
-            Refusal: ABORTED when the content is another by now.
-            InputError: when the token names no row.
+            Refusal: ABORTED if the content has changed.
+            InputError: the token does not name a row.
         """
         if not self.after:
             return 0
@@ -77,7 +78,7 @@ class Page:
         return int(self.after)
 
     def token(self, after: object, stamp: str = "") -> str:
-        """The token of the page that goes on after this one."""
+        """Return the token of the next page, which continues from ``after``."""
         content = json.dumps([self.collection, stamp, str(after)])
         return base64.urlsafe_b64encode(content.encode()).decode()
 
@@ -86,17 +87,23 @@ MAX_DIGITS = 12
 
 
 class PagedRequest(Protocol):
-    """A message that asks for a page."""
+    """A request for a page of a list."""
 
     page_size: int
     page_token: str
 
 
 def page(collection: str, request: PagedRequest, *, default: int, ceiling: int) -> Page:
-    """The page a request asks for.
+    """Return the page that a request asks for.
+
+    Args:
+        collection: Name of the list with its filter.
+        request: The request.
+        default: Size if the request gives none.
+        ceiling: Largest size.
 
     Raises:
-        InputError: negative size; a token that is malformed or of another collection.
+        InputError: the size is negative, or the token is malformed or of another collection.
     """
     size, token = request.page_size, request.page_token
     if size < 0:

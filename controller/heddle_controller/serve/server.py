@@ -1,13 +1,12 @@
-"""The gRPC server: what listens, under which terms, and how it stops.
+"""The gRPC server: its ports, its settings, health, and how it starts and stops.
 
-Order of a start: bind (a port in use is told before anything else happens), serve
-NOT_SERVING, and SERVING once the wiring says so. Order of a stop: NOT_SERVING, end
-the streams, let calls under way finish within the grace, close.
+A start binds the port first (so a port in use is reported before anything else happens), then
+serves with health NOT_SERVING, and reports SERVING once ``set_serving`` is called. A stop reports
+NOT_SERVING, ends the streams, lets running calls finish within the grace period, and closes.
 
-grpc.health.v1 for the whole server and each service by name.
-
-Not the library's own servicer: its Watch forgets all watchers of a service when one
-of them leaves, and keeps a stream open through a shutdown.
+``Health`` implements grpc.health.v1 for the whole server and for each service by name. The
+library's own servicer is not used: its Watch forgets all watchers of a service when one of them
+leaves, and keeps a stream open during a shutdown.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from heddle_controller.serve.security.certificates import Tls, credentials
 from heddle_controller.serve.watch import shutting_down
 
 LAST_WORD_SECONDS = 0.2
-"""Between NOT_SERVING and the end of a watch at shutdown."""
+"""Seconds between NOT_SERVING and the end of a watch at shutdown."""
 
 _Context = aio.ServicerContext[Any, Any]
 
 
 class Health(HealthServicer):
-    """NOT_SERVING until told otherwise; all services stand together."""
+    """Health of the server: NOT_SERVING until ``set_serving``, and the same for all services."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = {"", *services}
@@ -60,12 +59,12 @@ class Health(HealthServicer):
         self._watchers: set[asyncio.Event] = set()
 
     def set_serving(self, *, serving: bool) -> None:
-        """Tell everybody who asks or watches."""
+        """Set whether health is SERVING, and tell all watchers."""
         self._serving = serving
         self._wake()
 
     def close(self) -> None:
-        """NOT_SERVING for good; watchers hear it and their streams end."""
+        """Set health to NOT_SERVING for good, tell all watchers, and end their streams."""
         self._serving, self._closed = False, True
         self._wake()
 
@@ -102,8 +101,8 @@ class Health(HealthServicer):
                     yield status
                     told = status
                 if self._closed:
-                    # A client throws away what it has not read when a stream ends in
-                    # error: let the last word be read first.
+                    # A client drops messages that it has not read when a stream ends with an
+                    # error, so give it time to read the last one.
                     await asyncio.sleep(LAST_WORD_SECONDS)
                     raise shutting_down()
                 await wake.wait()
@@ -112,47 +111,48 @@ class Health(HealthServicer):
 
 
 MAX_STREAMS = 10_000
-"""Of one connection, before it is asked whose; one process may hold agents by the thousand."""
+"""Most streams of one connection, a limit that applies before authentication; one process may run
+thousands of agents."""
 MAX_WAITING = 1 << 20
-"""Calls that gRPC may hold until they are looked at. Beyond its own 1,000 it ends any of them with
-CANCELLED, whosever they are: one client's flood would end the calls of others."""
+"""Calls that may wait inside gRPC until a handler takes them. With its default of 1,000, gRPC would
+end any calls beyond that with CANCELLED, so one client's flood would end the calls of others."""
 LONGEST_WAIT = 86_400
-"""Seconds that gRPC may hold them: after its own 30 it would end them with CANCELLED, as if the
-caller had gone. How long is waited is for callers to say, by their deadlines."""
+"""Seconds that a call may wait inside gRPC. With its default of 30, gRPC would end the call with
+CANCELLED, as if the caller had gone. Callers set by their deadlines how long they wait."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
-    """Where and how to listen."""
+    """Settings of the server: where to listen, and limits."""
 
     host: str
     port: int
-    """0 takes a free one."""
+    """0 takes a free port."""
     tls: Tls | None = None
     insecure: bool = False
-    """Plain text to other hosts too."""
+    """Whether plain text may be served to other hosts."""
     connection_age: float = 3600.0
     """Seconds after which a connection is closed, so that clients spread over replicas."""
     connection_age_grace: float = 60.0
-    """Seconds that streams on a connection so closed may go on."""
+    """Seconds that streams may go on after their connection reached this age."""
     unary_limit: float = 60.0
-    """Seconds a call with one question and one answer may take."""
+    """Seconds that a call with one request and one answer may take."""
     admission: Admission = field(default_factory=Admission)
-    """By what callers are known."""
+    """Decides who a caller is."""
     allowance: Allowance = field(default_factory=Allowance)
-    """How much each may ask for."""
+    """Limits on the calls of each client."""
     message_bytes: int = 64 << 20
-    """Largest message, in either direction."""
+    """Size of the largest message, in either direction."""
     token_address: tuple[str, int] | None = None
-    """A second port, over TLS, for clients with a token and no certificate."""
+    """Host and port of a second address, over TLS, for clients with a token and no certificate."""
     spans: CallSpans | None = None
-    """Where calls are told as spans."""
+    """Takes the spans of calls; None for no traces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One service: its full name, and what adds it to a server."""
+    """One service: its full name, and a function that adds it to a server."""
 
     name: str
     add: Callable[[aio.Server], None]
@@ -168,11 +168,11 @@ class ApiServer:
         meter: CallMeter,
         stale_for: Callable[[], float] = float,
     ) -> None:
-        """Bind; ``stale_for`` says how old answers are, see ``Store.stale_for``.
+        """Bind the ports; ``stale_for`` is ``Store.stale_for``.
 
         Raises:
-            InputError: the address cannot be had, plain text would leave this host,
-                or a TLS file cannot be used.
+            InputError: the address cannot be used, plain text would leave this host, or a TLS file
+                cannot be used.
         """
         _check_plain_text(terms)
         names = [service.name for service in services]
@@ -206,22 +206,22 @@ class ApiServer:
         self.token_port = self._bind_tokens(terms)
 
     async def start(self) -> None:
-        """Answer calls, with health NOT_SERVING."""
+        """Begin to answer calls, with health NOT_SERVING."""
         self._asking = asyncio.create_task(self._standing.run(), name="standing streams")
         await self._server.start()
         for door in self._doors:
             door.start()
 
     def set_serving(self, *, serving: bool) -> None:
-        """What health tells."""
+        """Set whether health is SERVING."""
         self._health.set_serving(serving=serving)
 
     def close_health(self) -> None:
-        """NOT_SERVING for good."""
+        """Set health to NOT_SERVING for good."""
         self._health.close()
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls, wait for those under way for at most ``grace`` seconds."""
+        """Refuse new calls, and wait for running calls for at most ``grace`` seconds."""
         self._health.close()
         if self._asking is not None:
             self._asking.cancel()
@@ -233,7 +233,7 @@ class ApiServer:
             await asyncio.to_thread(shutil.rmtree, self._inner.parent, ignore_errors=True)
 
     def _bind(self, terms: ServerTerms) -> int:
-        """Take the port: gRPC's own, or a door before it where strangers may connect."""
+        """Bind a port and return it; with TLS but no ``client_ca``, a ``Door`` listens on it."""
         if terms.tls is None or terms.tls.client_ca is not None:
             return _bind(self._server, terms)
         if self._inner is None:
@@ -243,7 +243,7 @@ class ApiServer:
         return self._doors[-1].port
 
     def _bind_tokens(self, terms: ServerTerms) -> int:
-        """The second port; 0 where there is none."""
+        """Bind the second port and return it; 0 if there is none."""
         if terms.token_address is None or terms.tls is None:
             return 0
         host, port = terms.token_address
@@ -257,7 +257,7 @@ class ApiServer:
 
 
 def _strangers(terms: ServerTerms) -> bool:
-    """Whether there is a port that asks for no certificate."""
+    """Return whether there is a TLS port that does not require a client certificate."""
     return terms.tls is not None and (
         terms.tls.client_ca is None or terms.token_address is not None
     )
@@ -270,14 +270,17 @@ def _check_plain_text(terms: ServerTerms) -> None:
 
 
 def _options(terms: ServerTerms) -> list[tuple[str, int]]:
-    """Idle streams die on gRPC's defaults; and two servers could share a port unnoticed."""
+    """Return gRPC's options.
+
+    With its defaults, idle streams would be closed, and two servers could share a port unnoticed.
+    """
     return [
         ("grpc.max_receive_message_length", terms.message_bytes),
         ("grpc.max_send_message_length", terms.message_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.ping_timeout_ms", 10_000),  # else a ping under way has a minute
+        ("grpc.http2.ping_timeout_ms", 10_000),  # its default is a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -291,7 +294,7 @@ def _options(terms: ServerTerms) -> list[tuple[str, int]]:
 
 
 def _socket(terms: ServerTerms) -> socket.socket:
-    """One that is bound to the address."""
+    """Return a socket that is bound to the address; raises ``InputError`` if that fails."""
     try:
         kind, _, _, _, address = socket.getaddrinfo(
             terms.host, terms.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -311,7 +314,10 @@ def _socket(terms: ServerTerms) -> socket.socket:
 
 
 def _bind(server: aio.Server, terms: ServerTerms) -> int:
-    """Take the port; gRPC does not say why it cannot, so ask the system first."""
+    """Bind gRPC to the address and return the port.
+
+    The address is first bound without gRPC, because gRPC does not say why a bind fails.
+    """
     _socket(terms).close()
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
     try:

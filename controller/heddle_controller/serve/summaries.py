@@ -1,8 +1,8 @@
-"""Plans as clients see them, without routes: the newest, earlier ones, and what changed between.
+"""Plans as clients see them, without routes: the newest, earlier ones, and comparisons.
 
 Counting which of thousands of switches hold a plan takes milliseconds, and during a rollout many
 clients ask again and again. So ``Summaries`` counts once for each change in the store or in what
-agents report, for all who ask or watch.
+agents report, for all clients together.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ KINDS = {
 
 
 async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
-    """The plan of a generation; 0: the newest.
+    """Return the plan of a generation; 0 means the newest.
 
     Raises:
-        Refusal: NOT_FOUND where there is none yet, or it is not kept any more.
+        Refusal: NOT_FOUND if there is no such plan yet, or it is no longer kept.
         NotFound: there is no such fabric.
     """
     found = await store.committed(fabric, generation)
     if found is not None:
         return found
-    newest = (await store.versions(fabric)).generation  # raises where the fabric is missing
+    newest = (await store.versions(fabric)).generation  # raises NotFound for an unknown fabric
     name = names.plan_name(fabric)
     if not newest:
         message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
@@ -63,7 +63,7 @@ async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
 
 
 def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
-    """What is remembered of a plan."""
+    """Return the summary of a plan as a message."""
     facts = summary.facts
     return pb.PlanSummary(
         generation=summary.generation,
@@ -81,7 +81,7 @@ def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
 
 
 def rollback_to_pb(rollback: Rollback) -> pb.Rollback:
-    """Which plan is kept to, until when."""
+    """Return a rollback as a message: its generation and when it ends."""
     end = common.time_to_pb(rollback.end_time)
     return pb.Rollback(generation=rollback.generation, end_time=end)
 
@@ -94,7 +94,7 @@ def _causes(causes: Iterable[Cause]) -> list[pb.PlanCause]:
 
 
 def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.ComparePlansResponse:
-    """What moved from one plan to the other, and which jobs fare otherwise."""
+    """Return what differs between two plans: moved flows, causes, and jobs faster or slower."""
     before, after = one.plan, other.plan
     moved = changed_flows(before, after)
     was = {flow: row for row, flow in enumerate(before.flows.ids)} if len(moved) else {}
@@ -115,23 +115,23 @@ def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.CompareP
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What was told last of a fabric."""
+    """The last summary of a fabric."""
 
     committed: Committed
     about: tuple[int, int]
-    """Versions of the intent and of what agents see that it was compared with."""
+    """Versions of the intent and of observed link states for which it was made."""
     plan: pb.Plan
 
 
 class Summaries:
-    """One of these for all calls; who is given a message must not change it."""
+    """Keeps the newest summary of each fabric; callers must not change the messages they get."""
 
     def __init__(self, store: Store, observations: Observations) -> None:
         self._store, self._observations = store, observations
         self._known: dict[str, _Known] = {}
 
     async def of(self, fabric: str) -> pb.Plan | None:
-        """The newest plan; None where there is none yet.
+        """Return the summary of the newest plan; None if there is no plan yet.
 
         Raises:
             NotFound: there is no such fabric.
@@ -139,7 +139,7 @@ class Summaries:
         committed = await self._store.committed(fabric)
         if committed is None:
             self._known.pop(fabric, None)
-            await self._store.versions(fabric)  # raises where it is the fabric that is missing
+            await self._store.versions(fabric)  # raises NotFound for an unknown fabric
             return None
         seen = self._observations.of(fabric)
         about = (await self._store.versions(fabric)).intent, seen.version

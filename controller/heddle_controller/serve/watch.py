@@ -1,10 +1,11 @@
-"""Watch streams: who watches learns that something changed, and reads what is there now.
+"""Watch streams: a watcher is told that something changed, and reads the state of now.
 
-store and observations -> Changes.run -> an ``asyncio.Event`` of each stream. There
-is no queue of events: a stream that is slow, because its client is, finds several
-changes merged into one, and holds no more memory than one answer. A stream rests at
-least ``_PACE`` seconds, and ``_REST`` times as long as it took to read and send (but
-not beyond ``_LONGEST``): a storm of writes, or a long list, costs other calls little.
+store and observations -> Changes.run -> an ``asyncio.Event`` of each stream
+
+There is no queue of events. A stream with a slow client finds several changes merged into one, and
+needs memory for one answer only. After each read a stream rests for at least ``_PACE`` seconds, or
+for ``_REST`` times as long as it took to read and send, but at most ``_LONGEST`` seconds. So a
+storm of writes, or a long list, takes little time from other calls.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from heddle_controller.serve.errors import Refusal, unavailable
 from heddle_controller.store.store import Store
 
 _PACE = 0.02
-"""Least time between two reads of one stream, in seconds."""
+"""Least rest between two reads of one stream, in seconds."""
 _REST = 4.0
+"""A stream rests so many times as long as its last read and send took."""
 _LONGEST = 0.5
-"""Most time between two reads of one stream while there is something to read, in seconds."""
+"""Longest rest between two reads of one stream, in seconds."""
 
 
 def shutting_down() -> Refusal:
-    """How streams end when the controller does."""
+    """Return the refusal that ends streams when the controller shuts down."""
     message = "the controller is shutting down: connect again, to another replica if there is one"
     return unavailable("SHUTTING_DOWN", message, retry_seconds=1.0)
 
 
 class Changes:
-    """Spreads change notices of the store and of agents over the streams that watch."""
+    """Passes notices of changes, from the store and from agents, on to the watching streams."""
 
     def __init__(self, store: Store, observations: Observations) -> None:
         self._store = store
@@ -40,7 +42,7 @@ class Changes:
         self._closed = False
 
     async def run(self) -> None:
-        """Take notices until the store is closed; wait while it cannot be reached."""
+        """Pass on notices until the store is closed; wait while it cannot be reached."""
         seen = asyncio.create_task(self._follow_agents())
         try:
             await self._store.follow(self._notice)
@@ -56,14 +58,14 @@ class Changes:
             event.set()
 
     def close(self) -> None:
-        """End every stream, present and future, with UNAVAILABLE."""
+        """End every present and future stream with UNAVAILABLE."""
         self._closed = True
         for events in self._watchers.values():
             for event in events:
                 event.set()
 
     async def watch(self, fabric: str) -> AsyncGenerator[None, None]:
-        """Yields at once, and then whenever the fabric may have changed since.
+        """Yield at once, and then whenever the fabric may have changed since the last time.
 
         Raises:
             Refusal: UNAVAILABLE when the controller shuts down.

@@ -1,13 +1,12 @@
-"""A change that is only supposed: the intent as it would be, and what its plan would do.
+"""What-if questions, and the progress of drains.
 
-Nothing here writes. The supposed intent is checked as a real one would be, then
-planned by the planner that the loop asks too, so that the answer is what would
-happen.
+A what-if question supposes changes of the intent, and nothing is written. The supposed intent is
+checked like a real one and planned by the same code as in the reconcile loop, so the answer is what
+would happen.
 
-How far links are from being idle: what the watcher of a drain is told.
-
-A switch may hold entries of older plans. So links are idle once every switch has come to a plan
-from which on no plan used them, and that answers to an intent in which they take no new paths.
+A drain is complete when its links are idle. Switches may hold entries of older plans, so a plan
+that does not use the links is not enough. They are idle once all switches hold a generation from
+which on no plan uses the links and each answers an intent with the links out of service.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ from heddle_controller.state.records import (
 )
 
 MAX_TOLD = 1000
-"""Flows named in an answer."""
+"""Most flows, jobs and hosts that an answer names."""
 _EQUAL = 1e-9
-"""Shares that differ by less are one share."""
+"""Shares that differ by no more count as equal."""
 MAX_JOBS = 1000
-"""Jobs supposed at once."""
+"""Most jobs that one request supposes."""
 _SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
 
 def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -> Intent:
-    """The intent with the changes of a request.
+    """Return the intent with the changes of a request.
 
     Args:
-        intent: As it is stored.
-        down: Rows of links that agents say are down: these stay so unless supposed to be up.
-        request: What is supposed.
+        intent: The present intent.
+        down: Rows of links that agents say are down. They stay down unless supposed to be up.
+        request: The supposed changes.
 
     Raises:
-        InputError: a link, switch, job or flow that is unknown or malformed.
-        FailedPrecondition: a supposed job has hosts that another one uses.
+        InputError: a link, switch, job or flow is unknown or malformed.
+        FailedPrecondition: a supposed job has hosts that another job uses.
     """
     if len(request.jobs) > MAX_JOBS:
         reason = f"there are {len(request.jobs)}: suppose {MAX_JOBS} at most"
@@ -109,7 +108,11 @@ def _fabric(fabric: Fabric, down: AbstractSet[int], request: pb.WhatIfRequest) -
 
 
 def check_free(job: Job, others: Iterable[JobRecord]) -> None:
-    """Nothing, where no other job has its hosts. Raises ``FailedPrecondition``."""
+    """Check that no other job uses the hosts or GPUs of a job.
+
+    Raises:
+        FailedPrecondition: some are in use; names each host and the job that uses it.
+    """
     holders: dict[str, dict[str, Gpus]] = {}
     for other in others:
         for host, gpus in other.job.held.items():
@@ -133,7 +136,7 @@ def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Itera
 def what_if_to_pb(
     fabric: str, committed: Committed | None, found: WhatIf, request: pb.WhatIfRequest
 ) -> pb.WhatIfResponse:
-    """Both plans, what would move, what would have no path, and who would suffer."""
+    """Return the answer: both plans, and moved and unrouted flows, changed jobs, and lost hosts."""
     old, new = found.before, found.after
     if committed is None:
         before = plan_codec.plan_to_pb(fabric, old)
@@ -159,7 +162,7 @@ def what_if_to_pb(
 
 
 def _drained(fabric: Fabric, request: pb.WhatIfRequest) -> Ints:
-    """Rows of the links that a request drains."""
+    """Return the rows of the links that a request drains."""
     wanted = common_pb2.STATE_DRAINED
     links = [change.link for change in request.links if change.admin_state == wanted]
     switches = [change.node for change in request.switches if change.admin_state == wanted]
@@ -173,10 +176,10 @@ def link_rows(
     field: str,
     switch_field: str,
 ) -> Ints:
-    """Rows of links that are named, and of all links of switches that are; ascending.
+    """Return the rows of these links, and of all links of these switches, ascending.
 
     Raises:
-        InputError: one of them is not of the fabric.
+        InputError: the fabric does not have one of them; ``field`` or ``switch_field`` is named.
     """
     named = [common.find_link(fabric, link, f"{field}[{i}]") for i, link in enumerate(links)]
     nodes = [_switch(fabric, node, f"{switch_field}[{i}]") for i, node in enumerate(switches)]
@@ -185,7 +188,7 @@ def link_rows(
 
 
 def _switch(fabric: Fabric, name: str, field: str) -> int:
-    """Its row."""
+    """Return the row of a switch; raises ``InputError`` if it is no switch of the fabric."""
     node = fabric.structure.index.get(name, -1)
     if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
         reason = f"{name!r} is not a switch of the fabric: see heddle fabric show"
@@ -194,7 +197,7 @@ def _switch(fabric: Fabric, name: str, field: str) -> int:
 
 
 def outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:
-    """Jobs that fare otherwise, those that lose most first."""
+    """Return the jobs whose slowest flow or number of unrouted flows differs, most loss first."""
     was, now = _slowest(before), _slowest(after)
     idle = pb.SlowestFlow(share=1.0)
     told = [
@@ -219,9 +222,9 @@ def _slowest(fares: Fares) -> dict[str, pb.SlowestFlow]:
 
 
 def _cut_off_hosts(before: Fabric, after: Fabric) -> list[str]:
-    """Names of hosts whose NICs are; a NIC of no host stands for itself."""
+    """Return the hosts with NICs that are cut off; the NIC's id if a NIC has no host."""
     if before.structure is not after.structure:
-        return []  # another fabric was put meanwhile
+        return []  # the fabric was replaced in the meantime
     nodes, hosts = after.structure.nodes, after.structure.host_names
     named = [
         hosts[int(nodes.host[nic])] if nodes.host[nic] != NONE else nodes.ids[nic]
@@ -231,28 +234,29 @@ def _cut_off_hosts(before: Fabric, after: Fabric) -> list[str]:
 
 
 class DrainWatch:
-    """One watcher of some links."""
+    """Follows how far some links are from being idle, for one watcher."""
 
     def __init__(self, request: pb.WatchDrainRequest) -> None:
-        """Raises ``InputError`` where nothing is named."""
+        """Raises ``InputError`` if the request names no link and no switch."""
         if not request.links and not request.switches:
             raise refuse("request", "links", "none is named, and no switch: name one of them")
         self._request = request
         self._out_since: int | None = None
-        """An intent in which they are out of service, and have been since."""
+        """Version of the intent since which all links are out of service; None if they are not."""
         self._unused_since: int | None = None
-        """The first plan from which on none used them."""
+        """First generation from which on no plan uses the links and each answers such an intent;
+        None if there is none yet."""
 
     def look(self, fabric: Fabric, intent: int, committed: Committed | None) -> pb.DrainProgress:
-        """How far they are now.
+        """Return the progress of the drain now.
 
         Args:
-            fabric: As it is wanted.
+            fabric: The fabric of the intent.
             intent: Version of the intent, read no earlier than the fabric.
-            committed: The newest plan, read no earlier than the version.
+            committed: The newest plan, read no earlier than the version; None without a plan.
 
         Raises:
-            InputError: a link or switch is not of the fabric.
+            InputError: the fabric, or the fabric of the plan, lacks one of the links or switches.
         """
         wanted = self._request
         rows = link_rows(fabric, wanted.links, wanted.switches, "links", "switches")

@@ -1,9 +1,10 @@
-"""Logs: one event a line, JSON for machines or coloured columns for people.
+"""Logs: one event per line, as JSON for programs or as coloured columns for people.
 
-Everything goes to standard error, the standard library's records too, so that
-standard output stays free for the one line that says where the server listens.
-Values whose name says that they are secret, and passwords in addresses, are
-replaced before any renderer sees them.
+All logs go to standard error, also those of the standard library. So standard output has only
+the one line that says where the controller listens.
+
+Secrets are replaced before any renderer sees them: values whose name says that they are secret,
+passwords in addresses, bearer tokens, and private keys in PEM.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HIDDEN = "***"
 def hide_secrets(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A structlog processor: secrets of an event, nested ones too, become ``***``."""
+    """Replace the secrets of an event, also nested ones, by ``***``; a structlog processor."""
     for name, value in event.items():
         event[name] = HIDDEN if SECRET_NAME.search(name) else _clean(value)
     return event
@@ -54,7 +55,10 @@ def _clean(value: object) -> object:
 def clean_values(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A structlog processor: no terminal obeys what names and messages of strangers hold."""
+    """Escape control characters in an event's values; a structlog processor.
+
+    Names and messages from clients could otherwise send commands to the terminal.
+    """
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = clean_lines(value) if name == "exception" else clean(value)
@@ -64,10 +68,12 @@ def clean_values(
 
 
 def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None:
-    """Send all logs of the process to ``stream`` (standard error).
+    """Send all logs of the process to one stream.
 
-    ``level`` is debug, info, warning or error; ``style`` json, console, or auto:
-    console on a terminal and JSON elsewhere.
+    Args:
+        level: debug, info, warning or error.
+        style: json, console, or auto, which is console on a terminal and JSON elsewhere.
+        stream: Where to write; None is standard error.
     """
     stream = stream or sys.stderr
     console = style == "console" or (style == "auto" and stream.isatty())
@@ -85,7 +91,7 @@ def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # a test, or a reload, may configure again
+        cache_logger_on_first_use=False,  # tests configure logs again
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -95,7 +101,7 @@ def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 hide_secrets,
-                *([clean_values] if console else []),  # JSON spells them out by itself
+                *([clean_values] if console else []),  # JSON escapes control characters anyway
                 _renderer(console=console, colors=stream.isatty()),
             ],
         )

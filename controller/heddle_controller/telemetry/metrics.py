@@ -1,12 +1,12 @@
-"""Prometheus metrics: every one is registered here, once, under the prefix ``heddle_``.
+"""Prometheus metrics; all have the prefix ``heddle_`` and base units.
 
-Labels are fabrics, tiers, gRPC methods and status names; never a flow, a job or a
-switch, of which there are too many. Base units throughout.
+Labels are fabrics, tiers, states of jobs, reasons, gRPC methods and status names. No label is a
+flow, a job or a switch, because there are too many of these.
 
-Fabrics, jobs and certificates as metrics: from the store, so that every replica tells the same.
+Metrics of fabrics, jobs and certificates come from the store, so all replicas show the same.
 
-Nothing hangs on them but what people look at. So what cannot be read or told of is logged,
-and tried again with the next change of its fabric; it ends nothing else.
+Metrics are only for people to look at. So an error while they are updated is logged and stops
+nothing else. The next change of the same fabric is a new attempt.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class Telemetry:
-    """Implements the meters of reconcile and serve on a registry of its own."""
+    """All metrics of one controller; implements the meters of reconcile and serve."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -64,24 +64,24 @@ class Telemetry:
         )
 
     def watch_replica(self, leading: Callable[[], float], stale: Callable[[], float]) -> None:
-        """Tell how this controller stands among others, read when somebody asks.
+        """Show whether this controller leads and how stale its reads are, read at each scrape.
 
         Args:
-            leading: 1 while it leads, or the epoch with which it does; 0 while it does not.
-            stale: For how many seconds the store has been away.
+            leading: Returns a number above 0, such as its epoch, while it leads; else 0.
+            stale: Returns for how many seconds the store has been out of reach; 0 if it is not.
         """
         self._leading.set_function(lambda: float(leading() > 0))
         self._stale.set_function(stale)
 
     def fabric_known(self, fabric: str, switches: int, jobs: Mapping[str, int]) -> None:
-        """Tell what a fabric has, and begin at 0 with what may never happen in it.
+        """Show what a fabric has, and create its counters and histograms with the value 0.
 
-        A counter that nobody has seen at 0 hides its first event: its rate has nothing to begin at.
+        If a counter first appears with its first event, no rate shows that event.
 
         Args:
-            fabric: Its name.
-            switches: How many it has; each should run an agent.
-            jobs: How many are in each state, by the state's name; a state without any is 0.
+            fabric: Name of the fabric.
+            switches: Number of its switches that should run an agent.
+            jobs: Number of its jobs by name of the state, with 0 for states without jobs.
         """
         self._fabrics.set(fabric, switches, jobs)
         for counter in self._counters.values():
@@ -91,16 +91,16 @@ class Telemetry:
         self._agents.begin(fabric)
 
     def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell how many tasks a loop has; one that is never done would show here first."""
+        """Show how many tasks an event loop has, so that tasks that never end are noticed."""
         gauge = Gauge("heddle_event_loop_tasks", "Tasks of the process", registry=self.registry)
         gauge.set_function(lambda: float(len(asyncio.all_tasks(loop))))
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when somebody asks."""
+        """Add a gauge whose value is read at each scrape."""
         Gauge(name, about, registry=self.registry).set_function(read)
 
     def _register(self, metric: Metric) -> None:
-        """A metric's kind is in its name: a count, a time, or the state of something."""
+        """Register a metric: ``_total`` is a counter, ``_seconds`` a histogram, else a gauge."""
         about = metric.about
         if metric.endswith("_total"):
             self._counters[metric] = Counter(metric, about, ["fabric"], registry=self.registry)
@@ -112,56 +112,56 @@ class Telemetry:
             self._gauges[metric] = Gauge(metric, about, ["fabric"], registry=self.registry)
 
     def count(self, metric: Metric, fabric: str, amount: float = 1.0) -> None:
-        """Add to a counter."""
+        """Implement the loop's meter: add to a counter."""
         self._counters[metric].labels(fabric).inc(amount)
 
     def observe(self, metric: Metric, fabric: str, value: float) -> None:
-        """Add a value to a histogram."""
+        """Implement the loop's meter: add a value to a histogram."""
         self._histograms[metric].labels(fabric).observe(value)
 
     def set(self, metric: Metric, fabric: str, value: float) -> None:
-        """Set a gauge."""
+        """Implement the loop's meter: set a gauge."""
         self._gauges[metric].labels(fabric).set(value)
 
     def certificate(self, fabric: str, certificate: Certificate) -> None:
-        """Tell how good the newest plan is, tier by tier."""
+        """Show how good the newest plan is, tier by tier."""
         self._certificate.set(fabric, certificate)
 
     def call_started(self, service: str, method: str) -> None:
-        """A call began."""
+        """Count a call that began."""
         self._calls.running.labels(service, method).inc()
 
     def call_ended(self, service: str, method: str, code: str, seconds: float) -> None:
-        """A call ended with a status name after so long."""
+        """Count a call that ended; ``code`` is a status name such as "OK"."""
         self._calls.running.labels(service, method).dec()
         self._calls.ended.labels(service, method, code).inc()
         self._calls.seconds.labels(service, method).observe(seconds)
 
     def agents_connected(self, fabric: str, count: int) -> None:
-        """Notes how many agents of a fabric have a session here."""
+        """Show how many agents of a fabric have a session with this controller."""
         self._agents.connected.labels(fabric).set(count)
 
     def session_coalesced(self, fabric: str) -> None:
-        """An agent fell so far behind that its queue was dropped."""
+        """Count an agent that was so far behind that its queue was dropped."""
         self._agents.coalesced.labels(fabric).inc()
 
     def links_unwell(self, fabric: str, reason: str, count: int) -> None:
-        """So many ends of links are kept down for flapping, or lose some of what they carry."""
+        """Show how many ends of links are unwell; ``reason`` is flap-damped, grey or slow."""
         self._agents.unwell.labels(fabric, reason).set(count)
 
     def overlay_state(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
-        """A fabric's overlay flag, and how many agents here do not stand so."""
+        """Show a fabric's overlay flag, and how many agents here are not in that state."""
         self._agents.withdrawn.labels(fabric).set(withdrawn)
         self._agents.disobeying.labels(fabric).set(disobeying)
 
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
-        """Notes packets and bytes that went by exact-match entries."""
+        """Count packets and bytes that matched entries."""
         self._agents.packets.labels(fabric).inc(packets)
         self._agents.bytes.labels(fabric).inc(size)
 
 
 class FabricGauges:
-    """What is in a fabric, as the store has it."""
+    """Gauges of what the store says is in each fabric."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.switches = Gauge(
@@ -173,14 +173,14 @@ class FabricGauges:
         self.jobs = Gauge("heddle_jobs", "Jobs by state", ["fabric", "state"], registry=registry)
 
     def set(self, fabric: str, switches: int, jobs: Mapping[str, int]) -> None:
-        """Set all of a fabric."""
+        """Set the gauges of a fabric; ``jobs`` is the number of jobs by state."""
         self.switches.labels(fabric).set(switches)
         for state, count in jobs.items():
             self.jobs.labels(fabric, state).set(count)
 
 
 class CertificateGauges:
-    """How good the newest plan is, tier by tier."""
+    """Gauges of how good the newest plan is, tier by tier."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["fabric", "tier"]
@@ -195,7 +195,7 @@ class CertificateGauges:
         )
 
     def set(self, fabric: str, certificate: Certificate) -> None:
-        """Set every tier; the gap of a tier without load is 0."""
+        """Set the gauges of every tier; the gap is 0 where the lower bound is 0."""
         for tier in certificate.tiers:
             bound = tier.lower_bound
             self.max.labels(fabric, tier.tier).set(tier.max_utilization)
@@ -205,7 +205,7 @@ class CertificateGauges:
 
 
 class CallMeters:
-    """gRPC calls."""
+    """Metrics of gRPC calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         method = ["service", "method"]
@@ -219,7 +219,7 @@ class CallMeters:
 
 
 class AgentMeters:
-    """Sessions of agents, and what their switches count."""
+    """Metrics of agents' sessions, and of what their switches count."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         fabric = ["fabric"]
@@ -259,21 +259,21 @@ class AgentMeters:
         )
 
     def begin(self, fabric: str) -> None:
-        """Have what nobody has told of a fabric stand at 0."""
+        """Create the metrics of a fabric with the value 0 where they do not exist yet."""
         for meter in (self.connected, self.coalesced, self.packets, self.bytes, self.disobeying):
             meter.labels(fabric)
 
 
 class MetricsServer:
-    """Prometheus' endpoint, in a thread of its own."""
+    """The endpoint that Prometheus scrapes, in a thread of its own."""
 
     def __init__(self, telemetry: Telemetry, host: str, port: int) -> None:
-        """Start to serve; port 0 takes a free one.
+        """Start to serve; port 0 takes a free port.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the address or port cannot be used.
         """
-        # A second series for each metric, which nobody reads.
+        # They would be a second series for each counter and histogram, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no types here
         ProcessCollector(registry=telemetry.registry)
         PlatformCollector(registry=telemetry.registry)
@@ -282,7 +282,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that is served."""
+        """The port that the endpoint listens on."""
         return self._server.server_port
 
     def close(self) -> None:
@@ -295,16 +295,17 @@ class MetricsServer:
 _log = structlog.get_logger()
 
 _REST, _LONGEST = 999.0, 1.0
-"""After a fabric was told, rest so many times as long, up to so many seconds: a storm of changes
-costs others a thousandth."""
+"""After an update of a fabric that took ``t`` seconds, rest ``_REST * t`` seconds, at most
+``_LONGEST``. So a storm of changes takes no more than a thousandth of the time from others."""
 
 Told: TypeAlias = tuple[Versions, tuple[int, ...]]
-"""Of a fabric: the versions that were looked at last, switches, and jobs in each state."""
+"""The last state of a fabric that was shown: its versions; then its number of switches, followed by
+its number of jobs in each state."""
 NOTHING: Told = (Versions(), ())
 
 
 async def follow_plans(store: Store, telemetry: Telemetry) -> None:
-    """Keep the gauges of every fabric at what the store has, until that is closed."""
+    """Keep the metrics of every fabric up to date with the store, until the store is closed."""
     told: dict[str, Told] = {}
 
     async def look(fabric: str) -> None:

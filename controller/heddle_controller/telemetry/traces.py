@@ -1,9 +1,9 @@
 """Traces of requests, from the call to the last acknowledgement of a FIB.
 
-A call is told when it has ended, as ``CallTrace`` says. What came of it is found in the store: the
-audit trail has each change under the id of its request, and a plan says which intent it answers,
-how long it took, and when the last switch came to hold it. So the loop knows nothing of traces, and
-it is the leader that tells, whichever replica took the call.
+``CallTrace`` reports each call when it has ended. What the call caused is read from the store: the
+audit trail has each change with the id of its request. A plan says which intent it answers, how
+long it took, and when the last switch acknowledged it. So the loop needs no code for traces. The
+replica that took the call exports its span, and the leader exports the spans of what follows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from heddle_controller.state.records import Committed
 from heddle_controller.store.store import Store
 
 MOST_WAITING = 1000
-"""Requests of one fabric whose routes are not in force yet; older ones are told no more of."""
+"""Requests of one fabric that may wait for their routes to be in force; if there are more, the
+oldest get no further spans."""
 MOST_READ = 500
-"""Records of the audit trail that are read at once; of a greater flood the newest are told of."""
+"""Records of the audit trail that are read at once; if there are more, only the newest are read."""
 PAUSE_SECONDS = 0.2
-"""What happens within it is looked at once."""
+"""Pause after each look at a fabric; changes during the pause are looked at together."""
 
 
 @dataclass(slots=True)
@@ -35,37 +36,37 @@ class PendingRequest:
     name: str
     time: float
     version: int
-    """Of the intent, with it."""
+    """A version of the intent that contains the request."""
 
 
 class RequestTraces:
-    """The traces of one controller."""
+    """Exports the traces of one controller."""
 
     def __init__(self, spans: Spans, store: Store, leading: Callable[[], int]) -> None:
-        """``leading`` gives the epoch in which this controller leads, or 0."""
+        """``leading`` returns the epoch in which this controller leads, or 0."""
         self._spans, self._store, self._leading = spans, store, leading
         self._waiting: dict[str, deque[PendingRequest]] = {}
         self._head = 0
-        """Number of the newest record of the audit trail that was read."""
+        """Number of the last record of the audit trail that was read."""
         self._planned: dict[str, tuple[int, int]] = {}
-        """Epoch and generation of the newest plan that was told, by fabric."""
+        """Epoch and generation of the newest plan that was seen, by fabric."""
         self._held: dict[str, tuple[int, int]] = {}
-        """Of the newest that was told to be in force."""
+        """Epoch and generation of the newest plan that was seen in force, by fabric."""
 
     def call_ended(
         self, request: str, rpc: str, call: str, times: tuple[float, float], failed: str
     ) -> None:
-        """Tell a call: the id of its request, its method, the id in the logs."""
+        """Implement ``CallSpans.call_ended``: export the span of a call."""
         attributes = {"heddle.request": request, "heddle.call": call, "rpc.method": rpc}
         what = Happened(rpc, *times, {**attributes, "rpc.system": "grpc"}, failed)
         self._spans.root(Root.of_request(request), what, serves=True)
 
     def close(self) -> None:
-        """Send what waits, if that can be done soon."""
+        """Send the spans that wait, if that can be done soon."""
         self._spans.close()
 
     async def run(self) -> None:
-        """Tell what comes of requests, until cancelled or the store is closed."""
+        """Export what follows from requests, until cancelled or until the store is closed."""
         while True:
             try:
                 self._head = (await self._store.audit(limit=1)).head.number
@@ -88,7 +89,7 @@ class RequestTraces:
             self._tell(fabric, committed)
 
     async def _read(self) -> None:
-        """Take in who has changed what since the last time."""
+        """Read the changes in the audit trail since the last read, and let them wait."""
         page = await self._store.audit(after=self._head, limit=1)
         newest = page.head.number
         if newest <= self._head:
@@ -147,6 +148,6 @@ class RequestTraces:
         root = Root.of_request(done.request)
         attributes = {**about, "heddle.request": done.request, "heddle.name": done.name}
         self._spans.below(root, Happened("in force", done.time, held, attributes), see=plan)
-        if made > done.time:  # otherwise the plan that stood answered it already
+        if made > done.time:  # otherwise the plan before the request answered it already
             self._spans.below(root, Happened("plan", began, made, attributes), see=plan)
             self._spans.below(root, Happened("program switches", made, held, attributes), see=plan)

@@ -1,1 +1,1 @@
-"""The page for people: JSON, server-sent events and static files. Needs ``[web]`` installed."""
+"""The web page: JSON, server-sent events and static files. Needs ``heddle-controller[web]``."""

@@ -1,13 +1,12 @@
-"""Who looks, and may he: the API's own rules, over HTTP.
+"""Access to the web page: who asks, and whether they may look, by the same rules as in the API.
 
-A browser shows a certificate, or a token in a cookie that scripts cannot read and other sites
-cannot have sent; programs send ``Authorization: Bearer`` as they do to the API. Each answer is
-under a policy that lets the page load nothing but its own files.
+A browser shows a certificate, or a token in a cookie that scripts cannot read and that requests
+from other sites do not carry. Programs send ``Authorization: Bearer`` as they do to the API. Each
+answer has a content security policy that lets the page load nothing but its own files.
 
-Reports of drills and campaigns: pages that the emulator wrote into a folder of the operator.
-
-The controller knows nothing of drills. It shows the folder to who may look, under a policy by which
-a page can reach nothing: not even this controller.
+This module also serves reports of drills and campaigns, which are pages that the emulator wrote
+into a folder. They have a policy of their own, under which a page can reach nothing, not even this
+controller.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from heddle_controller.serve.security.certificates import FIELDS, Names
 
 COOKIE = "heddle_token"
 CERTIFICATE = "heddle_certificate"
-"""Key of a connection's certificate in the state of its requests."""
+"""Key of the client's certificate in the state of each request."""
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -55,14 +54,15 @@ FOREIGN_SITE = errors.Refusal(
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """What a connection's certificate says."""
+    """The client certificate of a connection."""
 
     names: Names
+    """Its names, by field."""
     pem: bytes
 
 
 def peer_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
-    """The certificate that a peer showed and that our authorities signed; None without one."""
+    """Return the verified certificate that a client showed; None without one."""
     der = connection.getpeercert(binary_form=True) if connection else None
     told: Mapping[str, Any] | None = connection.getpeercert() if connection and der else None
     if der is None or not told:
@@ -80,14 +80,19 @@ def peer_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None
 
 
 class Access:
-    """Tells callers apart, as the API does."""
+    """Identifies callers and checks what they may do, as the API does."""
 
     def __init__(self, admission: Admission, budget: Budget) -> None:
         self._admission = admission
         self._budget = budget
 
     def caller(self, asked: HTTPConnection) -> Caller:
-        """The one who asks. Raises ``Refusal`` where that is not known, or not to be believed."""
+        """Return who sent a request.
+
+        Raises:
+            Refusal: as ``Admission.judge``; also for a plain-text request on this host under
+                another host name, because a page of another site could have sent it.
+        """
         host = asked.client.host if asked.client else ""
         secure = asked.url.scheme == "https"
         own = not secure and is_loopback(host)
@@ -107,10 +112,10 @@ class Access:
         return caller
 
     def check(self, asked: HTTPConnection, call: str) -> Caller:
-        """The one who asks, if allowed the answer of this method (``Service/Method``) now.
+        """Return who sent a request, if they may call this method (``Service/Method``) now.
 
         Raises:
-            Refusal: he may not, or has asked too often of late.
+            Refusal: they may not, have called too often, or another site's page sent the request.
         """
         if asked.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise FOREIGN_SITE
@@ -139,9 +144,9 @@ def _named_host(asked: HTTPConnection) -> str:
 
 
 _MOST_TOLD = 1000
-"""Reports that are listed."""
+"""Most reports that are listed."""
 _MOST_BYTES = 64 << 20
-"""Bytes of a page that is shown."""
+"""Most bytes of a report that is shown."""
 REPORT_HEADERS: Mapping[str, str] = {
     **HEADERS,
     "cache-control": "private, no-cache",
@@ -150,24 +155,25 @@ REPORT_HEADERS: Mapping[str, str] = {
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""A report has its style and script within it, and names that script by its hash."""
+"""Headers of a report, which has its styles and script inline. The page's own policy allows only
+the script with one hash."""
 
 
 def reports_in(folder: Path) -> list[dict[str, str | float]]:
-    """Name and time (Unix seconds) of each page, the newest first; none without a folder."""
+    """Return name and time (Unix seconds) of each report, newest first; none without a folder."""
     found: list[tuple[float, str]] = []
     for path in folder.glob("*.html"):
-        with suppress(OSError):  # it may go meanwhile
+        with suppress(OSError):  # it may be deleted meanwhile
             found.append((path.stat().st_mtime, path.name))
     found.sort(key=lambda one: (-one[0], one[1]))
     return [{"name": name, "time": time} for time, name in found[:_MOST_TOLD]]
 
 
 def report_page(folder: Path | None, name: str) -> bytes:
-    """A page of the folder.
+    """Return the content of a report; ``folder`` is None if the operator named none.
 
     Raises:
-        Refusal: NOT_FOUND where there is none of that name.
+        Refusal: NOT_FOUND if there is no such report, or it is too large.
     """
     if folder is None:
         raise errors.not_found("NO_REPORT", "this controller was started without --web-reports")
@@ -178,6 +184,6 @@ def report_page(folder: Path | None, name: str) -> bytes:
         if path.stat().st_size > _MOST_BYTES:
             raise errors.not_found("NO_REPORT", f"the report is larger than {_MOST_BYTES:,} bytes")
         return path.read_bytes()
-    except (OSError, ValueError):  # a name with a NUL
+    except (OSError, ValueError):  # ValueError: a name with a NUL
         cure = "see /api/reports, or write one with heddle-emulator drill FILE --report FOLDER"
         raise errors.not_found("NO_REPORT", f"there is no such report: {cure}") from None

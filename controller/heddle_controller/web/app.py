@@ -1,4 +1,7 @@
-"""The routes: pages, files, JSON and server-sent events. All but ``what-if`` only read."""
+"""The routes of the web page: pages, files, JSON and server-sent events.
+
+No route changes what the controller stores. ``what-if`` only has a plan computed.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +56,19 @@ log = structlog.stdlib.get_logger(__name__)
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 MOST_BODY = 1 << 20
-"""Bytes of a question."""
+"""Most bytes of a request's body."""
 MOST_LOGIN = 4096
-"""Bytes of a question of who is not known yet."""
+"""Most bytes of the body of a login, whose sender is not known yet."""
 UNARY_SECONDS = 60.0
+"""Most seconds that an answer may take."""
 SLOWEST_TOLD = 50
-"""Flows of a job that are told, the slowest first."""
+"""Most flows of a job, or over a link, in an answer; the slowest ones."""
 MOST_ROUTES = 200
-"""Routes of one answer, and flows that moved."""
+"""Most routes, and most moved flows, in an answer."""
 LAST_CHANGES = 200
-"""Records of the audit trail that are looked through."""
+"""Records of the audit trail that are searched for changes of a fabric."""
 WORTH_PACKING = 1400
-"""Bytes below which an answer is sent as it is."""
+"""Bytes below which compressing an answer is not worth it."""
 STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401,
@@ -83,7 +87,7 @@ READ_FABRIC, READ_PLAN = "FabricService/GetFabric", "PlanService/GetPlan"
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Bytes that are sent again and again, packed once."""
+    """Bytes that are sent again and again, and are compressed once."""
 
     plain: bytes
     packed: bytes
@@ -92,12 +96,15 @@ class Packed:
 
     @classmethod
     def of(cls, plain: bytes, kind: str, tag: str = "") -> Packed:
-        """Takes a while for a large one: to be made in a thread."""
+        """Compress some bytes; takes a while for many, so call it in a thread.
+
+        ``tag`` is the entity tag; if it is empty, the tag is a hash of the bytes.
+        """
         tag = tag or hashlib.sha256(plain).hexdigest()[:16]
         return cls(plain, gzip.compress(plain, 1, mtime=0), kind, tag)
 
     def answer(self, request: Request, status: int = 200) -> Response:
-        """With what the browser takes; nothing, if it has it already."""
+        """Return a response, compressed if the browser accepts that; 304 if it has this tag."""
         head = {
             "etag": f'"{self.tag}"',
             "cache-control": "private, no-cache",
@@ -112,16 +119,16 @@ class Packed:
 
 
 class Pages:
-    """What is answered to whom."""
+    """Handlers of all routes."""
 
     def __init__(self, api: Api, access: Access, viewers: int, reports: Path | None = None) -> None:
-        """As the web server is told.
+        """Read the static files.
 
         Args:
-            api: Answers what is asked.
-            access: Who may look.
-            viewers: How many streams there may be at once.
-            reports: Folder of pages that the emulator wrote.
+            api: Its services answer the requests.
+            access: Decides who may look.
+            viewers: Most streams at the same time.
+            reports: Folder with the emulator's reports; None for none.
         """
         self.feed = ViewFeed(api)
         self._api = api
@@ -130,10 +137,10 @@ class Pages:
         self._reports = reports
         self._files = _files()
         self._bulk: dict[tuple[str, str], Packed] = {}
-        """The newest structure and loads of each fabric."""
+        """The newest structure, loads and measured loads of each fabric, by fabric and kind."""
 
     def app(self) -> Starlette:
-        """As ASGI servers take it."""
+        """Return the ASGI application."""
         return Starlette(routes=list(self._routes()), exception_handlers={404: self._no_page})
 
     def _routes(self) -> Iterable[BaseRoute]:
@@ -174,7 +181,10 @@ class Pages:
         yield Route("/reports/{name}", self._report, methods=["GET"])
 
     async def _answer(self, call: str, handler: _Handler, request: Request) -> Response:
-        """An answer, or why there is none, in JSON."""
+        """Check the caller, and return the handler's answer, or the error as JSON.
+
+        ``call`` is the API's method whose permission is needed; empty if the handler checks.
+        """
         try:
             async with asyncio.timeout(UNARY_SECONDS):
                 if call:
@@ -190,7 +200,7 @@ class Pages:
         return _guarded(response)
 
     async def _page(self, request: Request) -> Response:
-        """The page for who may look; for others the one that asks for a token, and says why."""
+        """Return the page, or the login page if the caller may not look."""
         try:
             self._access.check(request, READ_FABRIC)
         except errors.Refusal as refusal:
@@ -199,20 +209,20 @@ class Pages:
         return _guarded(self._files["index.html"].answer(request))
 
     async def _file(self, request: Request) -> Response:
-        """Scripts and styles: nothing in them is secret."""
+        """Return a script or style; these are not secret, so access is not checked."""
         found = self._files.get(request.path_params["name"])
         if found is None:
             return await self._no_page(request, None)
         return _guarded(found.answer(request))
 
     async def _list_reports(self, request: Request) -> Response:
-        """Names and times of reports, the newest first; none of a folder that was not named."""
+        """Return names and times of reports, newest first, and whether a folder was named."""
         del request
         found = await asyncio.to_thread(reports_in, self._reports) if self._reports else []
         return _json({"named": self._reports is not None, "reports": found})
 
     async def _report(self, request: Request) -> Response:
-        """A page that the emulator wrote; "index.html" tells how all ended."""
+        """Return a report that the emulator wrote; "index.html" lists the results of all."""
         try:
             self._access.check(request, READ_PLAN)
             body = await asyncio.to_thread(report_page, self._reports, request.path_params["name"])
@@ -226,12 +236,12 @@ class Pages:
         return _guarded(_refused(errors.not_found("NO_PAGE", message)))
 
     async def _session(self, request: Request) -> Response:
-        """The session of the one who looks; refused as any other call would be."""
+        """Return role and identity of the caller."""
         caller = self._access.check(request, READ_FABRIC)
         return _json({"role": caller.role, "identity": caller.identity})
 
     async def _login(self, request: Request) -> Response:
-        """Keep a token in a cookie, if it lets its bearer look."""
+        """Put a token into a cookie, if it allows its bearer to look."""
         token = (await _body(request, MOST_LOGIN)).get("token")
         if not isinstance(token, str):
             raise refuse("request", "token", 'it is missing: send {"token": "heddle..."}')
@@ -270,7 +280,7 @@ class Pages:
         )
 
     async def _loads(self, request: Request) -> Response:
-        """How full links are; 404 while there is no plan of the fabric as it is."""
+        """Return how full links are by plan; 404 if the present structure has no plan yet."""
         fabric = _fabric(request)
         record, plan = await self._planned(fabric)
         if not same_structure(plan.plan.fabric, record.fabric):
@@ -280,7 +290,7 @@ class Pages:
         return (await self._packed(fabric, "loads", tag, partial(plan.json, links))).answer(request)
 
     async def _measured(self, request: Request) -> Response:
-        """How full links are by what flows were measured to send."""
+        """Return how full links are by the measured rates of flows."""
         fabric = _fabric(request)
         record, plan = await self._planned(fabric)
         links = await self.feed.view(fabric).links(record)
@@ -291,7 +301,7 @@ class Pages:
         return (await self._packed(fabric, "measured", tag, make)).answer(request)
 
     async def _packed(self, fabric: str, what: str, tag: str, make: Callable[[], bytes]) -> Packed:
-        """Made once for each tag; the one before it is forgotten."""
+        """Return compressed content, made once per tag; content with an older tag is dropped."""
         tag = f"{self.feed.start}.{tag}"
         known = self._bulk.get((fabric, what))
         if known is None or known.tag != tag:
@@ -300,7 +310,7 @@ class Pages:
         return known
 
     async def _planned(self, fabric: str) -> tuple[Any, PlanView]:
-        """The fabric and the view of its newest plan. Raises ``Refusal`` where there is none."""
+        """Return the fabric and the view of its newest plan; raises ``Refusal`` without a plan."""
         record = await self._api.store.get_fabric(fabric)
         plan = self.feed.view(fabric).plan(await self._api.store.committed(fabric))
         if plan is None:
@@ -309,7 +319,7 @@ class Pages:
         return record, plan
 
     async def _switch(self, request: Request) -> Response:
-        """A switch and its links."""
+        """Return a switch with its links, its agent, and the generation that it holds."""
         fabric, switch = _fabric(request), _asked(request, "id")
         record = await self._api.store.get_fabric(fabric)
         row = record.fabric.structure.index.get(switch, NONE)
@@ -332,7 +342,7 @@ class Pages:
         return _json(told)
 
     async def _link(self, request: Request) -> Response:
-        """A link both ways, and the flows over it, those of the fullest links first."""
+        """Return a link in both directions, with the flows over it, the slowest first."""
         fabric = _fabric(request)
         record, plan = await self._planned(fabric)
         row = _link_row(record.fabric, request)
@@ -358,7 +368,7 @@ class Pages:
         return _message(answer)
 
     async def _job(self, request: Request) -> Response:
-        """A job, and its slowest flows with the link that makes them so."""
+        """Return a job, and its slowest flows, each with its fullest link."""
         fabric, job = _fabric(request), _asked(request, "id")
         asked = placement_pb2.GetJobRequest(name=names.job_name(fabric, job))
         told = _dict(await self._api.placement.GetJob(asked, _NO_CONTEXT))
@@ -380,13 +390,13 @@ class Pages:
         return _message(await self._api.plan.ListRoutes(asked, _NO_CONTEXT))
 
     async def _examination(self, request: Request) -> Response:
-        """What ``heddle doctor job`` says."""
+        """Return what ``heddle doctor job`` shows."""
         name = names.job_name(_fabric(request), _asked(request, "id"))
         asked = doctor_pb2.ExamineJobRequest(name=name)
         return _message(await self._api.doctor.ExamineJob(asked, _NO_CONTEXT))
 
     async def _health(self, request: Request) -> Response:
-        """What ``heddle doctor`` says of what this controller sees."""
+        """Return what ``heddle doctor`` shows about what this controller sees."""
         asked = doctor_pb2.ExamineInstallationRequest(fabric=names.fabric_name(_fabric(request)))
         return _message(await self._api.doctor.ExamineInstallation(asked, _NO_CONTEXT))
 
@@ -397,7 +407,7 @@ class Pages:
         return _message(await self._api.plan.ExplainFlow(asked, _NO_CONTEXT))
 
     async def _plans(self, request: Request) -> Response:
-        """Plans of before, the newest first, and why each followed the one before."""
+        """Return plans, newest first, each with the causes that led to it."""
         asked = plan_pb2.ListPlansRequest(
             parent=names.plan_name(_fabric(request)),
             page_size=100,
@@ -406,7 +416,7 @@ class Pages:
         return _message(await self._api.plan.ListPlans(asked, _NO_CONTEXT))
 
     async def _comparison(self, request: Request) -> Response:
-        """What moved from one plan to another."""
+        """Return what moved between two plans."""
         name = names.plan_name(_fabric(request))
         before, after = (_number(request, which) for which in ("before", "after"))
         asked = plan_pb2.ComparePlansRequest(plan=name, before=before, after=after)
@@ -415,7 +425,7 @@ class Pages:
         return _message(answer)
 
     async def _changes(self, request: Request) -> Response:
-        """What clients changed of a fabric lately, the newest first."""
+        """Return clients' recent changes of a fabric from the audit trail, newest first."""
         prefix = names.fabric_name(_fabric(request))
         listed = self._api.audit.ListAuditRecords
         head = (await listed(audit_pb2.ListAuditRecordsRequest(page_size=1), _NO_CONTEXT)).head
@@ -431,7 +441,7 @@ class Pages:
         return _json({"changes": records})
 
     async def _what_if(self, request: Request) -> Response:
-        """As the API's; the fabric's name comes from the address."""
+        """Answer a what-if question as the API does; the fabric's name comes from the URL."""
         given = await _body(request)
         try:
             asked = ParseDict(given, plan_pb2.WhatIfRequest())
@@ -441,7 +451,11 @@ class Pages:
         return _message(await self._api.plan.WhatIf(asked, _NO_CONTEXT))
 
     async def _stream(self, request: Request) -> Response:
-        """The overview as it changes: ``id: START.NUMBER``, so that nobody is told it twice."""
+        """Stream the overview whenever it changes.
+
+        Events have ``id: START.NUMBER``, so that a browser that reconnects does not get the same
+        overview twice.
+        """
         fabric = _fabric(request)
         view = await self.feed.show(fabric)
         if self.feed.viewers >= self._most:
@@ -458,7 +472,7 @@ class Pages:
 
 JSON = "application/json"
 _NO_CONTEXT: Any = None
-"""Methods that only read ask nothing of their call."""
+"""Passed as the gRPC context, which methods that only read do not use."""
 
 
 def _files() -> dict[str, Packed]:
@@ -492,7 +506,7 @@ def _message(message: Message) -> Response:
 
 
 def _refused(error: Exception) -> Response:
-    """The status of an error as the API has it, in JSON."""
+    """Return an error as JSON, with the same status as in the API."""
     status = status_of(error)
     if isinstance(error, TimeoutError):
         message = f"not done within {UNARY_SECONDS:g} s"
@@ -513,7 +527,7 @@ def _refused(error: Exception) -> Response:
 
 
 def _details(status: status_pb2.Status) -> dict[str, Any]:
-    """The reason for programs, and what is wrong with which field."""
+    """Return a status's reason for programs, and its field violations."""
     told: dict[str, Any] = {"reason": "", "fields": []}
     for packed in status.details:
         info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
@@ -525,10 +539,10 @@ def _details(status: status_pb2.Status) -> dict[str, Any]:
 
 
 async def _body(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
-    """The JSON object of a question.
+    """Return the JSON object in a request's body.
 
     Raises:
-        InputError: it is none, or too large.
+        InputError: the body is not a JSON object, or is too large.
     """
     if request.headers.get("content-type", "").partition(";")[0] != JSON:
         raise refuse("request", "content-type", f"send {JSON}")
@@ -558,7 +572,7 @@ def _asked(request: Request, name: str) -> str:
 
 
 def _number(request: Request, name: str) -> int:
-    """A generation, as the address has it; 0 where it is left out."""
+    """Return a generation from the URL's query; 0 if it is missing."""
     given: str = request.query_params.get(name, "") or "0"
     if not (given.isascii() and given.isdecimal() and len(given) < 20):  # noqa: PLR2004 - 64 bits
         raise refuse("request", name, f"{given[:40]!r} is no generation: see the plans")
@@ -585,7 +599,7 @@ def _used(plan: PlanView | None, arc: int) -> float | None:
 def _switch_json(
     fabric: Fabric, row: int, plan: PlanView | None, down: frozenset[int]
 ) -> dict[str, Any]:
-    """A switch and its links, the fullest first."""
+    """Return a switch and its links, the fullest first; ``plan`` is None without a plan."""
     structure = fabric.structure
     first, arcs = structure.out
     out = arcs[first[row] : first[row + 1]]
@@ -628,7 +642,7 @@ def _link_json(
 
 
 def _direction(plan: PlanView, arc: int) -> dict[str, Any]:
-    """How full a link is one way, and whose flows these are."""
+    """Return the load of an arc by plan, with the jobs and the slowest flows over it."""
     paths = plan.plan.paths
     uses = np.zeros(len(plan.utilization), dtype=np.bool_)
     uses[arc] = True

@@ -1,13 +1,13 @@
-"""Those who watch a fabric: what they are told is made and framed once, and written to each.
+"""The viewers of a fabric, and the log of its events.
 
-A viewer costs one write to its connection, and no task is woken for it. Who has not taken yet what
-was told before is told no more until it has: then it gets the newest, and what came between is
-merged into that. So nothing is queued, and nothing waits for a slow viewer.
+An event for viewers is made and framed once, and then written to each connection. This costs one
+write per viewer, and no task is woken. A viewer that has not yet received the last event gets none
+until it has. Then it gets the newest overview, and the ones between are skipped. So nothing is
+queued, and nobody waits for a slow viewer.
 
-What happened to a fabric, as far as it shows from one look to the next.
-
-Only differences between two looks are told: who looks seldom sees several changes as one. A new
-plan names the events since the plan before: what it may be the answer to.
+The log of events has the differences between one look at the fabric and the next. Several changes
+between two looks appear as one. The event of a new plan names the events since the plan before,
+which are its possible causes.
 """
 
 from __future__ import annotations
@@ -31,52 +31,61 @@ from heddle_controller.serve.errors import Refusal
 from heddle_controller.state.records import FabricRecord, JobState
 
 CONNECTION = "heddle_connection"
-"""Key of a connection's transport in the state of its requests."""
+"""Key of the connection's transport in the state of each request."""
 NO_STORE = {"cache-control": "no-store"}
 
 
 class Viewer:
-    """One who watches, by a response that has begun."""
+    """One viewer, whose response has begun."""
 
     def __init__(self, transport: asyncio.Transport, *, chunked: bool, seen: str) -> None:
-        """``seen`` is the id of the newest overview that it has."""
+        """Write to a connection.
+
+        Args:
+            transport: The viewer's connection.
+            chunked: Whether the response uses HTTP/1.1's chunked encoding.
+            seen: Id of the newest overview that the viewer has.
+        """
         self.seen = seen
         self.over = asyncio.Event()
-        """Set once there is nothing more to tell."""
+        """Set once nothing more will be sent."""
         self._transport = transport
         self._place = int(chunked)
 
     def write(self, told: tuple[bytes, bytes]) -> bool:
-        """Send it; False if what was sent before is not taken yet."""
+        """Write an event from ``framed``; return False if closed or if older bytes still wait."""
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
         self._transport.write(told[self._place])
         return True
 
     def end(self, why: str = "") -> None:
-        """Tell it why, and no more."""
+        """End the stream; send the reason first, if there is one."""
         if why and not self.over.is_set():
             self.write(framed(b"event: refused\ndata: %b\n\n" % orjson.dumps(why)))
         self.over.set()
 
 
 class Audience:
-    """All who watch one fabric."""
+    """All viewers of one fabric."""
 
     def __init__(self) -> None:
         self.name = ""
-        """Id of the newest overview."""
+        """Id of the newest overview; empty before the first."""
         self._newest = framed(b"")
         self._viewers: dict[Viewer, Callable[[], None]] = {}
         self._quiet: set[Viewer] = set()
-        """Who was told nothing since the last beat."""
+        """Viewers to which nothing was sent since the last beat."""
 
     def __len__(self) -> int:
         return len(self._viewers)
 
     @contextmanager
     def joined(self, viewer: Viewer, check: Callable[[], None]) -> Iterator[None]:
-        """Tell one, too; ``check`` raises ``Refusal`` once it may look no more."""
+        """Add a viewer for the time of a ``with`` block.
+
+        ``check`` raises ``Refusal`` once the viewer may no longer look.
+        """
         self._viewers[viewer] = check
         self._tell(viewer)
         try:
@@ -86,7 +95,7 @@ class Audience:
             self._quiet.discard(viewer)
 
     def tell(self, name: str, overview: bytes) -> None:
-        """Another overview."""
+        """Send a new overview (JSON) with this id to all viewers."""
         event = b"id: %b\nevent: overview\ndata: %b\n\n" % (name.encode(), overview)
         self.name, self._newest = name, framed(event)
         for viewer in self._viewers:
@@ -100,7 +109,10 @@ class Audience:
         return True
 
     def beat(self, stale: float) -> None:
-        """Have all who hear nothing else know that there is somebody, and how old the news is."""
+        """Send a beat to quiet viewers, and end the streams of those who may no longer look.
+
+        ``stale`` is for how many seconds the store has been out of reach.
+        """
         told = framed(b"event: beat\ndata: %.1f\n\n" % stale)
         for viewer, check in self._viewers.items():
             try:
@@ -113,13 +125,13 @@ class Audience:
         self._quiet = set(self._viewers)
 
     def end(self, why: str = "") -> None:
-        """Ends all streams."""
+        """End all streams; send the reason first, if there is one."""
         for viewer in self._viewers:
             viewer.end(why)
 
 
 class OverviewStream(Response):
-    """What an audience is told, until the viewer leaves or may look no more."""
+    """The response that streams overviews, until the viewer leaves or its stream is ended."""
 
     media_type = "text/event-stream"
 
@@ -142,7 +154,7 @@ class OverviewStream(Response):
 
 
 async def _over(viewer: Viewer, receive: Receive) -> None:
-    """Wait until the viewer leaves, or there is nothing more for it."""
+    """Wait until the viewer leaves, or its stream is ended."""
 
     async def leaves() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -161,19 +173,19 @@ def _body(part: bytes, *, more: bool) -> dict[str, Any]:
 
 
 def framed(told: bytes) -> tuple[bytes, bytes]:
-    """As HTTP/1.0 and as HTTP/1.1 have it."""
+    """Return bytes as the body of HTTP/1.0 (plain) and of HTTP/1.1 (one chunk)."""
     return told, b"%x\r\n%b\r\n" % (len(told), told)
 
 
 _KEPT = 200
-"""Events of one fabric that are remembered."""
+"""Most events of one fabric that are kept."""
 _NAMED = 5
-"""Things that one event names."""
+"""Most events of one kind from one look that name their subject, and most causes of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change."""
+    """One change of a fabric."""
 
     number: int
     time: float
@@ -182,7 +194,7 @@ class Event:
     """"link", "switch", "job", "plan", "tables", "agent", "leader", "store" or "fabric"."""
     text: str
     because: tuple[int, ...] = ()
-    """Numbers of the events that came since the plan before; plans only."""
+    """For plans: numbers of the newest link, switch and job events since the plan before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,8 +207,9 @@ class Sight:
     jobs: Mapping[str, JobState]
     agents: AbstractSet[str]
     plan: tuple[int, int]
-    """Epoch and generation."""
+    """Epoch and generation; (0, 0) without a plan."""
     moved: int
+    """Flows that the plan moved."""
     lacking: int
     """Switches that do not hold the plan yet."""
     leader: str
@@ -205,15 +218,15 @@ class Sight:
 
 @dataclass(slots=True)
 class EventLog:
-    """The newest events of one fabric."""
+    """The newest events of one fabric, found by comparing looks."""
 
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=_KEPT))
     number: int = 0
     _planned: int = 0
-    """Number of the newest plan's event."""
+    """Number of the event of the newest plan."""
 
     def add(self, now: float, kind: str, text: str) -> None:
-        """Remember one."""
+        """Add an event at the time ``now`` (Unix seconds)."""
         self.number += 1
         because: tuple[int, ...] = ()
         if kind == "plan":
@@ -223,7 +236,7 @@ class EventLog:
         self.events.append(Event(self.number, now, kind, text, because))
 
     def compare(self, before: Sight | None, after: Sight, now: float) -> None:
-        """Remember what is different."""
+        """Add an event for each difference; ``before`` is None at the first look."""
         if before is None:
             self.add(now, "fabric", "this controller began to look")
             return
@@ -290,5 +303,5 @@ class EventLog:
 
 
 def _told(names: list[str], one: str, many: str) -> list[str]:
-    """A sentence for each; only how many there are where there are many."""
+    """Return a sentence for each name; if there are many, only one with their number."""
     return [f"{name} {one}" for name in names] if len(names) <= _NAMED else [f"{len(names)} {many}"]

@@ -1,8 +1,8 @@
-"""One look at each fabric after something changed, and its overview for all who watch.
+"""Looks at each fabric after changes, and makes its overview for all viewers.
 
-A look compares what is there with what was there before, whether anybody watches or
-not. What changes within a moment is looked at once: an event of the fabric comes as a dozen changes
-of the store. The overview is made once for all viewers, and only while there are any.
+A look compares the state of now with the state at the look before, also if nobody watches. Changes
+that follow each other closely are looked at together, because one event in the fabric causes a
+dozen changes of the store. The overview is made once for all viewers, and only if there are any.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ from heddle_controller.web.overview import (
 log = structlog.stdlib.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-"""How often it is asked who leads and whether the store can be reached."""
+"""Interval at which the leader, and whether the store can be reached, are checked."""
 _GATHER, _REST, _LONGEST = 0.4, 50.0, 0.6
-"""A look waits so many seconds for what else changes, or so many times as long as the one before
-took, up to the last: a storm of changes costs others next to nothing, and is seen within a second.
-"""
+"""Before a look, wait ``_GATHER`` seconds for further changes, or ``_REST`` times as long as the
+last looks took, but at most ``_LONGEST`` seconds. So a storm of changes takes little time from
+others, and is still seen within a second."""
 BEAT_SECONDS = 2.0
-"""A stream says so often that it lives, and asks whether its viewer may still look."""
+"""Interval at which quiet streams get a beat, and all viewers are checked again."""
 PLAN_REST = 500.0
-"""What is bulk of a plan is made anew after so many times as long as it took, or after
-``LONGEST_KEPT``: of a large plan, that is several events' work at once."""
+"""The view of a plan for the overview is made again after so many times as long as it took, but at
+most ``LONGEST_KEPT``. For a large plan it costs as much as several events of the fabric."""
 SHOWN_EVENTS = 50
+"""Events in an overview."""
 LONGEST_KEPT = 5.0
-"""Seconds after which viewers are told again what nobody gives notice of."""
+"""Seconds after which an overview with viewers is made again, for values that give no notice of
+changes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,34 +59,36 @@ class AgentsHere:
     structure: Structure
     switches: frozenset[str]
     missing: tuple[str, ...]
-    """The other switches, in order of their rows."""
+    """Ids of the other switches, in order of their rows."""
 
 
 class FabricView:
-    """One fabric, as far as this controller's viewers see it."""
+    """What this controller keeps of one fabric for its viewers."""
 
     def __init__(self) -> None:
         self.log = EventLog()
         self.number = 0
-        """Grows with every overview."""
+        """Number of the newest overview."""
         self.overview = b""
+        """The newest overview as JSON; empty before the first."""
         self.audience = Audience()
         self.connected: AgentsHere | None = None
-        """None where that changed since it was asked."""
+        """The connected agents; None if sessions have changed since they were read."""
         self.before: Sight | None = None
+        """The fabric at the last look; None before the first."""
         self.standing: StandingPlan | None = None
-        """What viewers were told last."""
+        """What the newest overview was made of; None before the first."""
         self.made = -LONGEST_KEPT
-        """When the overview was made, by the loop's clock."""
+        """When the overview was last made, by the monotonic clock."""
         self._links: tuple[FabricRecord, SwitchLinks] | None = None
         self._plan: PlanView | None = None
         self._rests_until = 0.0
-        """When the next view of a plan may be made for an overview, by the loop's clock."""
+        """When the next view of a plan may be made for an overview, by the monotonic clock."""
         self.looking = asyncio.Lock()
-        """Held while one looks."""
+        """Held during a look."""
 
     async def links(self, record: FabricRecord) -> SwitchLinks:
-        """The links between switches, made once for a fabric."""
+        """Return the links between switches, made once per structure."""
         known = self._links
         if known is None or known[0].fabric.structure is not record.fabric.structure:
             known = record, await asyncio.to_thread(SwitchLinks.of, record.fabric.structure)
@@ -92,7 +96,7 @@ class FabricView:
         return known[1]
 
     def plan(self, committed: Committed | None) -> PlanView | None:
-        """The view of a plan, made once for each."""
+        """Return the view of a plan, made once per plan; None without a plan."""
         if committed is None:
             return None
         if self._plan is None or not self._plan.is_of(committed):
@@ -103,13 +107,16 @@ class FabricView:
         return self._plan
 
     def recent_plan(self, committed: Committed, fabric: Fabric) -> PlanView | None:
-        """The same, or the view of a plan some seconds older, while plans follow each other."""
+        """Return the view of a plan, or of one some seconds older if plans follow each other fast.
+
+        It is None if that plan is for another structure than the fabric's.
+        """
         if self._plan is None or time.monotonic() >= self._rests_until:
             self.plan(committed)
         return self._plan if self._plan and same_structure(self._plan.plan.fabric, fabric) else None
 
     def agents(self, api: Api, record: FabricRecord, links: SwitchLinks) -> AgentsHere:
-        """Asked again after a session began or ended only, as there are thousands."""
+        """Return the connected agents; read again only after sessions changed, for speed."""
         known, structure = self.connected, record.fabric.structure
         if known is None or known.structure is not structure:
             there, ids = frozenset(api.gateway.sessions(record.name)), structure.nodes.ids
@@ -118,7 +125,10 @@ class FabricView:
         return known
 
     def tell(self, start: str, told: bytes) -> None:
-        """Give all viewers another overview, if it is another."""
+        """Send an overview (JSON) to all viewers, if it differs from the last one.
+
+        ``start`` is ``ViewFeed.start``.
+        """
         self.made = time.monotonic()
         if told == self.overview:
             return
@@ -128,23 +138,23 @@ class FabricView:
 
 
 class ViewFeed:
-    """All fabrics of one controller."""
+    """The views of all fabrics of one controller."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.start = secrets.token_hex(4)
-        """Tells this process from the one before, in ids of server-sent events."""
+        """Random id of this process, for ids of server-sent events."""
         self._views: dict[str, FabricView] = {}
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._leader = ""
 
     def view(self, fabric: str) -> FabricView:
-        """The view of a fabric."""
+        """Return the view of a fabric."""
         return self._views.setdefault(fabric, FabricView())
 
     async def run(self) -> None:
-        """Look whenever something changed, until cancelled."""
+        """Look at fabrics when they have changed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.api.store.follow(self._mark), name="web: store")
             tasks.create_task(self._follow_links(), name="web: links")
@@ -155,11 +165,11 @@ class ViewFeed:
 
     @property
     def viewers(self) -> int:
-        """How many watch, all fabrics together."""
+        """Number of viewers of all fabrics together."""
         return sum(len(view.audience) for view in self._views.values())
 
     def close(self) -> None:
-        """End every view: the controller stops."""
+        """End all streams, because the controller stops."""
         for view in self._views.values():
             view.audience.end()
 
@@ -179,7 +189,7 @@ class ViewFeed:
             await self._mark(event.session.fabric)
 
     async def _tick(self) -> None:
-        """Who leads, and whether the store can be reached, nobody tells: ask."""
+        """Check at intervals who leads and whether the store can be reached: nothing reports it."""
         before: tuple[str, bool, bool] | None = None
         while True:
             with suppress(PortError):
@@ -212,7 +222,7 @@ class ViewFeed:
             spent = time.monotonic() - began
 
     async def _try_to_look(self, fabric: str) -> None:
-        """Nothing hangs on a look but what people see."""
+        """Look at a fabric; an error is logged and stops nothing else."""
         try:
             await self.look(fabric)
         except NotFound:
@@ -223,7 +233,7 @@ class ViewFeed:
             log.exception("the page was not told of a change", fabric=fabric)
 
     async def show(self, fabric: str) -> FabricView:
-        """A view with an overview of now; while others watch there is one.
+        """Return a view whose overview is at most ``TICK_SECONDS`` old; make one if need be.
 
         Raises:
             NotFound: there is no such fabric.
@@ -237,7 +247,7 @@ class ViewFeed:
         return view
 
     async def look(self, fabric: str) -> None:
-        """Compare a fabric with the look before, and tell its viewers, if it has any.
+        """Compare a fabric with the look before, and send an overview if it has viewers.
 
         Raises:
             NotFound: there is no such fabric.
@@ -274,7 +284,7 @@ class ViewFeed:
             view.tell(self.start, await self._told(view, view.standing))
 
     async def _look_back(self, view: FabricView) -> None:
-        """Tell again what was seen last, and how long ago: the store cannot tell all of now."""
+        """Send the last overview with its age, because the store cannot be read now."""
         async with view.looking:
             if view.before is None or view.standing is None:
                 return

@@ -1,6 +1,6 @@
-"""How a fabric stands, in a few figures and in words: the page's first view.
+"""The overview of a fabric, in a few figures and in words: the page's first view.
 
-What a plan comes to, link by link and flow by flow; made once a plan, from its columns.
+``PlanView`` has what the page shows of a plan by link and by flow. It is made once per plan.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ PER_MILLE = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwitchLinks:
-    """The links between switches, numbered as the page numbers them."""
+    """The switches and the links between them, numbered as on the page."""
 
     switches: Ints
     """Node rows, ascending."""
     links: Ints
     """Link rows, ascending."""
     place: Ints
-    """Of each link row, its place in ``links``; ``NONE`` for links of NICs."""
+    """For each link row, its place in ``links``; ``NONE`` for links of NICs."""
 
     @classmethod
     def of(cls, structure: Structure) -> SwitchLinks:
-        """Those of a fabric."""
+        """Return the switches and links of a structure."""
         is_switch = structure.nodes.kind != NodeKind.NIC
         links = np.flatnonzero(is_switch[structure.links.a] & is_switch[structure.links.b])
         place = np.full(len(structure.links.key), NONE, dtype=np.int64)
@@ -47,7 +47,7 @@ class SwitchLinks:
         return cls(np.flatnonzero(is_switch), links, place)
 
     def json(self, structure: Structure, revision: int) -> bytes:
-        """The switches and these links, by column."""
+        """Return the switches and links as JSON, by column."""
         nodes, links = structure.nodes, structure.links
         row = np.full(len(nodes.ids), NONE, dtype=np.int64)
         row[self.switches] = np.arange(len(self.switches))
@@ -75,21 +75,21 @@ class SwitchLinks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What flows really send, link by link."""
+    """How full links are by the measured rates of flows."""
 
     utilization: Floats
-    """Rate over capacity of each arc, by flows with a rate alone."""
+    """Measured rate over capacity of each arc, from flows with a rate only."""
     flows: int
-    """How many these are."""
+    """Number of flows with a rate."""
     of: int
-    """How many flows there are."""
+    """Number of all flows."""
     oldest: float
     """When the oldest of these rates was measured, Unix seconds; infinity without any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanView:
-    """A committed plan, as far as people look at it."""
+    """What the page shows of a committed plan."""
 
     epoch: int
     generation: int
@@ -105,7 +105,7 @@ class PlanView:
 
     @classmethod
     def of(cls, committed: Committed) -> PlanView:
-        """Takes some milliseconds for a large plan."""
+        """Return the view of a plan; takes some milliseconds for a large plan."""
         plan = committed.plan
         used = utilization(plan.fabric, plan.loads)
         fullest = fullest_arcs(plan, used)
@@ -116,20 +116,20 @@ class PlanView:
         return cls(*number, plan, used, fullest, worst, slowest)
 
     def is_of(self, committed: Committed) -> bool:
-        """Whether it was made of this plan."""
+        """Return whether it was made of this plan."""
         return (self.epoch, self.generation) == (committed.program.epoch, committed.generation)
 
     @property
     def tag(self) -> str:
-        """Tells this plan from others."""
+        """A text that identifies the plan within its fabric."""
         return f"{self.epoch}.{self.generation}"
 
     def json(self, links: SwitchLinks) -> bytes:
-        """How full each link between switches is, both ways, in thousandths."""
+        """Return how full each link between switches is, both ways, in thousandths, as JSON."""
         return self._json(links, self.utilization)
 
     def measured_json(self, links: SwitchLinks, rates: Sequence[Rates]) -> bytes:
-        """The same of what was measured, and of how many flows."""
+        """Return the same by measured rates, with the number of flows that have a rate."""
         told = self.measured(rates)
         time = told.oldest if told.flows else None
         return self._json(links, told.utilization, measured=told.flows, flows=told.of, time=time)
@@ -148,7 +148,7 @@ class PlanView:
         )
 
     def measured(self, rates: Sequence[Rates]) -> Measured:
-        """What flows were measured to send, laid on their paths."""
+        """Return how full links are if each flow's highest rate follows its planned paths."""
         flows, paths = self.plan.flows, self.plan.paths
         row = {flow: row for row, flow in enumerate(flows.ids)}
         sent, oldest = np.full(len(flows), np.nan), np.inf
@@ -166,12 +166,15 @@ class PlanView:
         return Measured(used, int(np.count_nonzero(~np.isnan(sent))), len(flows), float(oldest))
 
     def share(self) -> Floats:
-        """What each flow gets of its demand if its fullest link is shared by demand; at most 1."""
+        """Return each flow's share of its demand, 0 to 1, if links are shared by demand.
+
+        Only its fullest link limits a flow. Flows without a path get 0.
+        """
         used = np.where(self.fullest == NONE, 0.0, self.utilization[self.fullest])
         return np.where(self.fullest == NONE, 0.0, 1.0 / np.maximum(used, 1.0))
 
     def slowest_of(self, rows: Ints, count: int) -> Ints:
-        """The rows of those of some flows on the fullest links, the fullest first."""
+        """Return the ``count`` slowest of these flow rows: without a path, then by fullest link."""
         used = np.where(self.fullest[rows] == NONE, np.inf, self.utilization[self.fullest[rows]])
         return rows[np.argsort(-used, kind="stable")[:count]]
 
@@ -183,7 +186,7 @@ def _worst_arcs(structure: Structure, used: Floats) -> tuple[int, ...]:
 
 
 def same_structure(one: Fabric, other: Fabric) -> bool:
-    """Whether the rows of two fabrics mean the same."""
+    """Return whether rows of nodes and links mean the same in two fabrics."""
     first, second = one.structure, other.structure
     return first is second or (
         first.nodes.ids == second.nodes.ids
@@ -195,23 +198,23 @@ def same_structure(one: Fabric, other: Fabric) -> bool:
 
 _Json: TypeAlias = dict[str, Any]
 _NAMED = 20
-"""Switches, jobs and links that are told by name."""
+"""Most switches, jobs and links that are named."""
 MARKED = 10_000
-"""Links that are marked as not up."""
+"""Most links that are marked as down, and as drained."""
 _CLOSE = 0.1
-"""Share by which a worst link may be above its bound without a word in the verdict."""
+"""Share by which a tier's worst link may exceed its bound without a remark in the verdict."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StandingPlan:
-    """All that an overview is made of."""
+    """All that an overview is made of; ``plan`` and ``view`` are None without a plan."""
 
     record: FabricRecord
     seen: SeenLinks
     unwell: dict[Ends, Condition]
     jobs: tuple[JobRecord, ...]
     missing: tuple[str, ...]
-    """Switches whose agent has no session with this controller."""
+    """Ids of switches whose agent has no session with this controller."""
     aside: frozenset[str]
     """Switches that are set aside."""
     plan: plan_pb2.Plan | None
@@ -222,7 +225,7 @@ class StandingPlan:
 
 
 def overview(now: StandingPlan, links: SwitchLinks) -> _Json:
-    """As the page takes it."""
+    """Return an overview as the page expects it, ready for JSON."""
     fabric = now.record.fabric
     switches, missing = len(links.switches), now.missing
     told = {
@@ -250,7 +253,7 @@ def overview(now: StandingPlan, links: SwitchLinks) -> _Json:
 
 
 def verdict(told: _Json) -> _Json:
-    """Whether all is well, in words, the worst first."""
+    """Return whether all is well, as a level and as sentences, the worst first."""
     bad, warn = list(_wrong(told)), list(_suspicious(told))
     if told["plan"] is None:
         good = "There is no plan yet: no job has been submitted."
@@ -261,7 +264,7 @@ def verdict(told: _Json) -> _Json:
 
 
 def _wrong(told: _Json) -> Iterator[str]:
-    """What somebody suffers from."""
+    """Yield sentences about problems that already harm users."""
     plan, degraded = told["plan"], told["jobs"]["count"]["DEGRADED"]
     if told["stale_seconds"] > 0:
         yield "The store cannot be reached: what is shown is of the past, and no change is taken."
@@ -273,7 +276,7 @@ def _wrong(told: _Json) -> Iterator[str]:
 
 
 def _suspicious(told: _Json) -> Iterator[str]:
-    """What may be of no harm, and should be known."""
+    """Yield sentences about what may be harmless but should be known."""
     plan, agents, links = told["plan"], told["agents"], told["links"]
     if told["withdrawn"]:
         yield "An operator has put the whole fabric on the underlay."
@@ -319,7 +322,7 @@ def _links(now: StandingPlan, links: SwitchLinks) -> _Json:
 
 
 def _down(fabric: Fabric, seen: SeenLinks) -> Bools:
-    """Links that carry nothing, by what operators want or by what agents see."""
+    """Return for each link whether it is down, as set by operators or as seen by agents."""
     down: Bools = fabric.effective == State.DOWN
     down[list(seen.down)] = True
     return down
@@ -331,7 +334,7 @@ def _marks(rows: Ints, links: SwitchLinks) -> list[int]:
 
 
 def link_view(structure: Structure, link: int, *, arc: int = NONE) -> _Json:
-    """A link by the names of its ends; those of an arc in the direction of travel."""
+    """Return a link by the ids of its ends; with ``arc``, in the direction of travel."""
     a, b = int(structure.links.a[link]), int(structure.links.b[link])
     a, b = (b, a) if arc != NONE and arc % 2 else (a, b)
     ids = structure.nodes.ids
@@ -368,7 +371,7 @@ def _plan(plan: plan_pb2.Plan | None) -> _Json | None:
 
 
 def _tiers(now: StandingPlan) -> list[_Json]:
-    """The worst link of each tier against the least that it could be."""
+    """Return the worst link of each tier with its lower bound; empty without a plan."""
     if now.plan is None or now.view is None:
         return []
     structure = now.view.plan.fabric.structure
@@ -387,14 +390,14 @@ def _tiers(now: StandingPlan) -> list[_Json]:
 
 
 def _slowest(view: PlanView | None) -> _Json | None:
-    """The flow whose fullest link is the fullest of all."""
+    """Return the flow with the fullest link of all; None if no flow has a path."""
     if view is None or view.slowest == NONE:
         return None
     return {**flow_json(view, view.slowest), "generation": view.generation}
 
 
 def flow_json(view: PlanView, row: int) -> _Json:
-    """A flow, and its fullest link."""
+    """Return a flow with its fullest link, ready for JSON."""
     plan, arc = view.plan, int(view.fullest[row])
     flows, ids = plan.flows, plan.fabric.structure.nodes.ids
     told: _Json = {

@@ -1,7 +1,8 @@
-"""The page's own port: uvicorn within the loop of the process that talks.
+"""The web page's own port: uvicorn in the event loop of the controller process.
 
-Connections are bounded in number, and one that asks nothing for a while is closed, so that
-strangers cannot take what agents and clients need. Certificates are followed as the API does.
+The number of connections is bounded, and a connection that sends no request for a while is closed,
+so that strangers cannot take the resources that agents and clients need. Changed TLS files are read
+again, as in the API.
 """
 
 from __future__ import annotations
@@ -32,42 +33,43 @@ from heddle_controller.web.audience import CONNECTION
 log = structlog.stdlib.get_logger(__name__)
 
 CONNECTIONS_EACH = 4
-"""Connections for each viewer that there may be: the stream, and those that fetch."""
+"""Connections for each possible viewer: one for the stream, the others to fetch data."""
 SPARE_CONNECTIONS = 32
+"""Connections beyond those of viewers."""
 FIRST_SECONDS = 10.0
-"""A connection that has asked nothing after so long is closed."""
+"""Interval of the checks that close a connection without a request, or with a stuck client."""
 KEEP_SECONDS = 30
-"""So is one that asks nothing more for so long."""
+"""Seconds without a further request after which a connection is closed."""
 MOST_HEAD = 16_384
-"""Bytes of a request's line and headers."""
+"""Most bytes of a request's line and headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebTerms:
-    """Where and how the page is served."""
+    """Settings of the web page."""
 
     host: str
     port: int
-    """0 takes a free one."""
+    """0 takes a free port."""
     tls: Tls | None = None
     insecure: bool = False
-    """Plain text to other hosts too."""
+    """Whether plain text may be served to other hosts."""
     admission: Admission = field(default_factory=Admission)
     allowance: Allowance = field(default_factory=Allowance)
     viewers: int = 200
-    """Streams at once."""
+    """Most streams at the same time."""
     reports: Path | None = None
-    """Folder of pages that the emulator wrote."""
+    """Folder with the emulator's reports; None for none."""
 
 
 class WebServer:
-    """The page of one controller."""
+    """The web page of one controller."""
 
     def __init__(self, api: Api, terms: WebTerms) -> None:
         """Bind the port.
 
         Raises:
-            InputError: the address cannot be had, plain text would leave this host, a TLS file
+            InputError: the address cannot be used, plain text would leave this host, a TLS file
                 cannot be used, or the reports' folder is a file.
         """
         if terms.tls is None and not terms.insecure and not is_loopback(terms.host):
@@ -79,7 +81,7 @@ class WebServer:
         access = Access(terms.admission, Budget(terms.allowance))
         self._tls = terms.tls
         if terms.tls is not None:
-            server_context(terms.tls)  # refused now rather than at the first handshake
+            server_context(terms.tls)  # fails now rather than at the first handshake
         self._pages = Pages(api, access, terms.viewers, terms.reports)
         self._socket = _bound(terms)
         self._server = uvicorn.Server(_config(self._pages.app(), terms))
@@ -87,12 +89,12 @@ class WebServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the page listens on."""
         port: int = self._socket.getsockname()[1]
         return port
 
     async def start(self) -> None:
-        """Answer."""
+        """Begin to answer requests, and to look at fabrics."""
         self._looking = asyncio.create_task(self._pages.feed.run(), name="web feed")
         config = self._server.config
         config.load()
@@ -101,7 +103,7 @@ class WebServer:
         await self._server.startup(sockets=[self._socket])
 
     async def stop(self) -> None:
-        """End the streams, then all connections, and free the port."""
+        """End the streams, close all connections, and free the port."""
         self._pages.feed.close()
         if self._looking is not None:
             self._looking.cancel()
@@ -112,7 +114,10 @@ class WebServer:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that knows its certificate, and is closed where it only takes room."""
+    """A connection that is closed if it is idle, stuck or one too many.
+
+    It gives its requests the client's certificate and the transport.
+    """
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -125,10 +130,13 @@ class BoundedConnection(H11Protocol):
         self.loop.call_later(FIRST_SECONDS, self._look, None, False)
 
     def _look(self, before: object, stuck: bool) -> None:  # noqa: FBT001 - a timer's argument
-        """Close a connection by which nothing was asked, or nothing taken, since the last look."""
+        """Close the connection if it had no request, or its client read nothing, since last time.
+
+        ``before`` is the last request, and ``stuck`` whether writing was paused, at the last look.
+        """
         if self.transport.is_closing():
             return
-        asked: RequestResponseCycle | None = self.cycle  # the library's type knows no None
+        asked: RequestResponseCycle | None = self.cycle  # the library's type lacks None
         idle = asked is None or asked.response_complete
         if idle and self.cycle is before:
             self.transport.close()
@@ -139,7 +147,7 @@ class BoundedConnection(H11Protocol):
 
 
 class _Connected:
-    """Adds what is known of a connection to the state of each request that comes by it."""
+    """Adds what is known of a connection to the state of each of its requests."""
 
     def __init__(self, app: ASGIApp, known: Mapping[str, object]) -> None:
         self._app = app
@@ -170,7 +178,10 @@ def _config(app: ASGIApp, terms: WebTerms) -> uvicorn.Config:
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext:
-    """TLS for browsers: a certificate is asked for, and may be missing where there are tokens."""
+    """Return a TLS context for browsers, which follows changes of the files.
+
+    With a ``client_ca`` a certificate is requested but not required, because tokens may be used.
+    """
     kept = {"stamp": tls.stamp(), "context": _one_context(tls)}
 
     def follow(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:  # noqa: ANN401
@@ -185,7 +196,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
         connection.context = kept["context"]
 
     first = _one_context(tls)
-    first.sni_callback = follow  # called in every handshake, also of those that name no server
+    first.sni_callback = follow  # called in every handshake, also without a server name
     return first
 
 

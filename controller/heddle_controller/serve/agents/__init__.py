@@ -1,1 +1,1 @@
-"""Sessions of agents: what goes down to switches, what comes up from them."""
+"""Sessions with agents: what is sent to switches, and what their agents report."""

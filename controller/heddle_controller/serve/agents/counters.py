@@ -1,9 +1,9 @@
-"""What switches count, as rates of flows, and of pairs of NICs that nobody announced.
+"""Counters of switches, turned into rates of flows and of unannounced pairs of NICs.
 
-Counters only grow, so a rate takes two reports of the same agent. Of a flow's
-switches only the first counts (the one its NIC is joined to): those further on see
-the same bytes again. What no entry matched is counted by pair of NICs: most often it is of
-flows that need no entry, and otherwise of nobody's.
+Counters only grow, so a rate needs two reports of the same agent. Only the first switch of a flow
+counts (the one with a link to the source NIC), because later switches see the same bytes again.
+Agents count traffic without an entry by pair of NICs. Most of it belongs to flows that need no
+entry, and the rest was announced by nobody.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from heddle_controller.state.errors import PortError
 
 BITS_PER_GIGABIT = 1e9
 _TOGETHER = 256
-"""Reports that are reckoned before what they say is published, at most."""
+"""Most reports that are processed together."""
 _ENTRIES = 4096
-"""Entries of reports that are reckoned in one turn of the event loop. A report that has more by
-itself is reckoned in a thread."""
+"""Most entries of reports that are processed in one turn of the event loop. A single report with
+more entries is processed in a thread."""
 
 _PACE = 0.05
-"""Seconds for which reports are awaited that can be reckoned together: numpy takes as long for one
-as for dozens."""
+"""Seconds to wait for more reports to process together: numpy takes as long for one as for
+dozens."""
 
 _Switch = tuple[str, str]
 """Fabric and switch."""
@@ -50,17 +50,19 @@ class CounterReading:
 
     instance: str
     structure: Structure
-    """Whose rows the codes are made of; those of another fabric mean nothing."""
+    """The structure whose node rows are in the codes; they are valid for this one only."""
     time: float
+    """When the counters were read, Unix seconds."""
     code: Ints
-    """Pair, port, and then whether no entry matched, in this order."""
+    """``2 * (pair * PORTS + source port) + unmatched``, ascending; ``unmatched`` is 1 for traffic
+    that no entry matched."""
     packets: Ints
     bytes: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """What an agent's report says beyond the one before."""
+    """What a report counts beyond the previous report of the same agent."""
 
     packets: int
     bytes: int
@@ -69,11 +71,10 @@ class Growth:
 
 
 class CounterBook:
-    """The last counters of each switch; gives rates to the rate book.
+    """The last counters of each switch; publishes rates in the rate book and observations.
 
-    Reports that came together are reckoned together, by the event loop itself: a thread would hold
-    the interpreter while clients wait for an answer, again and again, as there are thousands of
-    agents.
+    Reports that arrive together are processed together, in the event loop itself. With thousands
+    of agents, threads would hold the interpreter again and again while clients wait for answers.
     """
 
     def __init__(
@@ -90,17 +91,17 @@ class CounterBook:
         self._waiting: dict[_Switch, Report] = {}
         self._last: dict[_Switch, CounterReading] = {}
         self._gone: set[_Switch] = set()
-        """Forgotten since the reports that are being reckoned came."""
+        """Switches forgotten since the current reports were taken."""
         self._work: asyncio.Task[None] | None = None
 
     def put(self, about: AgentSession, counters: Counters) -> None:
-        """A report; it takes the place of one of the same switch that waits still."""
+        """Queue a report; it replaces one of the same switch that still waits."""
         self._waiting[about.fabric, about.switch] = about, counters
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._reckon(), name="counters")
 
     async def reckoned(self) -> None:
-        """Wait until nothing waits any more."""
+        """Wait until all queued reports are processed."""
         if self._work is not None:
             await asyncio.wait([self._work])
 
@@ -108,16 +109,16 @@ class CounterBook:
         while self._waiting:
             if len(self._waiting) < _TOGETHER:
                 await asyncio.sleep(_PACE)
-            if not self._waiting:  # their agents are gone
+            if not self._waiting:  # their agents have disconnected meanwhile
                 return
             fabric = next(iter(self._waiting))[0]
             self._gone.clear()
-            with suppress(PortError):  # then there are no rates for a while
+            with suppress(PortError):  # these reports give no rates
                 await self._take(fabric, self._next(fabric))
             await asyncio.sleep(0)
 
     def _next(self, fabric: str) -> list[Report]:
-        """Reports to reckon together: as many as a turn can take, and one at least."""
+        """Take reports of a fabric to process together: one, or as many as a turn allows."""
         mine: list[Report] = []
         room = _ENTRIES
         for switch in [switch for switch in self._waiting if switch[0] == fabric][:_TOGETHER]:
@@ -128,7 +129,7 @@ class CounterBook:
         return mine
 
     async def _take(self, fabric: str, reports: Sequence[Report]) -> None:
-        """Compare reports with those before, and publish what flows did in between."""
+        """Compare reports with the previous ones of their switches, and publish the rates."""
         index = await self._indexes.lately(fabric)
         if index is None:
             return
@@ -151,7 +152,7 @@ class CounterBook:
             self._meter.traffic_counted(fabric, packets, size)
 
     def forget(self, about: AgentSession) -> None:
-        """The agent is gone: its last counters and rates with it."""
+        """Forget the counters and rates of an agent whose session is over."""
         switch = about.fabric, about.switch
         self._gone.add(switch)
         self._waiting.pop(switch, None)
@@ -162,7 +163,7 @@ class CounterBook:
 def _compared(
     index: FlowIndex, reports: Sequence[Report], before: Sequence[CounterReading | None]
 ) -> list[tuple[CounterReading, Growth | None]]:
-    """Each report as a reading, and how much it grew, where there is one to compare it with."""
+    """Return each report as a reading, with its growth; None if it cannot be compared."""
     readings = _readings(index, reports)
     pairs = {
         place: (last, reading)
@@ -174,7 +175,11 @@ def _compared(
 
 
 def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReading]:
-    """The entries of each report that count: NICs known, the source joined to the switch."""
+    """Return a reading of each report.
+
+    It has the entries whose two NICs are known and whose source NIC has a link to the switch. Of
+    entries with equal codes it has the first.
+    """
     structure = index.plan.fabric.structure
     counters = [counters for _, counters in reports]
     by_id, by_address = structure.index, structure.nic_of_address
@@ -216,7 +221,7 @@ def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReadin
 
 
 def _joined(structure: Structure, switches: Sequence[str], report: Ints, nic: Ints) -> Bools:
-    """Which of the NICs, each from the report of one of the switches, have a link to it."""
+    """Return for each NIC whether it has a link to the switch with index ``report``."""
     first, arcs = structure.out
     nodes = len(structure.nodes.ids)
     near = [np.empty(0, dtype=np.int64)]
@@ -239,7 +244,7 @@ def _comparable(before: CounterReading, now: CounterReading) -> bool:
 def _growths(
     index: FlowIndex, pairs: Sequence[tuple[CounterReading, CounterReading]]
 ) -> list[Growth]:
-    """How much each reading grew since one before, and the rates of the flows that it carries."""
+    """Return how much each (old, new) pair of readings grew, and the rates of its flows."""
     if not pairs:
         return []
     old, new = [before for before, _ in pairs], [now for _, now in pairs]
@@ -276,7 +281,7 @@ def _growths(
 def _unannounced(
     index: FlowIndex, of: Ints, pair: Ints, size: Ints, seconds: Sequence[float]
 ) -> list[PairRates]:
-    """What pairs of NICs sent in each reading that no job and no demand set tells of."""
+    """Return for each reading the rates of pairs that no job and no demand set announced."""
     structure, nodes = index.plan.fabric.structure, index.plan.fabric.node_count
     nic = structure.nodes.kind == NodeKind.NIC
     source, destination = np.divmod(pair, nodes)
@@ -295,7 +300,7 @@ def _unannounced(
 
 
 def _joint(readings: Sequence[CounterReading]) -> tuple[Ints, Ints]:
-    """The entries of all readings: which of these, and the code."""
+    """Return the entries of all readings as two columns: index of the reading, and code."""
     counts = [len(reading.code) for reading in readings]
     return np.repeat(np.arange(len(readings)), counts), np.concatenate(
         [reading.code for reading in readings]
@@ -303,9 +308,9 @@ def _joint(readings: Sequence[CounterReading]) -> tuple[Ints, Ints]:
 
 
 def _same_entry(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
-    """The place of each new entry among the old ones; NONE where it was not there."""
+    """Return the position of each new entry among the old ones; NONE for entries that are new."""
     of, code = (np.concatenate(both) for both in zip(old, new, strict=True))
-    order = np.lexsort((code, of))  # stable: the old one first
+    order = np.lexsort((code, of))  # stable, so an old entry comes before its new one
     ordered = of[order], code[order]
     same = (ordered[0][1:] == ordered[0][:-1]) & (ordered[1][1:] == ordered[1][:-1])
     found = np.full(len(new[0]), NONE, dtype=np.int64)
@@ -314,8 +319,8 @@ def _same_entry(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
 
 
 def _grown(old: Sequence[Ints], new: Sequence[Ints], since: Ints) -> Ints:
-    """How much each entry grew; one that began anew counts from 0."""
-    before = np.append(np.concatenate(old), 0)[since]  # NONE is the last place
+    """Return how much each entry grew; an entry whose counter was reset counts from 0."""
+    before = np.append(np.concatenate(old), 0)[since]  # NONE is -1, the appended 0
     now = np.concatenate(new)
     grown: Ints = np.where(now >= before, now - before, now)
     return grown

@@ -1,18 +1,15 @@
-"""The agents that are connected, behind reconcile's gateway port.
+"""The connected agents; implements ``AgentGateway`` for the reconcile loop.
 
-A switch has one session: a second one of the same switch replaces the first,
-because an agent that lost its connection comes back before the old stream is known
-to be dead. Agents have such a session with every controller; only the one that leads
-pushes.
+A switch has one session with this controller. A second session of the same switch replaces the
+first, because an agent that lost its connection comes back before the old stream is known to be
+dead. Agents have a session with every controller, and only the leader pushes.
 
-Switches that are set aside: what their agents say would hold up others.
-
-A switch is set aside once its agent says more than a switch can have to say, has said what is
-malformed again and again, begins session after session, or (the leader tells) claims epoch after
-epoch. Nothing is then sent to it or heard of it, and nobody waits for it; what it holds stays, as
-agents are fail-static. It comes back by itself: its next session after a while is let in, and the
-while is twice as long each time. Operators see it in the log, at the node of the fabric, and as the
-reason of each job that waits for it.
+A switch is set aside if its agent would hold up others: it reports more than its switch can have,
+repeatedly sends malformed messages, begins session after session, or (as the leader notices)
+reports ever higher epochs. Then nothing is sent to the switch, nothing is accepted from it, and
+nobody waits for it. Its entries stay, because agents are fail-static. After some time its next
+session is admitted. This time doubles with each repetition. Operators see in the log, at the node
+of the fabric, and in the reason of each job that waits for it that a switch is set aside.
 """
 
 from __future__ import annotations
@@ -40,11 +37,12 @@ from heddle_controller.serve.watch import shutting_down
 from heddle_controller.store.applier import Feed
 
 FIRST, LONGEST_ASIDE = 60.0, 3600.0
-"""Seconds for which a switch is set aside the first time, and the most."""
+"""Seconds for which a switch is set aside the first time, and at most."""
 FAULTS = 5.0
-"""Malformed messages at once, each of which ends a session; one more is forgiven in ``FIRST``."""
+"""Malformed messages that a switch may send in a burst; it may send one more every ``FIRST``
+seconds. Each of them ends a session."""
 _SESSIONS, SESSIONS_A_SECOND = 200.0, 2.0
-"""Sessions that a switch may begin at once, and as time goes by."""
+"""Sessions that a switch may begin in a burst, and per second in the long run."""
 
 _Switch = tuple[str, str]
 """Fabric and switch."""
@@ -56,13 +54,13 @@ class Case:
 
     why: str
     end: float
-    """When it is let in again, by the monotonic clock."""
+    """When it is admitted again, by the monotonic clock."""
     seconds: float
-    """For which it was set aside."""
+    """For how long it was set aside."""
 
 
 class Tally:
-    """How much of something each switch has left, which comes back as time goes by."""
+    """A token bucket for each switch: at most ``most`` tokens, refilled with ``a_second`` each."""
 
     def __init__(self, most: float, a_second: float) -> None:
         self._most = most
@@ -70,7 +68,7 @@ class Tally:
         self._used: dict[_Switch, tuple[float, float]] = {}
 
     def take(self, switch: _Switch, now: float) -> bool:
-        """Take one; whether there was one left."""
+        """Take one token; return whether there was one left. ``now`` is in seconds."""
         used, at = self._used.get(switch, (0.0, now))
         used = max(0.0, used - (now - at) * self._a_second) + 1.0
         self._used[switch] = min(used, self._most + 1.0), now
@@ -78,7 +76,7 @@ class Tally:
 
 
 class SetAside:
-    """Those of all fabrics, as this replica knows them."""
+    """The switches of all fabrics that this replica has set aside."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
@@ -87,7 +85,7 @@ class SetAside:
         self._begun = Tally(_SESSIONS, SESSIONS_A_SECOND)
 
     def put(self, fabric: str, switch: str, why: str) -> float:
-        """Set a switch aside; for how many seconds."""
+        """Set a switch aside, unless it is already; return for how many seconds from now."""
         now, before = self._now(), self._cases.get((fabric, switch))
         if before is not None and now < before.end:
             return before.end - now
@@ -98,20 +96,20 @@ class SetAside:
         return seconds
 
     def faulty(self, fabric: str, switch: str) -> bool:
-        """A session ended for what its agent said; whether that was once too often."""
+        """Count a session that a malformed message ended; return whether there were too many."""
         return not self._faults.take((fabric, switch), self._now())
 
     def begins(self, fabric: str, switch: str) -> bool:
-        """A session is to begin; whether that is once too often."""
+        """Count a session that is about to begin; return whether there are too many."""
         return not self._begun.take((fabric, switch), self._now())
 
     def left(self, fabric: str, switch: str) -> float:
-        """Seconds until a switch is let in again; 0 for one that is not set aside."""
+        """Return the seconds until a switch is admitted again; 0 if it is not set aside."""
         case = self._cases.get((fabric, switch))
         return max(0.0, case.end - self._now()) if case else 0.0
 
     def of(self, fabric: str) -> Mapping[str, str]:
-        """The switches of a fabric that are set aside, each with why and until when, in words."""
+        """Return the switches of a fabric that are set aside, with why and how long, as text."""
         now = self._now()
         return {
             switch: f"set aside for {case.end - now:.0f} s more, as its agent {case.why}"
@@ -124,20 +122,20 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class AgentMeter(Protocol):
-    """Measures sessions and what agents count."""
+    """Measures sessions, and what agents count."""
 
     def agents_connected(self, fabric: str, count: int) -> None:
-        """Notes how many agents of a fabric have a session with this controller."""
+        """Set how many agents of a fabric have a session with this controller."""
 
     def session_coalesced(self, fabric: str) -> None:
-        """An agent fell so far behind that a FULL_SYNC takes the place of its queue."""
+        """Count an agent that was so far behind that a FULL_SYNC replaces its queue."""
 
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
-        """Notes packets and bytes that went by exact-match entries since the last report."""
+        """Add packets and bytes that agents counted since their previous reports."""
 
 
 class Gateway:
-    """Implements ``AgentGateway``."""
+    """Keeps the sessions of all connected agents; implements ``AgentGateway``."""
 
     def __init__(
         self, meter: AgentMeter, queue_limit: int, guard: EpochGuard | None = None
@@ -145,7 +143,7 @@ class Gateway:
         self.guard = guard or EpochGuard()
         self.aside = SetAside()
         self.on_lead: list[Callable[[], None]] = []
-        """Called when we begin to lead."""
+        """Functions to call when this controller begins to lead."""
         self._meter = meter
         self._limit = queue_limit
         self._encoder = Encoder()
@@ -155,16 +153,16 @@ class Gateway:
         self._closed = False
 
     def next_id(self) -> int:
-        """An id for a session that is about to begin."""
+        """Return an id for a session that is about to begin."""
         return next(self._ids)
 
     def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """The present session of each connected switch, by switch id, but of those set aside."""
+        """Return the session of each connected switch by switch id, without those set aside."""
         of_fabric, out = self._sessions.get(fabric, {}), self.aside.of(fabric)
         return {switch: session.about for switch, session in of_fabric.items() if switch not in out}
 
     def set_aside(self, fabric: str, switch: str, why: str) -> Refusal:
-        """See the port; how a session of it ends."""
+        """Implement ``AgentGateway.set_aside``; return the error with which its session ends."""
         self.aside.put(fabric, switch, why)
         refusal = self._refusal(fabric, switch)
         live = self._sessions.get(fabric, {}).get(switch)
@@ -174,14 +172,14 @@ class Gateway:
         return refusal
 
     def held_aside(self, fabric: str) -> Mapping[str, str]:
-        """See the port."""
+        """Implement ``AgentGateway.held_aside``."""
         return self.aside.of(fabric)
 
     def admit(self, fabric: str, switch: str) -> None:
-        """Nothing, if a switch may begin a session now.
+        """Check that a switch may begin a session now.
 
         Raises:
-            Refusal: it is set aside, also for having begun too many.
+            Refusal: it is set aside, or this call sets it aside because it began too many.
         """
         if self.aside.left(fabric, switch) > 0:
             raise self._refusal(fabric, switch)
@@ -195,19 +193,23 @@ class Gateway:
         return Refusal(code, "SET_ASIDE", message, {"switch": switch}, max(left, 1.0))
 
     def lead(self, epoch: int) -> None:
-        """See the port."""
+        """Implement ``AgentGateway.lead``."""
         self.guard.lead(epoch)
         for call in self.on_lead:
             call()
 
     def follow(self, epoch: int) -> None:
-        """See the port."""
+        """Implement ``AgentGateway.follow``."""
         self.guard.heard(epoch)
 
     def push(self, session: AgentSession, push: Push) -> asyncio.Future[PushReport]:
-        """Send a batch; done with its last answer. Cancelling stops only the waiting.
+        """Implement ``AgentGateway.push``.
 
-        No coroutine: a task for each of thousands of pushes took a twentieth of what they take.
+        If the session has too many unanswered pushes, it starts again under a new id, and this
+        push fails with ``SessionLost``.
+
+        This is not a coroutine, because a task for each of thousands of pushes took a twentieth of
+        their time.
         """
         live = self._sessions.get(session.fabric, {}).get(session.switch)
         if live is not None and live.about.id == session.id and live.full:
@@ -227,11 +229,11 @@ class Gateway:
         self._tell(SessionChange.CONNECTED, session.about)
 
     def events(self) -> AsyncIterator[SessionEvent]:
-        """Sessions that begin and end from this call on; of a switch only the newest is kept."""
+        """Implement ``AgentGateway.events``; only the newest event of each switch waits."""
         return self._events.follow()
 
     def open(self, about: AgentSession) -> AgentStream:
-        """Begin a session; an older one of the same switch ends with ABORTED."""
+        """Begin a session; an older session of the same switch ends with ABORTED."""
         stream = AgentStream(about, self._limit, self.guard, self._encoder)
         self._begin(stream)
         return stream
@@ -250,7 +252,7 @@ class Gateway:
         self._tell(SessionChange.CONNECTED, about)
 
     def close_session(self, session: AgentStream) -> bool:
-        """Forget a session whose stream is over; False if another has taken its place."""
+        """Forget a session whose stream is over; return False if another has replaced it."""
         session.end()
         about = session.about
         of_fabric = self._sessions.get(about.fabric, {})
@@ -265,7 +267,7 @@ class Gateway:
         self._meter.agents_connected(fabric, len(self._sessions[fabric]))
 
     def close(self) -> None:
-        """End every session with UNAVAILABLE and take no new ones."""
+        """End every session with UNAVAILABLE and accept no new ones."""
         self._closed = True
         for of_fabric in self._sessions.values():
             for session in of_fabric.values():

@@ -1,17 +1,16 @@
-"""What agents are told of their neighbours: who tells whom of lost links, and what to count.
+"""What agents are told about their neighbours: the peers for peer notices, and NICs to count.
 
-An agent that takes peer notices says where it takes notices. It is told the agents of
-the switches next to its own, and the keys of the fabric; again whenever an address,
-the fabric or the keys change. A neighbour whose address is not known here is named
-without one, so that an agent keeps what another controller, or we before a restart,
-have told it.
+An agent that accepts peer notices says at which address. The controller sends it the agents of
+the neighbouring switches and the keys of the fabric, again whenever an address, the fabric or the
+keys change. A neighbour whose address this controller does not know is named without an address.
+Then the agent keeps the address that another controller, or this one before a restart, has sent.
 
-An agent that can count what no entry matches is told the NICs at its switch, again whenever the
-fabric changes; none where nobody looks for unannounced flows.
+An agent that can count traffic without an entry gets the NICs at its switch, again whenever the
+fabric changes. The list is empty if the controller does not look for unannounced flows.
 
-Keys follow from a secret, the fabric and the number of a period of time: replicas
-that share the secret give out the same. The key of the next period is believed before
-it is used, and that of the last one after, so that no agent has to change in step.
+Each key derives from a secret, the fabric and the number of a period of time, so replicas that
+share the secret give out the same keys. Agents accept the key of the next period before it signs
+and the key of the last period after, so they need not change keys at the same time.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ from heddle_controller.store.store import Store
 log = structlog.stdlib.get_logger(__name__)
 
 SETTLE_SECONDS = 0.1
-"""Agents that come within so long of one another are told of together."""
+"""Changes within this time after the first are sent together."""
 _LOOK_SECONDS = 5.0
-"""How often fabrics and keys are looked at."""
+"""Interval at which fabrics and keys are checked for changes."""
 SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class KeySchedule:
-    """The keys of every fabric at every time."""
+    """The keys for peer notices, by fabric and time."""
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
     period: float = 86_400.0
     """Seconds for which one key signs."""
 
     def keys(self, fabric: str, now: float) -> list[bytes]:
-        """The key that signs at ``now`` (Unix seconds), the next one, the last one."""
+        """Return the key that signs at ``now`` (Unix seconds), the next one, and the last one."""
         number = int(now // self.period)
         return [self._key(fabric, number + step) for step in (0, 1, -1)]
 
@@ -64,10 +63,10 @@ class KeySchedule:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, made now if there is none; only its owner may read it.
+    """Return the secret in a file; create the file, readable only by its owner, if it is missing.
 
     Raises:
-        InputError: the file can neither be read nor made, or holds too little.
+        InputError: the file cannot be created or read, or has fewer than ``SECRET_BYTES`` bytes.
     """
     with suppress(FileExistsError):
         try:
@@ -93,20 +92,20 @@ def read_secret(path: Path) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _FabricAgents:
-    """The agents of one fabric."""
+    """What is known of the agents of one fabric."""
 
     structure: Structure
     addresses: dict[str, str] = field(default_factory=dict)
-    """By switch; those of agents that have gone as well, for they may go on without us."""
+    """Address for peer notices by switch, also of agents that have left: they may still run."""
     streams: dict[str, AgentStream] = field(default_factory=dict)
 
     def neighbours(self, switch: str) -> Iterator[str]:
-        """The switches that share a link with one."""
+        """Return the switches that have a link to a switch."""
         nodes = self.structure.nodes
         return (nodes.ids[row] for row in self._next_to(switch) if nodes.kind[row] != NodeKind.NIC)
 
     def nics(self, switch: str) -> Iterator[pb.Endpoint]:
-        """The NICs that do."""
+        """Yield the NICs that have a link to a switch."""
         nodes = self.structure.nodes
         for row in self._next_to(switch):
             if nodes.kind[row] == NodeKind.NIC:
@@ -122,7 +121,7 @@ class _FabricAgents:
 
 
 class Introductions:
-    """Tells agents of each other, and of the NICs at their switches."""
+    """Tells agents about each other, and about the NICs at their switches."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class Introductions:
         *,
         meters: bool = False,
     ) -> None:
-        """``meters``: agents shall count what no entry matches."""
+        """``meters``: whether agents shall count traffic that no entry matches."""
         self._meters = meters
         self._schedule = schedule
         self._store = store
@@ -142,7 +141,7 @@ class Introductions:
         self._flushing: asyncio.TimerHandle | None = None
 
     def joined(self, stream: AgentStream, structure: Structure) -> None:
-        """A session begins; it is told of its neighbours, and they of it."""
+        """Tell the agent of a new session about its neighbours, and them about it."""
         about = stream.about
         agents = self._fabrics.setdefault(about.fabric, _FabricAgents(structure))
         agents.structure = structure
@@ -158,13 +157,13 @@ class Introductions:
                 self._mark(fabric, neighbour)
 
     def left(self, stream: AgentStream) -> None:
-        """A session is over; its agent may well go on, so nobody else is told."""
+        """Forget a session that is over; no other agent is told, because its agent may run on."""
         agents = self._fabrics.get(stream.about.fabric)
         if agents is not None and agents.streams.get(stream.about.switch) is stream:
             del agents.streams[stream.about.switch]
 
     async def run(self) -> None:
-        """Follow fabrics that are put anew, and the time, until cancelled."""
+        """Tell agents again when their fabric or its signing key changes, until cancelled."""
         known: dict[str, bytes] = {}
         while True:
             await asyncio.sleep(_LOOK_SECONDS)

@@ -1,9 +1,10 @@
-"""Links that agents keep down because they flap, and links that lose packets or are too slow.
+"""Unwell links: those that agents keep down because they flap, that lose packets, or are slow.
 
-The latter are up for the network, and none of them is well: operators see how many there are and
-which, in lists of links, and in the log when it begins and when it ends.
+Links that lose packets or are slow still count as up. Operators see unwell links in a metric, in
+lists of links, and in the log when the condition begins and ends.
 
-What an agent may say: no more than its switch can have, and no faster than others can bear.
+This module also limits what an agent may report: no more than its switch can have, and no faster
+than this controller can process it without delay for others.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from heddle_controller.store.store import Store
 log = structlog.stdlib.get_logger(__name__)
 
 UNWELL = ("flap-damped", "grey", "slow")
-"""Reasons of an agent's observation, the worst first; see agent.proto."""
+"""Reasons of link observations that mean an unwell link, the worst first; see agent.proto."""
 
 Ends: TypeAlias = tuple[str, str, str]
-"""Both ends of a link, the lesser first, and its key as text."""
+"""Both ends of a link in alphabetical order, and its key as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class Condition:
     reason: str
     """One of ``UNWELL``."""
     loss_ratio: float = 0.0
-    """Share of what it carries that it loses."""
+    """Share of packets that it loses, 0 to 1."""
     rate_ratio: float = 0.0
-    """Share of its rate that it has to offer; 0 where nothing is known to be wrong."""
+    """Share of its speed that it offers; 0 if nothing is known to be wrong with its speed."""
 
     def joined(self, other: Condition) -> Condition:
-        """What both ends together tell of a link: the worse of everything."""
+        """Return the worse of two conditions, field by field, as seen from the two ends."""
         rates = [rate for rate in (self.rate_ratio, other.rate_ratio) if rate]
         return Condition(
             min(self.reason, other.reason, key=UNWELL.index),
@@ -53,21 +54,21 @@ class Condition:
 
 
 class LinkMeter(Protocol):
-    """Counts unwell links."""
+    """Measures unwell links."""
 
     def links_unwell(self, fabric: str, reason: str, count: int) -> None:
-        """Notes how many ends of links are told to be so at present."""
+        """Set how many ends of links agents now report with this reason."""
 
 
 class LinkBook:
-    """The unwell links of connected agents' switches, each end by itself."""
+    """The unwell links at the switches of connected agents; each end is kept separately."""
 
     def __init__(self, meter: LinkMeter) -> None:
         self._meter = meter
         self._seen: dict[str, dict[tuple[str, Ends], Condition]] = {}
 
     def unwell(self, fabric: str) -> Mapping[Ends, Condition]:
-        """What is wrong with the links of a fabric that are not well."""
+        """Return the unwell links of a fabric, each with the worse condition of its two ends."""
         found: dict[Ends, Condition] = {}
         for (_, ends), condition in self._seen.get(fabric, {}).items():
             other = found.get(ends)
@@ -75,7 +76,7 @@ class LinkBook:
         return found
 
     def take(self, about: AgentSession, report: pb.LinkStateReport) -> None:
-        """What an agent says of its links."""
+        """Take in an agent's report of its links."""
         seen = self._seen.setdefault(about.fabric, {})
         if report.full:
             self._drop(about)
@@ -95,7 +96,7 @@ class LinkBook:
         self._count(about.fabric)
 
     def forget(self, about: AgentSession) -> None:
-        """The agent is gone: nobody knows how its links are."""
+        """Forget what an agent reported, because its session is over."""
         self._drop(about)
         self._count(about.fabric)
 
@@ -111,31 +112,33 @@ class LinkBook:
 
 
 def ends_of(link: common_pb2.LinkRef) -> Ends:
-    """The name of a link here, whichever end is named first."""
+    """Return the ends of a link in alphabetical order; an empty key becomes "0"."""
     low, high = sorted((link.source, link.target))
     return low, high, link.key or "0"
 
 
 SPARE = 64
-"""Links, and entries, that an agent may know of and the fabric may not (yet, or any more)."""
+"""Links, and also entries, that an agent may report beyond those that the controller knows, because
+one of the two may be out of date."""
 _ENTRIES = 1 << 18
-"""Entries of a switch whose table knows no limit."""
+"""Assumed table size of a switch whose agent reports no limit."""
 PAIRS = 1024
-"""Pairs of NICs without an entry that an agent tells of at most; see CounterReport."""
+"""Most pairs of NICs without an entry in one report; see CounterReport in agent.proto."""
 _LOOK_SECONDS = 1.0
-"""Least time between two looks at the fabric for links that are not known."""
+"""Least time between two reads of the fabric because of unknown links."""
 SHARE, BURST = 0.1, 0.5
-"""Part of the event loop's time that one agent may take for long, and seconds of it at once."""
+"""Share of the event loop's time that one agent may take in the long run, and seconds of it that it
+may take in a burst."""
 _EACH = 0.0002
-"""Seconds that a message takes which cannot be seen here: to be read and parsed."""
+"""Estimated seconds to read and parse a message, which is not measured here."""
 
 
 class TooMuch(Exception):  # noqa: N818 - it tells of an agent; nothing failed
-    """An agent says more than its switch can have."""
+    """An agent reports more than its switch can have."""
 
 
 def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
-    """The links that end at a switch."""
+    """Return the links that end at a switch; none for an unknown switch."""
     row = structure.index.get(switch)
     if row is None:
         return frozenset()
@@ -149,7 +152,7 @@ def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
 
 
 class Means:
-    """The means of one session."""
+    """Limits on the size of what the agent of one session may report."""
 
     def __init__(self, about: AgentSession, structure: Structure, store: Store) -> None:
         self._about = about
@@ -159,10 +162,10 @@ class Means:
         self._looked = -_LOOK_SECONDS
 
     async def links(self, report: pb.LinkStateReport) -> pb.LinkStateReport:
-        """What is said of links that the fabric has and that end at the switch, each once.
+        """Return a report with only the links of this switch, each once with its newest state.
 
         Raises:
-            TooMuch: it speaks of far more links than there are.
+            TooMuch: the report has far more links than the switch.
             PortError: the fabric cannot be read.
         """
         most = 2 * len(self._links) + SPARE
@@ -181,11 +184,11 @@ class Means:
             seen
             for ends, seen in newest.items()
             if ends in self._links or not (seen.link.source and seen.link.target)
-        ]  # what names no link at all is malformed, which is for the codec to say
+        ]  # a link without ends is malformed; the codec reports that
         return pb.LinkStateReport(links=known, full=report.full)
 
     async def _look(self) -> None:
-        """The fabric may have got links since."""
+        """Read the links of the switch again, because the fabric may have new ones."""
         now = time.monotonic()
         if now - self._looked < _LOOK_SECONDS:
             return
@@ -194,11 +197,11 @@ class Means:
         self._links = _links_of(structure, self._about.switch)
 
     def counters(self, report: pb.CounterReport) -> None:
-        """Nothing.
+        """Check the size of a counter report.
 
         Raises:
-            TooMuch: it counts more entries than the table can hold, or more pairs without one
-                than an agent ever tells.
+            TooMuch: it has more entries than the table can hold, or more pairs of NICs without an
+                entry than ``PAIRS``.
         """
         said = max(len(report.sources), len(report.packets), len(report.bytes))
         said = max(said, len(report.destinations), len(report.source_ports))
@@ -212,7 +215,7 @@ class Means:
 
 
 class Pace:
-    """Lets one agent take no more than its share of the event loop: else it waits to be read."""
+    """Limits one agent's share of the event loop by delaying when its next message is read."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -220,7 +223,7 @@ class Pace:
         self._owed = 0.0
 
     def rest(self, spent: float) -> float:
-        """Seconds until the next message is read, after one that took so many of work."""
+        """Return the seconds to wait before the next message, after one that took ``spent``."""
         now = self._now()
         self._owed = max(0.0, self._owed - SHARE * (now - self._at)) + spent + _EACH
         self._at = now

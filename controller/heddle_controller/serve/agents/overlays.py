@@ -1,13 +1,13 @@
-"""The overlay's state, ordered of agents by the controller that leads, and what they say of it.
+"""The overlay's flag: whether agents follow their entries or leave all traffic to the underlay.
 
-The leader follows the store and orders: at the start of a session, ahead of any push, when it
-begins to lead, and whenever the flag changes. It is a level, not an event: what an agent is told
-last is how it shall stand, and a leader that missed a change tells of it when it next reads the
-store. While the store cannot be reached nobody is told anything: what was known last may be of
-the past, and agents stay as they are. An order carries the leader's epoch, and an agent that
-knows of a newer one does not obey. Agents tell every controller how they stand.
+The store keeps the flag of each fabric, and the leader orders agents to follow it: at the start of
+a session, before any push, when it begins to lead, and when the flag changes. The order is a level
+and not an event: the newest order holds, and a leader that missed a change sends it after its next
+read of the store. While the store cannot be reached, no orders are sent, because the known flag
+may be out of date, and agents stay as they are. An order has the leader's epoch, and an agent that
+has seen a higher epoch does not obey. Agents report their state to every controller.
 
-OverlayService: the panic switch, wanted in the store and told to agents beside this.
+OverlayService is the API of the flag.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from heddle_controller.state.records import FabricSummary, Overlay
 from heddle_controller.store.store import Store
 
 _LOOK_SECONDS = 2.0
-"""How often the flag is read where no notice of a change came."""
+"""Interval at which the flag is read even without a notice of a change."""
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -43,35 +43,35 @@ class OverlayMeter(Protocol):
     """Measures the state of the overlay."""
 
     def overlay_state(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
-        """A fabric's flag, and how many agents with a session here do not stand so (yet)."""
+        """Set a fabric's flag, and how many agents with a session here are not in that state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obedience:
-    """One session."""
+    """What one agent was ordered, and what it reported."""
 
     told: bool
-    """Whether it was last told to withdraw; how it stands, where we have told it nothing since."""
+    """Whether our last order was to withdraw; without an order since, the state it reported."""
     stands: bool
-    """Whether it has withdrawn, as it says."""
+    """Whether it has withdrawn, by its own report."""
     message: str = ""
-    """Why it does not stand as told."""
+    """Why it did not obey its last order; empty if it did or has not answered."""
 
 
 @dataclass(slots=True)
 class FabricOverlay:
-    """What is wanted of one fabric's agents, and how they stand, counted as they say so."""
+    """The flag of one fabric and the states of its agents, counted as reports arrive."""
 
     wanted: bool | None = None
-    """Whether they are to withdraw; None until the store was read."""
+    """Whether agents shall withdraw; None until the store was read."""
     sessions: dict[AgentStream, Obedience] = field(default_factory=dict)
     withdrawn: int = 0
-    """Of the sessions, how many stand withdrawn."""
+    """Number of sessions whose agents have withdrawn."""
     failed: dict[AgentStream, Obedience] = field(default_factory=dict)
-    """Of the sessions, those that say why they do not stand as told."""
+    """The sessions whose agents reported why they did not obey."""
 
     def take(self, session: AgentStream, agent: Obedience | None) -> None:
-        """Put the state of a session in place of the one before; None where the session is over."""
+        """Replace the state of a session; None means that the session is over."""
         before = self.sessions.pop(session, None)
         self.failed.pop(session, None)
         self.withdrawn -= before is not None and before.stands
@@ -82,35 +82,35 @@ class FabricOverlay:
                 self.failed[session] = agent
 
     def obeying(self, *, withdrawn: bool) -> int:
-        """How many stand so."""
+        """Return how many sessions are in this state."""
         return self.withdrawn if withdrawn else len(self.sessions) - self.withdrawn
 
 
 @dataclass(frozen=True, slots=True)
 class OverlayStates:
-    """All agents of a fabric with a session here."""
+    """Counts of the agents of a fabric with a session here."""
 
     agents: int
     obeying: int
-    """Of these, how many stand as they should."""
+    """How many of them are in the wanted state."""
     failures: tuple[tuple[str, str], ...]
-    """Switches whose agents say why they do not stand as told, and why."""
+    """Switches whose agents did not obey, each with the reason that its agent gave."""
 
 
 class OverlayBook:
-    """All sessions of this controller."""
+    """Orders and states of all sessions of this controller."""
 
     def __init__(self, store: Store, leading: Callable[[], int], meter: OverlayMeter) -> None:
-        """``leading`` tells the epoch with which we lead now, 0 while we do not."""
+        """``leading`` returns the epoch with which this controller leads, or 0."""
         self._store = store
         self._leading = leading
         self._meter = meter
         self._fabrics: dict[str, FabricOverlay] = {}
         self._led = asyncio.Event()
-        """Set when we have begun to lead."""
+        """Set when this controller begins to lead."""
 
     def joined(self, session: AgentStream, overlay: Overlay, *, withdrawn: bool) -> None:
-        """A session begins of an agent that stands so; it is told if that is wrong."""
+        """Add a new session; order its agent to change if its state is not the wanted one."""
         name = session.about.fabric
         fabric = self._fabrics.setdefault(name, FabricOverlay())
         fabric.take(session, Obedience(withdrawn, withdrawn))
@@ -121,14 +121,14 @@ class OverlayBook:
         self._measure(name)
 
     def left(self, session: AgentStream) -> None:
-        """A session is over."""
+        """Forget a session that is over."""
         name = session.about.fabric
         if name in self._fabrics:
             self._fabrics[name].take(session, None)
         self._measure(name)
 
     def reported(self, session: AgentStream, report: pb.OverlayReport) -> None:
-        """An agent says how it stands."""
+        """Take in an agent's report of its state."""
         about = session.about
         fabric = self._fabrics.get(about.fabric)
         if fabric is None or session not in fabric.sessions:
@@ -136,20 +136,20 @@ class OverlayBook:
         told, message = fabric.sessions[session].told, report.message[:256]
         if message:
             log.warning("overlay order not obeyed", switch=about.switch, why=message)
-        else:  # another controller may have ordered it: looked at again before long
+        else:  # another controller may have ordered it; ``run`` soon checks again
             told = report.withdrawn
         fabric.take(session, Obedience(told, report.withdrawn, message))
         self._measure(about.fabric)
 
     def lead(self) -> None:
-        """We begin to lead: whatever others have ordered, agents are ordered anew where need be."""
+        """Begin to lead: forget past orders, so that agents in the wrong state get a new one."""
         for fabric in self._fabrics.values():
             for session, agent in list(fabric.sessions.items()):
                 fabric.take(session, replace(agent, told=agent.stands))
         self._led.set()
 
     def spread(self, name: str, overlay: Overlay) -> None:
-        """Tell every agent that was last told otherwise, if this is of now and we lead."""
+        """Set a fabric's flag and, if we lead, order its agents; do nothing on stale data."""
         if self._store.stale_for() > 0:
             return
         fabric = self._fabrics.setdefault(name, FabricOverlay())
@@ -160,7 +160,7 @@ class OverlayBook:
         self._measure(name)
 
     def _order(self, fabric: FabricOverlay, sessions: Iterable[AgentStream]) -> None:
-        """Order what is wanted of those that were last told otherwise, while we lead."""
+        """If we lead, order the wanted state from agents whose last order was another one."""
         epoch, wanted = self._leading(), bool(fabric.wanted)
         for session in sessions if epoch else ():
             agent = fabric.sessions[session]
@@ -169,7 +169,7 @@ class OverlayBook:
                 session.order(pb.OverlayOrder(withdrawn=wanted, epoch=epoch))
 
     def standing(self, name: str, *, withdrawn: bool) -> OverlayStates:
-        """How the agents of a fabric stand, if they are to stand so."""
+        """Return the counts of a fabric's agents; ``withdrawn`` is the wanted state."""
         fabric = self._fabrics.get(name, FabricOverlay())
         failures = tuple(
             (session.about.switch, agent.message) for session, agent in fabric.failed.items()
@@ -177,7 +177,7 @@ class OverlayBook:
         return OverlayStates(len(fabric.sessions), fabric.obeying(withdrawn=withdrawn), failures)
 
     async def run(self) -> None:
-        """Follow the store until it is closed."""
+        """Follow changes of the flags in the store, until the store is closed."""
         again = asyncio.create_task(self._look_again())
         try:
             await self._store.follow(self._look, facts=False)
@@ -185,7 +185,7 @@ class OverlayBook:
             again.cancel()
 
     async def _look_again(self) -> None:
-        """When we begin to lead, and now and then: the store may have been away."""
+        """Read the flags when we begin to lead, and at intervals: a notice may have been missed."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -221,7 +221,7 @@ MAX_FAILURES = 100
 
 
 class OverlayService(OverlayServiceServicer):
-    """Writes the flag; says how many agents have it, as the book knows. See overlay.proto."""
+    """Writes and reads the flag, with counts of the agents that obey; see overlay.proto."""
 
     def __init__(self, store: Store, book: OverlayBook) -> None:
         self._store = store
@@ -231,7 +231,7 @@ class OverlayService(OverlayServiceServicer):
     async def SetOverlay(
         self, request: overlay_pb2.SetOverlayRequest, context: _Context
     ) -> overlay_pb2.Overlay:
-        """Agents are told before the answer; what they make of it, ``GetOverlay`` says."""
+        """Store the flag and order agents before the answer; ``GetOverlay`` shows who obeyed."""
         fabric = names.overlay_name.fabric(request.name, "name")
         if request.state not in (
             overlay_pb2.OVERLAY_STATE_ACTIVE,
@@ -251,7 +251,7 @@ class OverlayService(OverlayServiceServicer):
     async def GetOverlay(
         self, request: overlay_pb2.GetOverlayRequest, context: _Context
     ) -> overlay_pb2.Overlay:
-        """As stored, and as agents of this controller say."""
+        """Return the stored flag, and how many of this controller's agents obey it."""
         fabric = names.overlay_name.fabric(request.name, "name")
         return self._told((await self._store.get_fabric(fabric)).summary())
 

@@ -1,7 +1,7 @@
-"""AgentService: one stream an agent, its introduction first.
+"""AgentService: one stream for each agent, which begins with the agent's introduction.
 
-A stream has a writer (the call that gRPC runs) and a reader (a task beside it).
-Whichever ends first ends the other: the reader's fault becomes the stream's status.
+A stream has a writer (the call that gRPC runs) and a reader (a task of its own). When one of them
+ends, it ends the other. An error of the reader becomes the status of the stream.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ Messages = AsyncIterator[pb.AgentMessage]
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What every agent is told when its session is accepted."""
+    """Settings of all sessions; agents get some of them when their session is accepted."""
 
     controller_id: str
-    """Its name, for people."""
+    """Name of this controller, for people."""
     counter_interval: float
-    """Seconds; 0 is never."""
+    """Seconds between counter reports; 0 means never."""
     entry_ttl: float
-    """Seconds; 0 is fail-static."""
+    """Seconds without a controller after which agents withdraw their entries; 0 means never."""
     introduction_limit: float = 10.0
-    """Seconds an agent may take to introduce itself."""
+    """Seconds that an agent has to send its introduction."""
     meters: bool = False
-    """Whether agents count what no entry matches."""
+    """Whether agents count traffic that no entry matches."""
     peer_keys: KeySchedule = field(default_factory=KeySchedule)
-    """Keys of notices among agents."""
+    """Keys of peer notices."""
 
 
 class AgentService(AgentServiceServicer):
-    """Accepts sessions, and feeds what agents report to observations and the books."""
+    """Accepts sessions, and passes what agents report on to observations and the books."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class AgentService(AgentServiceServicer):
         self._links = links
         self._overlays = overlays
         self._instance = secrets.token_hex(8)
-        """Of this start of the controller."""
+        """Random id of this start of the controller."""
         self.introductions = Introductions(terms.peer_keys, store, meters=terms.meters)
 
     @override
@@ -102,14 +102,14 @@ class AgentService(AgentServiceServicer):
         log.info("agent connected", version=about.software_version)
         self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
         self.introductions.joined(session, record.fabric.structure)
-        del first, record  # they are of this moment, and large: a session may last for months
+        del first, record  # they are large, and a session may last for months
         reader = asyncio.create_task(self._read(session, means, request_iterator))
         try:
             await context.write(self._accepted())
             async with aclosing(session.outgoing()) as outgoing:
                 async for message in outgoing:
                     await context.write(message)
-                    del message  # as in the stream
+                    del message  # free its memory while the stream waits
         finally:
             reader.cancel()
             self.introductions.left(session)
@@ -121,7 +121,13 @@ class AgentService(AgentServiceServicer):
             log.info("agent disconnected")
 
     async def _introduction(self, messages: Messages) -> tuple[pb.SessionParameters, FabricRecord]:
-        """The agent's first message and its fabric, if its switch is one of ours."""
+        """Return the agent's first message and its fabric, after all checks of who it is.
+
+        Raises:
+            InputError: the message is malformed or no introduction.
+            Refusal: it came too late, the caller may not speak for the switch, the fabric or switch
+                is unknown, or the switch is set aside.
+        """
         try:
             async with asyncio.timeout(self._terms.introduction_limit):
                 first = await anext(messages)
@@ -175,7 +181,7 @@ class AgentService(AgentServiceServicer):
         )
 
     async def _read(self, session: AgentStream, means: Means, messages: Messages) -> None:
-        """Take in all that the agent says; how that ends is how the session ends."""
+        """Read the agent's messages until the stream ends, then end the session the same way."""
         pace = Pace()
         try:
             async for message in messages:
@@ -183,7 +189,7 @@ class AgentService(AgentServiceServicer):
                 if message.WhichOneof("message") == "link_state":
                     message.link_state.CopyFrom(await means.links(message.link_state))
                 self._take(session, means, message)
-                del message  # as in the stream
+                del message  # free its memory while the stream waits
                 if (rest := pace.rest(time.thread_time() - began)) > 0:
                     await asyncio.sleep(rest)
         except asyncio.CancelledError:
@@ -194,7 +200,10 @@ class AgentService(AgentServiceServicer):
             session.end()
 
     def _fault(self, about: AgentSession, error: Exception) -> Exception:
-        """How a session ends for what its agent said; one that does so too often is set aside."""
+        """Return the error that ends a session after an error of its reader.
+
+        A switch is set aside if it reported too much, or sent malformed messages too often.
+        """
         if isinstance(error, TooMuch):
             return self._gateway.set_aside(about.fabric, about.switch, str(error))
         if not isinstance(error, InputError | Refusal):

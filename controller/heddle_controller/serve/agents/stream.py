@@ -1,25 +1,21 @@
 """One agent's stream: pushes that wait to be sent, and pushes that wait for answers.
 
 reconcile -> submit -> ``_unsent`` -> outgoing (the stream's writer) -> the agent
-the agent -> the stream's reader -> answered -> the future that submit gave
+the agent -> the stream's reader -> answered -> the future that submit returned
 
-The number of unanswered pushes is bounded. When an agent is so slow that the bound
-is reached, what has not been sent is dropped and the session begins anew under a
-new id, as one that nothing is known about: the loop then sends a FULL_SYNC in place
-of the increments. The stream itself goes on, so nothing on the switch is disturbed.
+The number of unanswered pushes is bounded. If an agent is so slow that the bound is reached, all
+unsent pushes are dropped. The session gets a new id and counts as one about whose table nothing
+is known, so the loop sends a FULL_SYNC instead of the increments. The stream itself goes on, so
+nothing on the switch is disturbed.
 
-Encodes pushes to many agents together.
+``Encoder`` encodes pushes to many agents together. The loop submits the pushes of a stage one
+after another, before any stream's writer gets its turn. So the first writer that needs its message
+encodes those of other streams with it, as many as fit into one turn of the event loop.
 
-The loop hands over the pushes of a stage one by one, but in one go, before any stream's writer
-has its turn. The first writer that needs its message therefore has it encoded together with
-those of the others, as many as take no longer than a turn of the event loop may.
-
-Whether pushes and orders of an epoch may still go to agents from here.
-
-They go out while our lease holds by this machine's clock: a controller that was stopped, or cut
-off, and goes on, sends nothing before it has heard who leads now. Agents refuse what is older
-than what they have followed in any case; this is for agents that the next leader has not reached
-yet.
+``EpochGuard`` decides whether pushes and orders of an epoch may still be sent. They are sent while
+the lease of this controller holds by its own clock. A controller that was suspended or cut off
+therefore sends nothing before it knows who leads now. Agents refuse lower epochs than they have
+seen anyway; the guard protects agents that the next leader has not reached yet.
 """
 
 from __future__ import annotations
@@ -44,37 +40,37 @@ from heddle_controller.serve.codec.entries import Encoded, SentNames, encoded
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 
 LARGE_PUSH = 4096
-"""Operations from which a push is encoded in a thread, not to hold up the other streams."""
+"""A push with so many operations or more is encoded in a thread, to not delay other streams."""
 _TOGETHER = 4096
-"""Operations after which the rest of those that wait are left for the next turn."""
+"""Once so many operations are encoded together, the other pushes wait for the next turn."""
 MOST_PUSHES = 256
-"""Likewise pushes: most have no operations."""
+"""Pushes that are encoded together; a separate limit, because most pushes have no operations."""
 
 
 class EncodingJob(Protocol):
-    """A push that is to be encoded."""
+    """A push that is queued for encoding."""
 
     push: Push
     message: Encoded | None
 
     @property
     def waits(self) -> bool:
-        """Whether it still is."""
+        """Whether it still has to be encoded."""
 
 
 class Encoder:
-    """Encodes for all streams of a gateway; its methods run in the event loop."""
+    """Encodes pushes for all streams of a gateway; its methods run in the event loop."""
 
     def __init__(self) -> None:
         self._queue: deque[EncodingJob] = deque()
 
     def add(self, pending: EncodingJob) -> None:
-        """A push will be asked for soon."""
+        """Queue a push whose message will be needed soon."""
         if pending.push.operation_count < LARGE_PUSH:
             self._queue.append(pending)
 
     async def message(self, pending: EncodingJob) -> Encoded:
-        """The message of a push."""
+        """Return the message of a push, and set the messages of others encoded with it."""
         if pending.push.operation_count >= LARGE_PUSH:
             (message,) = await asyncio.to_thread(encoded, [pending.push])
             return message
@@ -85,7 +81,7 @@ class Encoder:
         return made[0]
 
     def _others(self, first: EncodingJob) -> list[EncodingJob]:
-        """Those to be encoded with one; they wait no more."""
+        """Take from the queue the pushes to encode together with this one."""
         structure, room = first.push.fabric.structure, _TOGETHER - first.push.operation_count
         others: list[EncodingJob] = []
         while self._queue and room > 0 and len(others) < MOST_PUSHES:
@@ -100,12 +96,12 @@ class Encoder:
 
 
 def always(_epoch: int) -> bool:
-    """The guard of a controller that no other can take the place of."""
+    """Allow every epoch: the guard of a controller that no other can replace."""
     return True
 
 
 class EpochGuard:
-    """The greatest epoch heard of, and whether ours is over."""
+    """The highest epoch known, and whether this controller still leads."""
 
     def __init__(self, leads: Callable[[int], bool] = always) -> None:
         self.newest = 0
@@ -113,26 +109,26 @@ class EpochGuard:
         self._leads = leads
 
     def heard(self, epoch: int) -> None:
-        """Somebody leads, or led, with this epoch."""
+        """Note that some controller leads, or led, with this epoch."""
         self.newest = max(self.newest, epoch)
 
     def lead(self, epoch: int) -> None:
-        """We lead with this epoch."""
+        """Note that this controller leads with this epoch."""
         self.heard(epoch)
         self._ours = epoch
 
     def is_ours(self, epoch: int) -> bool:
-        """Whether we lead with this epoch now."""
+        """Return whether this controller leads with this epoch now."""
         return epoch >= self.newest and self._leads(epoch)
 
     @property
     def leading(self) -> int:
-        """The epoch with which we lead now; 0 while we do not."""
+        """The epoch with which this controller leads now; 0 if it does not lead."""
         return self._ours if self._ours and self.is_ours(self._ours) else 0
 
 
 def lost(switch: str) -> asyncio.Future[PushReport]:
-    """The answer to a push that cannot be sent: ``SessionLost``."""
+    """Return a future that fails with ``SessionLost``, for a push that cannot be sent."""
     answer: asyncio.Future[PushReport] = asyncio.get_running_loop().create_future()
     _raise_in(answer, SessionLost(switch))
     return answer
@@ -140,30 +136,30 @@ def lost(switch: str) -> asyncio.Future[PushReport]:
 
 def _raise_in(answer: asyncio.Future[PushReport], error: Exception) -> None:
     answer.set_exception(error)
-    answer.exception()  # taken here: who waited may have given up
+    answer.exception()  # mark it as retrieved, because nobody may wait any more
 
 
 @dataclass(slots=True)
 class Pending:
-    """A push that has not been answered whole."""
+    """A push that has not had its last answer."""
 
     push: Push
     answer: asyncio.Future[PushReport]
     switch: str
     rib: StageResult | None = field(default=None)
     message: Encoded | None = field(default=None)
-    """Encoded already, with others, and not yet sent."""
+    """Its message, from encoding until it is sent."""
 
     def may_go(self, guard: EpochGuard) -> bool:
-        """Whether it may still be sent."""
+        """Return whether it may still be sent."""
         return guard.is_ours(self.push.epoch)
 
     def hold_back(self, newest: int) -> None:
-        """It was not sent: the epoch is over."""
+        """Fail with ``StaleEpoch``, because its epoch was over before it was sent."""
         self._fail(StaleEpoch(self.push.epoch, max(newest, self.push.epoch + 1)))
 
     def lose(self, switch: str) -> None:
-        """Nobody will answer."""
+        """Fail with ``SessionLost``, because no answer will come."""
         self._fail(SessionLost(switch))
 
     def _fail(self, error: Exception) -> None:
@@ -172,23 +168,23 @@ class Pending:
 
     @property
     def waits(self) -> bool:
-        """Whether it is still to be encoded, as somebody waits for its answer."""
+        """Whether it still has to be encoded: it has no message, and its answer is awaited."""
         return self.message is None and not self.answer.done()
 
     async def encode(self, encoder: Encoder) -> None:
-        """Make its message, unless it was made with others."""
+        """Make its message, unless another push's encoding already made it."""
         if self.message is None:
             self.message = await encoder.message(self)
 
     def wire(self, nonce: int, told: SentNames) -> pb.ControllerMessage:
-        """For the agent, who was told these names; to be sent now."""
+        """Return the message for the agent, which must be sent next; update the sent names."""
         assert self.message is not None, "it is encoded first"
         message, self.message = self.message.named(told), None
         message.push.nonce = nonce
         return message
 
     def take(self, result: pb.PushResult, now: float) -> bool:
-        """Take in one stage's result; whether it was the last."""
+        """Take in one stage's result; return whether it was the last answer."""
         stage = codec.stage_from_pb(result, self.push, now)
         if result.stage == pb.PUSH_STAGE_RIB:
             if stage.status is PushStatus.APPLIED:
@@ -196,7 +192,7 @@ class Pending:
                 return False
             report = PushReport(stage, None, result.highest_epoch)
         else:
-            # A FIB ack says that the RIB stage was passed, should its own ack be lost.
+            # A FIB ack implies that the RIB stage succeeded, even if the RIB's ack is missing.
             rib = self.rib or StageResult(PushStatus.APPLIED, time=stage.time)
             table = codec.table_from_pb(result, self.push, self.switch)
             report = PushReport(rib, stage, result.highest_epoch, table)
@@ -232,16 +228,16 @@ class AgentStream:
 
     @property
     def full(self) -> bool:
-        """Whether another push would go over the bound."""
+        """Whether the number of unanswered pushes has reached the bound."""
         return len(self._pending) >= self._limit
 
     @property
     def pending_count(self) -> int:
-        """Pushes without their last answer."""
+        """Number of pushes without their last answer."""
         return len(self._pending)
 
     def submit(self, push: Push) -> asyncio.Future[PushReport]:
-        """Queue a push behind those before it; the future is done with its last answer."""
+        """Queue a push behind earlier ones; return a future that its last answer completes."""
         answer: asyncio.Future[PushReport] = asyncio.get_running_loop().create_future()
         pending = Pending(push, answer, self.about.switch)
         if self._ended:
@@ -260,27 +256,27 @@ class AgentStream:
         self._wake.set()
 
     def introduce(self, peers: pb.PeerConfiguration) -> None:
-        """Tell the agent of its peers, ahead of pushes that wait; only the newest is told."""
+        """Send the agent its peers before pushes that wait; a newer message replaces this one."""
         self._introduction = peers
         self._wake.set()
 
     def meter(self, metering: pb.Metering) -> None:
-        """Tell the agent what to count, ahead of pushes that wait; only the newest is told."""
+        """Tell the agent what to count, before pushes that wait; a newer message replaces it."""
         self._metering = metering
         self._wake.set()
 
     def order(self, order: pb.OverlayOrder) -> None:
-        """Say whether to follow the entries, ahead of all else; only the newest is told."""
+        """Order the agent to follow its entries or not, before all else; a newer order wins."""
         self._order = order
         self._wake.set()
 
     def begin_anew(self, session_id: int) -> None:
-        """Drop what is not sent, forget what is not answered, and know nothing of the table."""
+        """Drop all pushes without an answer, and take a new id with an unknown table."""
         self._lose_pending()
         self.about = replace(self.about, id=session_id, generation=0, table_digest=UNKNOWN_DIGEST)
 
     def end(self, reason: Exception | None = None) -> None:
-        """End the stream, with OK or the status of ``reason``; the first call counts."""
+        """End the stream with OK or with ``reason``; only the first call has an effect."""
         if self._ended:
             return
         self._ended, self._reason = True, reason
@@ -294,10 +290,10 @@ class AgentStream:
             lost.lose(self.about.switch)
 
     async def outgoing(self) -> AsyncGenerator[pb.ControllerMessage, None]:
-        """Pushes in order and introductions, until the session ends.
+        """Yield the messages to the agent, pushes in order, until the session ends.
 
         Raises:
-            Exception: the reason it ended for, if it was given one.
+            Exception: the reason for which it ended, if ``end`` got one.
         """
         while not self._ended:
             if self._order is not None:
@@ -319,28 +315,28 @@ class AgentStream:
             message = await self._next(self._unsent.popleft())
             if message is not None:
                 yield message
-                del message  # while nothing goes out, nothing of what went is held on to
+                del message  # free its memory while the stream waits
         if self._reason is not None:
             raise self._reason
 
     async def _next(self, nonce: int) -> pb.ControllerMessage | None:
-        """The message of a push; None where its epoch is over."""
+        """Return the message of a push; None if its epoch is over."""
         pending = self._pending[nonce]
         await pending.encode(self._encoder)
-        if pending.may_go(self._guard):  # asked last, as encoding takes its time
+        if pending.may_go(self._guard):  # checked last, because encoding takes time
             return pending.wire(nonce, self._told)
         self._pending.pop(nonce, None)
         pending.hold_back(self._guard.newest)
         return None
 
     def answered(self, result: pb.PushResult, now: float) -> None:
-        """Take in one stage's result; answers to pushes that are over are ignored.
+        """Take in one stage's result; ignore answers to pushes that are no longer known.
 
         Raises:
             InputError: the result is malformed or contradicts its push.
         """
         if result.status != pb.PUSH_STATUS_APPLIED:
-            self._told.forget()  # who knows whether it heeded the names
+            self._told.forget()  # it may not have stored the names
         nonce = result.nonce
         pending = self._pending.get(nonce)
         if pending is not None and pending.take(result, now):

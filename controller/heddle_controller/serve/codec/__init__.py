@@ -1,1 +1,1 @@
-"""Wire messages to the model and back; pure functions, no gRPC, no I/O."""
+"""Conversion of protobuf messages to values of the model and back; no gRPC calls, no I/O."""

@@ -1,6 +1,6 @@
-"""What agents say: who they are, how pushes went, what they saw and counted.
+"""Messages from agents: introductions, results of pushes, link states, counters and tables.
 
-The entries that an agent says its switch holds, from columns into rows of a fabric.
+Agents are not trusted: each function here checks the sizes and numbers that it reads.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from heddle_controller.serve.codec.fabric import link_name_from_pb
 
 LAST_PORT = 65535
 MOST_ENTRIES = 65_536
-"""An agent that holds more tells none."""
+"""Most entries of a table that an agent reports; an agent with more reports none."""
 MOST_RISKS = 1 << 22
-"""Links at risk of all ways, or of all entries: a few bytes could stand for very many."""
+"""Most links at risk of all ways together, and of all entries together. Without this bound a few
+bytes could expand to very many."""
 
 
 def entries_from_pb(told: pb.OperationBatch, fabric: Fabric, switch: str) -> Entries | None:
-    """Entries of one switch; None where they speak of what the fabric does not have.
+    """Return the entries of one switch; None if they name something that the fabric does not have.
 
     Raises:
         InputError: the columns do not fit each other, an index is out of range, an
-            operation deletes, or a match stands twice.
+            operation deletes, a match occurs twice, or there are too many.
     """
     node = fabric.structure.index.get(switch, NONE)
     match = _matches(told, fabric)
@@ -82,12 +83,12 @@ def entries_from_pb(told: pb.OperationBatch, fabric: Fabric, switch: str) -> Ent
 
 
 _LOST = np.iinfo(np.int64).min
-"""Stands for a next hop or a link that the fabric does not have."""
+"""Marks a next hop or a link that the fabric does not have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ways:
-    """The ways of entries, as ``Entries`` has them."""
+    """The distinct ways (primary, backup, risks) that entries use, as columns of ``Entries``."""
 
     primary: Ints
     backup: Ints
@@ -96,7 +97,7 @@ class _Ways:
 
 
 def _matches(told: pb.OperationBatch, fabric: Fabric) -> Ints:
-    """Rows of both NICs and both ports, shape (operations, 4)."""
+    """Return the node rows of both NICs and both ports, shape (operations, 4)."""
     index = fabric.structure.index
     nodes = np.array([index.get(name, NONE) for name in told.names], dtype=np.int64)
     columns = [_at(nodes, _column(told, name), name) for name in ("sources", "destinations")]
@@ -134,12 +135,12 @@ def _check_bound(risks: int) -> None:
 
 
 def _beyond(links: Ints) -> Ints:
-    """Risks of a backup, as entries have them."""
+    """Return the risk links of a backup as ``Entries`` stores them: inverted bitwise."""
     return np.where(links == _LOST, _LOST, ~links)
 
 
 def _risk_groups(told: pb.OperationBatch, fabric: Fabric) -> list[Ints]:
-    """Rows of the links of each group, ascending, none twice."""
+    """Return the link rows of each risk group, ascending and without duplicates."""
     rows = [_link(fabric, *link) for link in _named(told, *_LINK)]
     links = _at(np.array(rows, dtype=np.int64), _column(told, "risk_links"), "risk_links")
     ends = _column(told, "risk_ends")
@@ -152,7 +153,7 @@ _LINK = ("link_sources", "link_targets", "link_keys")
 
 
 def _arc(fabric: Fabric, switch: str, node: str, key: str) -> int:
-    """The arc from a switch to its neighbour over one link."""
+    """Return the arc from a switch to its neighbour over one link; ``_LOST`` if there is none."""
     link = _link(fabric, switch, node, key)
     if link == _LOST:
         return _LOST
@@ -165,7 +166,7 @@ def _link(fabric: Fabric, one: str, other: str, key: str) -> int:
 
 
 def _named(told: pb.OperationBatch, *columns: str) -> list[tuple[str, ...]]:
-    """Rows of columns of names."""
+    """Return the rows of some columns that hold indices into the batch's names."""
     names = np.array([*told.names, ""], dtype=object)[:-1]
     found: list[Sequence[str]] = [
         _at(names, _column(told, name), name).tolist() for name in columns
@@ -196,17 +197,18 @@ def _malformed(reason: str) -> InputError:
 SOURCE = "agent"
 _LARGEST = 2**63 - 1
 MAX_TEXT = 256
-"""Characters kept of what an agent says in words."""
+"""Characters kept of each text from an agent."""
 MAX_CAPABILITIES, MAX_DIGEST = 64, 32
 _MAX_TOLD = 1 << 16
-"""Entries told in one answer; see TableState in agent.proto."""
+"""Most entries in one answer; see TableState in agent.proto."""
 
 
 def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentSession:
-    """An agent's introduction; capabilities that are not known are left out.
+    """Return the session of an agent's introduction; unknown capabilities are left out.
 
     Raises:
-        InputError: malformed fabric, or no switch or instance id.
+        InputError: the fabric or peer address is malformed, the switch or instance id is missing,
+            or a field is too long or too large.
     """
     fabric = names.fabric_name.fabric(parameters.fabric, "session_parameters.fabric")
     for name in ("switch", "instance_id"):
@@ -235,10 +237,10 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
 
 
 def _udp_address(text: str) -> str:
-    """An IP address and a port, as it is told to others.
+    """Return the text, if it is an IP address and a port, or empty.
 
     Raises:
-        InputError: it is neither that nor empty.
+        InputError: it is neither.
     """
     if not text:
         return ""
@@ -255,21 +257,21 @@ def _udp_address(text: str) -> str:
 
 
 def check_number(value: int, field: str) -> None:
-    """Nothing, if the value is one that counting can reach.
+    """Check that a number fits into 63 bits, as stores require.
 
     Raises:
-        InputError: when it takes more than 63 bits, which no store keeps.
+        InputError: it does not; ``field`` is named.
     """
     if value > _LARGEST:
         raise refuse(SOURCE, field, f"{value} is beyond 2^63 - 1: no controller gave that")
 
 
 def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
-    """How one stage of a push went.
+    """Return the result of one stage of a push; ``now`` is the time of arrival, Unix seconds.
 
     Raises:
-        InputError: unknown stage or status, another epoch or generation than the push
-            had, a failure of an operation that it did not hold, a count out of range.
+        InputError: the stage or status is unknown, the epoch or generation is not that of the
+            push, a failed operation is not in the push, or a number is out of range.
     """
     if (result.epoch, result.generation) != (push.epoch, push.generation):
         raise refuse(
@@ -296,10 +298,12 @@ def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
 
 
 def table_from_pb(result: pb.PushResult, push: Push, switch: str) -> TableState | None:
-    """What the table of a switch holds, as far as the push asked and the agent told.
+    """Return what a switch's table holds; None if the push did not ask or the agent did not say.
+
+    Entries are there only if the push asked for them and the fabric has all that they name.
 
     Raises:
-        InputError: a generation out of range, or malformed entries.
+        InputError: the generation is out of range, or the entries are malformed or too many.
     """
     if not (push.tell_table and result.HasField("table")):
         return None
@@ -323,10 +327,10 @@ def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:
 
 
 def links_from_pb(report: pb.LinkStateReport) -> LinkReport:
-    """What an agent saw of its links.
+    """Return an agent's report of the states of its links.
 
     Raises:
-        InputError: an observation without a link, or whose state is not UP or DOWN.
+        InputError: an observation has no link, or its state is not UP or DOWN.
     """
     return LinkReport(
         links=tuple(
@@ -354,26 +358,30 @@ def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counters:
-    """What one switch has counted at one moment, parallel columns, one row an entry or a pair."""
+    """What one switch has counted at one moment: parallel columns, one row per entry or pair."""
 
     time: float
+    """When the counters were read, Unix seconds."""
     nics: tuple[tuple[str, str], ...]
-    """Id and address; one of them may be empty."""
+    """Id and address of each NIC; one of the two may be empty."""
     source: Ints
-    """Index into ``nics``; likewise ``destination``."""
+    """Index into ``nics``."""
     destination: Ints
+    """Index into ``nics``."""
     source_port: Ints
+    """0 for rows of pairs."""
     packets: Ints
     bytes: Ints
     unmatched: Bools
-    """Rows of pairs of NICs whose packets no entry matched."""
+    """True for rows of pairs of NICs, whose packets matched no entry."""
 
 
 def counters_from_pb(report: pb.CounterReport) -> Counters:
-    """What an agent has counted.
+    """Return what an agent has counted.
 
     Raises:
-        InputError: columns of different lengths, an index beyond the endpoints, no time.
+        InputError: columns differ in length, an index is beyond the endpoints, a count is out of
+            range, or the time is missing.
     """
     names = ("sources", "destinations", "source_ports", "packets", "bytes")
     told = [[*getattr(report, name)] for name in names]

@@ -1,4 +1,4 @@
-"""Audit records between the wire and ``reconcile.audit``; both ways, for those who verify."""
+"""Conversion of audit records and marks to messages, and back for clients that verify them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HASH_BYTES = 32
 
 
 def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
-    """For the wire."""
+    """Return an audit record as a message."""
     entry = record.entry
     return pb.AuditRecord(
         number=record.number,
@@ -27,7 +27,7 @@ def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
 
 
 def record_from_pb(record: pb.AuditRecord) -> AuditRecord:
-    """A record from the wire; whether it fits its chain is another question."""
+    """Return the record of a message; whether it fits into its chain is not checked."""
     entry = AuditEntry(
         time=common.time_from_pb(record.time),
         actor=record.actor,
@@ -41,15 +41,15 @@ def record_from_pb(record: pb.AuditRecord) -> AuditRecord:
 
 
 def mark_to_pb(mark: Mark) -> pb.AuditMark:
-    """For the wire."""
+    """Return a mark as a message."""
     return pb.AuditMark(number=mark.number, hash=mark.hash)
 
 
 def mark_from_pb(mark: pb.AuditMark) -> Mark:
-    """A mark from the wire.
+    """Return the mark of a message.
 
     Raises:
-        InputError: its hash has another length.
+        InputError: its hash does not have ``HASH_BYTES`` bytes.
     """
     if len(mark.hash) != HASH_BYTES:
         raise refuse("audit mark", "hash", f"has {len(mark.hash)} bytes, not {HASH_BYTES}")

@@ -1,7 +1,7 @@
 """Values of common.proto: states, classes, times, links, certificates.
 
-The model counts enums from 0 and the wire from 1, where 0 is "not said"; nothing
-but these functions knows that.
+The model counts enums from 0. Messages count them from 1, and 0 means unspecified. Only the codecs
+know about this difference.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate, Turn
 
 _FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
-"""Seconds that a Timestamp may hold, less one as floats round; nanoseconds of a second."""
+"""First and last second that a Timestamp may hold (the last less 1, because floats round), and
+nanoseconds per second."""
 
 
 def state_to_pb(state: int) -> pb.State.ValueType:
-    """A state for the wire."""
+    """Return a state as its message value."""
     return pb.State.ValueType(state + 1)
 
 
 def state_from_pb(value: int, field: str) -> State:
-    """A state that has to be said.
+    """Return the state of a required field.
 
     Raises:
-        InputError: when it is unspecified or unknown.
+        InputError: it is unspecified or unknown.
     """
     if not pb.STATE_UP <= value <= pb.STATE_DRAINED:
         raise refuse("request", field, f"{_said(value)}: use STATE_UP, STATE_DOWN or STATE_DRAINED")
@@ -39,15 +40,15 @@ def state_from_pb(value: int, field: str) -> State:
 
 
 def class_to_pb(traffic_class: int) -> pb.TrafficClass.ValueType:
-    """A traffic class for the wire."""
+    """Return a traffic class as its message value."""
     return pb.TrafficClass.ValueType(traffic_class + 1)
 
 
 def class_from_pb(value: int, field: str) -> TrafficClass:
-    """A traffic class; unspecified is BANDWIDTH.
+    """Return a traffic class; unspecified means BANDWIDTH.
 
     Raises:
-        InputError: when it is unknown.
+        InputError: it is unknown.
     """
     if not 0 <= value <= pb.TRAFFIC_CLASS_LATENCY:
         cure = "use TRAFFIC_CLASS_BANDWIDTH or TRAFFIC_CLASS_LATENCY"
@@ -60,17 +61,17 @@ def _said(value: int) -> str:
 
 
 def time_to_pb(seconds: float) -> Timestamp:
-    """A wall-clock time in seconds since 1970, to the microsecond that a float holds."""
+    """Return a time in Unix seconds as a Timestamp, rounded to a microsecond."""
     whole = Timestamp()
     whole.FromMicroseconds(round(seconds * 1e6))
     return whole
 
 
 def time_from_pb(time: Timestamp, field: str = "time") -> float:
-    """Seconds since 1970; 0 where unset.
+    """Return a Timestamp in Unix seconds; 0 if it is unset.
 
     Raises:
-        InputError: it is none of the years 1 to 9999, so nobody could be told of it.
+        InputError: it is not in the years 1 to 9999, so no Timestamp could hold it.
     """
     if not (_FIRST <= time.seconds <= _LAST and 0 <= time.nanos < _NANOS):
         reason = f"{time.seconds} s and {time.nanos} ns are not a time within the years 1 to 9999"
@@ -79,16 +80,16 @@ def time_from_pb(time: Timestamp, field: str = "time") -> float:
 
 
 def time_text(time: Timestamp) -> str:
-    """For people, in UTC, to the second; empty where unset."""
+    """Return a time for people, in UTC, to the second; empty if it is unset."""
     seconds = time_from_pb(time)
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else ""
 
 
 def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
-    """Row of the link a message names; the key may be left out where it says nothing.
+    """Return the row of a named link; the key may be empty if there is one link between its ends.
 
     Raises:
-        InputError: when there is no such link, or several and no key.
+        InputError: there is no such link, or there are several and no key.
     """
     rows = fabric.find_links(link.source, link.target, link.key or None)
     named = link_name(link.source, link.target, link.key)
@@ -103,7 +104,7 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
 
 
 def certificate_to_pb(certificate: Certificate) -> pb.Certificate:
-    """A certificate for the wire."""
+    """Return a certificate as a message."""
     return pb.Certificate(
         max_utilization=certificate.max_utilization,
         lower_bound=certificate.lower_bound,

@@ -1,4 +1,4 @@
-"""Flow demands, to the model and back."""
+"""Conversion of flow demands and demand sets to the model and back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from heddle_controller.state.records import DemandRecord, Intent, JobState
 
 @dataclass(frozen=True, slots=True)
 class DemandFacts:
-    """How far a demand set has come."""
+    """The state of a demand set, as far as it follows from the newest plan."""
 
     state: JobState = JobState.ACCEPTED
-    """PLANNED, not PROGRAMMED, is the furthest: switches are asked by job, not by set."""
+    """At most PLANNED and never PROGRAMMED, because switches are tracked by job, not by set."""
     reason: str = ""
-    """Why it is DEGRADED."""
+    """Why it is DEGRADED; empty in other states."""
     unrouted_count: int = 0
+    """Its flows without a path."""
 
 
 ACCEPTED = DemandFacts()
@@ -36,13 +37,16 @@ ACCEPTED = DemandFacts()
 def demands_from_pb(
     demands: Sequence[pb.FlowDemand], before: int = 0, field: str = "demands"
 ) -> Demands:
-    """Demands as columns; what they mean in a fabric is checked by ``model.demand.resolve``.
+    """Return demands as columns; ``model.demand.resolve`` checks what they mean in a fabric.
 
-    ``before`` is how many of the same list came before these.
+    Args:
+        demands: Some of a list of demands.
+        before: How many of the same list came before these.
+        field: Name of the list, for errors.
 
     Raises:
-        InputError: when a traffic class is unknown, a flow has no id, or more QPs
-            than a pair of NICs has source ports.
+        InputError: a traffic class is unknown, a flow has no id, or a flow has more QPs than a
+            pair of NICs has source ports.
     """
     classes = [d.traffic_class for d in demands]
     for row, demand in enumerate(demands):
@@ -70,7 +74,7 @@ def demands_from_pb(
 
 
 def joined_demands(parts: Sequence[Demands]) -> Demands:
-    """Demands that were told in parts, in their order."""
+    """Return all demands of a set that arrived in parts, in their order."""
     whole = [*parts, demands_from_pb(())]
 
     def words(column: str) -> tuple[str, ...]:
@@ -89,7 +93,7 @@ def joined_demands(parts: Sequence[Demands]) -> Demands:
 
 
 def demand_to_pb(demands: Demands, row: int) -> pb.FlowDemand:
-    """One demand."""
+    """Return one demand as a message."""
     return pb.FlowDemand(
         flow=demands.ids[row],
         source=demands.source[row],
@@ -105,7 +109,7 @@ def demand_to_pb(demands: Demands, row: int) -> pb.FlowDemand:
 def demand_record_to_pb(
     fabric: str, record: DemandRecord, facts: DemandFacts = ACCEPTED
 ) -> pb.DemandSet:
-    """A stored set, without its demands."""
+    """Return a stored demand set as a message, without its demands."""
     return pb.DemandSet(
         name=names.demands_name(fabric, record.name),
         flow_count=len(record.demands),
@@ -120,12 +124,12 @@ def demand_record_to_pb(
 def demand_facts(
     intent: Intent, plan: Plan | None, rows: Mapping[str, int]
 ) -> dict[str, DemandFacts]:
-    """The facts of all demand sets of a fabric, by name.
+    """Return the facts of all demand sets of a fabric, by name.
 
     Args:
-        intent: What is wanted.
-        plan: The newest; None where there is none.
-        rows: Of its flows, by id.
+        intent: The intent, which has the sets.
+        plan: The newest plan; None if there is none.
+        rows: Rows of the plan's flows, by flow id.
     """
     unplanned = left_out(intent)
     facts = {}
@@ -152,7 +156,10 @@ def _planned(demands: Demands, plan: Plan | None, rows: Mapping[str, int]) -> De
 
 
 def _holds(plan: Plan, at: np.ndarray, demands: Demands) -> bool:
-    """Whether flows of a plan are what a set asks for now, and not what it asked for before."""
+    """Return whether the plan's flows at these rows equal what the demands ask for now.
+
+    They may still be those of an older version of the set.
+    """
     flows, ids = plan.flows, plan.fabric.structure.nodes.ids
     ends = ((flows.source, demands.source), (flows.destination, demands.destination))
     columns = (

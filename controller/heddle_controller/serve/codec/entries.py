@@ -1,24 +1,16 @@
-"""Pushes to agents: entries to columns, for many switches at once.
+"""Encoding of pushes to agents: entries become columns, for many pushes at once.
 
-A push is small and numpy's calls are not free, so that pushes encoded one by one cost most
-of what a rollout takes. Those that wait together are encoded together: each step below is a
-few calls over the operations of all of them, in which the push that an item is of, its
-*owner*, is one more column; at the end each message is cut out of the whole.
+A push is small and each call of numpy has a cost. If pushes were encoded one by one, this would be
+most of the time of a rollout. So pushes that wait at the same time are encoded together. Each step
+below makes a few numpy calls over the items (operations, hops, links) of all pushes. A column
+``owner`` has the index of the push to which each item belongs. At the end each message is cut out
+of the columns.
 
-What repeats in a push (next hops, links at risk, sets of them, ways) is sent once and named
-by its row. Names are numbers of the fabric's string table; which of them an agent has yet to be
-told is known only when its push is sent (``told``), and each message comes with those it uses.
-
-Columns of many pushes at once, cut into messages.
-
-Numbering, by arrays, what each of many owners has.
-
-The names that an agent has been told in one session: a push gives only those that it has not.
-
-Numbers are those of the structure's string table. So pushes can be encoded together before anybody
-knows which of them an agent meets for the first time. That is seen when a push is on its way, in
-the order in which the agent reads. A byte for each node and link key of the fabric is kept for each
-session.
+Values that repeat in a push (next hops, links at risk, groups of these, ways) are sent once, and
+are referred to by their row. Names are numbers of the structure's string table, so pushes can be
+encoded before it is known which names their agents already have. ``SentNames`` adds the new names
+when a push is sent, in the order in which the agent reads. It keeps one byte per session for each
+node and link key of the fabric.
 """
 
 from __future__ import annotations
@@ -37,17 +29,20 @@ from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.ports import Push
 
 BYTES = 4
-"""Of one number in a column."""
+"""Size of one number in a column."""
 
 
 class Columns:
-    """What is to be written into the batches of many pushes, the *owners* of all items."""
+    """Writes columns of items into the batches of their owners, one batch per push."""
 
     def __init__(self, into: Sequence[pb.OperationBatch]) -> None:
         self._into = into
 
     def add(self, first: Ints, **columns: Ints) -> None:
-        """Write columns of numbers of one length; ``first`` is where those of each owner begin."""
+        """Write columns of equal length, sorted by owner, each part into its owner's batch.
+
+        ``first`` is where the items of each owner begin, shape (owners + 1,).
+        """
         bounds = (first * BYTES).tolist()
         data = [(name, values.astype("<u4").tobytes()) for name, values in columns.items()]
         for made, low, high in zip(self._into, bounds, bounds[1:], strict=False):
@@ -57,39 +52,43 @@ class Columns:
 
 
 DENSE = 64
-"""A table of all owners and values is filled where it has at most so many cells for each item;
-beyond that sorting is quicker."""
+"""``distinct_by_owner`` uses a table of all owners and values if it has at most so many cells per
+item; otherwise sorting is faster."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct:
-    """The distinct values of each owner: owner by owner, ascending."""
+    """The distinct values of each owner, sorted by owner and then by value."""
 
     owner: Ints
+    """Owner of each distinct value."""
     value: Ints
     first: Ints
-    """Where those of each owner begin, shape (owners + 1,)."""
+    """Where the values of each owner begin, shape (owners + 1,)."""
     place: Ints
-    """Of each item that was given: where its value is."""
+    """For each item that was given, the index of its value, shape (items,)."""
 
     def within(self, owner: Ints) -> Ints:
-        """Each item's number among its owner's values; ``owner`` is that of each item."""
+        """Return each item's position among the values of its owner, shape (items,).
+
+        ``owner`` is the owner of each item.
+        """
         return self.place - self.first[owner]
 
     @property
     def rows(self) -> Ints:
-        """Each value's number among those of its owner."""
+        """Position of each value among the values of its owner."""
         return np.arange(len(self.value)) - self.first[self.owner]
 
 
 def distinct_by_owner(owner: Ints, value: Ints, owners: int, span: int) -> Distinct:
-    """The distinct values of each of ``owners``.
+    """Return the distinct values of each owner.
 
     Args:
-        owner: Of each item, below ``owners``.
-        value: Likewise, 0 to ``span - 1``.
-        owners: How many there are; the product with ``span`` is below 2^63.
-        span: How many values there could be.
+        owner: Owner of each item, 0 to ``owners - 1``.
+        value: Value of each item, 0 to ``span - 1``.
+        owners: Number of owners; ``owners * span`` must be below 2^63.
+        span: Number of possible values.
     """
     code = owner * span + value
     if owners * span <= DENSE * len(code):
@@ -107,7 +106,7 @@ def distinct_by_owner(owner: Ints, value: Ints, owners: int, span: int) -> Disti
 
 
 class SentNames:
-    """Which names of a structure an agent knows, by pushes of one epoch."""
+    """The names of a structure that one agent knows from the pushes of one epoch."""
 
     def __init__(self) -> None:
         self._of: ref[Structure] | None = None
@@ -115,16 +114,16 @@ class SentNames:
         self._told: Bools = np.zeros(0, dtype=np.bool_)
 
     def forget(self) -> None:
-        """Nobody knows what it knows: the next push begins anew."""
+        """Assume that the agent knows no names, so that the next push sends all that it uses."""
         self._of = None
 
     def complete(self, push: pb.Push, structure: Structure, used: Ints) -> None:
-        """Give in a push the names that its columns use and that the agent has not been told.
+        """Add to a push the names that its columns use and that its agent does not know yet.
 
         Args:
-            push: About to be sent, behind all that were completed before.
-            structure: Of the fabric that it speaks of.
-            used: Numbers of nodes and keys, in any order and number.
+            push: Push to send next, after all pushes that were completed before.
+            structure: Structure of the push's fabric.
+            used: Numbers of the names it uses, in any order, possibly repeated.
         """
         words = structure.strings
         if self._of is None or self._of() is not structure or self._epoch != push.epoch:
@@ -140,7 +139,7 @@ class SentNames:
 
 
 def _give(batch: pb.OperationBatch, words: StringTable, new: Ints) -> None:
-    """Write names, none twice, each with its number, and the addresses of those that have one."""
+    """Write new names with their numbers, and the addresses of the names that have one."""
     address = words.address[new]
     has = address != NONE
     numbers = np.append(new, np.unique(address[has]))
@@ -156,22 +155,22 @@ def _column(numbers: Ints) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A push for the wire, but for its nonce and the names that are new to the agent."""
+    """An encoded push, still without its nonce and the names that are new to its agent."""
 
     message: pb.ControllerMessage
     structure: Structure
     used: Ints | None
-    """Numbers of all names that it speaks of; None for a push without operations."""
+    """Numbers of all names that it uses; None for a push without operations."""
 
     def named(self, told: SentNames) -> pb.ControllerMessage:
-        """The columns with the names that an agent is yet to be told, and is told now."""
+        """Add the names that the agent does not know, note them as sent, and return the message."""
         if self.used is not None:
             told.complete(self.message.push, self.structure, self.used)
         return self.message
 
 
 def encoded(pushes: Sequence[Push]) -> list[Encoded]:
-    """Pushes for the wire, all of fabrics of one structure."""
+    """Encode pushes; the fabrics of all of them must have the same structure."""
     made = [pb.ControllerMessage() for _ in pushes]
     for message, push in zip(made, pushes, strict=True):
         head = message.push
@@ -183,7 +182,7 @@ def encoded(pushes: Sequence[Push]) -> list[Encoded]:
         head.tell_table = push.tell_table
         head.tell_entries = push.tell_entries
     used: list[Ints | None] = [None] * len(pushes)
-    # Most pushes only tell a switch that the plan holds.
+    # Most pushes have no operations and only announce the generation.
     full = [row for row, push in enumerate(pushes) if push.operation_count]
     if full:
         into = [made[row].push.operations for row in full]
@@ -202,7 +201,7 @@ def _fill(
     fabric: Fabric,
     operations: Sequence[tuple[Entries, Entries]],
 ) -> list[Ints]:
-    """Write the operations of each push (sets, deletes) into its batch; the names that it uses."""
+    """Write the operations (sets, deletes) of each push; return the names that each push uses."""
     columns = Columns(into)
     both = [entries for pair in operations for entries in pair]
     counts = np.array([len(entries) for entries in both], dtype=np.int64)
@@ -231,7 +230,7 @@ def _fill(
 def _named(
     columns: Columns, fabric: Fabric, hops: Distinct, links: Distinct
 ) -> Iterator[tuple[Ints, Ints]]:
-    """Write what next hops and links are called; of each name used its owner and number."""
+    """Write the names of next hops and links; yield owners and numbers of the names used."""
     words = fabric.structure.strings
     node = fabric.structure.head[hops.value]
     address = words.address[node]
@@ -250,9 +249,9 @@ def _named(
 
 
 def _parted(named: Sequence[tuple[Ints, Ints]], owners: int) -> list[Ints]:
-    """The numbers of each owner."""
+    """Return the numbers of each owner."""
     owner, numbers = (np.concatenate(column) for column in zip(*named, strict=True))
-    order = np.argsort(owner.astype(np.uint16), kind="stable")  # so narrow, it is a radix sort
+    order = np.argsort(owner.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix sort
     ends = np.cumsum(np.bincount(owner, minlength=owners)).tolist()
     found = numbers[order]
     return [found[low:high] for low, high in pairwise([0, *ends])]
@@ -260,7 +259,7 @@ def _parted(named: Sequence[tuple[Ints, Ints]], owners: int) -> list[Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sets:
-    """Entries to set of all pushes, one behind the other, as ``Entries`` has them."""
+    """The entries that all pushes set, concatenated, with columns as in ``Entries``."""
 
     owners: int
     owner: Ints
@@ -271,7 +270,7 @@ class _Sets:
 
     @classmethod
     def of(cls, owner: Ints, parts: Sequence[Entries]) -> _Sets:
-        """Those of all pushes; ``owner`` is the push of each entry."""
+        """Concatenate the entries of all pushes; ``owner`` is the push of each entry."""
         return cls(
             owners=len(parts),
             owner=owner,
@@ -284,14 +283,17 @@ class _Sets:
 
 
 def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
-    """Next hops, by arc; the row of each primary, and of each backup plus 1."""
+    """Return the next hops (values are arcs), each entry's row of its primary, and of its backup.
+
+    The row of a backup is plus 1, and 0 means no backup.
+    """
     structure = fabric.structure
     begin, arcs = structure.out
     has = np.flatnonzero(sets.backup != NONE)
     owner = np.append(sets.owner, sets.owner[has])
     arc = np.append(sets.primary, sets.backup[has])
     base = begin[structure.tail[arc]]
-    place = structure.place_out[arc] - base  # few: sorting all arcs would take longer
+    place = structure.place_out[arc] - base  # a small range, so that no sort is needed
     ways_out = distinct_by_owner(owner, place, sets.owners, int(place.max(initial=0)) + 1)
     first_out = np.zeros(sets.owners, dtype=np.int64)
     first_out[owner] = base
@@ -303,17 +305,21 @@ def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
 
 
 def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
-    """Links; write groups of them; the row of each primary's and each backup's, plus 1."""
+    """Write the groups of links at risk.
+
+    Return the links, and for each entry the group of its primary and of its backup: row plus 1, or
+    0 for none.
+    """
     count, spare = len(sets.owner), sets.risk_links < 0
     entry = np.repeat(np.arange(count), sets.risk_size)
     owner = np.append(sets.owner, sets.owner)
-    # A slot is the primary's risk of an entry, or its backup's: those of all backups are last.
+    # A slot is the risk of an entry's primary or backup; the slots of all backups come last.
     slot = np.append(entry[~spare], entry[spare] + count)
     link = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
     links = distinct_by_owner(owner[slot], link, sets.owners, fabric.link_count)
     size = np.bincount(slot, minlength=2 * count)
     row = np.zeros(2 * count, dtype=np.int64)
-    if size.max(initial=0) <= 1:  # two tiers: one link is ahead of each, and is its group
+    if size.max(initial=0) <= 1:  # as in two tiers: each link is a group of its own
         columns.add(links.first, risk_ends=links.rows + 1, risk_links=links.rows)
         row[slot] = links.within(owner[slot]) + 1
         return links, row[:count], row[count:]
@@ -321,20 +327,20 @@ def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Int
     some, group = _alike(links, size, begin)
     groups = distinct_by_owner(owner[some], group, sets.owners, int(group.max(initial=0)) + 1)
     slots = np.empty(len(groups.value), dtype=np.int64)
-    slots[groups.place] = some  # any of those that have the group
+    slots[groups.place] = some  # any slot with this group
     _write_groups(columns, links, groups, (begin[slots], size[slots]))
     row[some] = groups.within(owner[some]) + 1
     return links, row[:count], row[count:]
 
 
 def _alike(links: Distinct, size: Ints, begin: Ints) -> tuple[Ints, Ints]:
-    """Slots that have links, and a number of each: those with the same links have the same.
+    """Return the slots that have links, and a number for each; equal links give equal numbers.
 
-    ``links.place`` has the links of slot ``s`` from ``begin[s]`` on, ``size[s]`` of them.
+    The links of slot ``s`` are ``size[s]`` elements of ``links.place`` from ``begin[s]`` on.
     """
     some = np.flatnonzero(size)
     number = np.zeros(len(size), dtype=np.int64)
-    number[some] = links.place[begin[some]]  # of other pushes no slot has the same place
+    number[some] = links.place[begin[some]]  # places differ between pushes
     taken, depth, longer = len(links.value), 1, some[size[some] > 1]
     while len(longer):
         code = number[longer] * len(links.value) + links.place[begin[longer] + depth]
@@ -348,7 +354,10 @@ def _alike(links: Distinct, size: Ints, begin: Ints) -> tuple[Ints, Ints]:
 def _write_groups(
     columns: Columns, links: Distinct, groups: Distinct, spans: tuple[Ints, Ints]
 ) -> None:
-    """Write the links of each group: ``spans`` says where in ``links.place``, and how many."""
+    """Write the links of each group.
+
+    ``spans`` says where they begin in ``links.place`` and how many there are.
+    """
     begin, sizes = spans
     ends = np.cumsum(sizes)
     owner = np.repeat(groups.owner, sizes)
@@ -360,7 +369,10 @@ def _write_groups(
 
 
 def _ways(columns: Columns, sets: _Sets, rows: tuple[Ints, Ints, Ints, Ints]) -> Ints:
-    """Write the distinct ways, of primary, backup and both risks; the row of each entry's."""
+    """Write the distinct ways, and return the row of each entry's way.
+
+    A way is the row of a primary, of a backup, and of the risk groups of both.
+    """
     spans = [int(column.max()) + 1 for column in rows]
     code = np.zeros(len(sets.owner), dtype=np.int64)
     for column, span in zip(rows, spans, strict=True):

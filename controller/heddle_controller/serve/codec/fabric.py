@@ -1,7 +1,7 @@
-"""Fabrics: to the model by way of the node-link document, and back straight from the arrays.
+"""Conversion of fabrics: to the model through a fabric.json document, and back from the arrays.
 
-A fabric on the wire holds just what a fabric.json holds, so it goes through the
-same checks and is refused in the same words; nothing is checked twice here.
+A fabric message holds the same as a fabric.json file. So it is converted to such a document, goes
+through the same checks, and is refused with the same texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heddle_controller.state.records import (
 )
 
 LONGEST_NUMBER = 18
-"""Digits of a link key that is taken for a number."""
+"""Most digits of a link key that counts as a number."""
 
 _KINDS = {kind + 1: kind.name.lower() for kind in NodeKind}
 _STATES = {state + 1: state.name.lower() for state in State}
@@ -34,10 +34,10 @@ _FORWARDING[0] = "programmed"
 
 
 def fabric_from_pb(message: pb.Fabric) -> Fabric:
-    """A sound fabric; takes 0.5 s for 24,576 NICs, so call it in a thread.
+    """Return a checked fabric; takes 0.5 s for 24,576 NICs, so call it in a thread.
 
     Raises:
-        InputError: as ``parse_fabric``, a problem for each faulty record.
+        InputError: as ``parse_fabric``, with a problem for each faulty record.
     """
     document = {
         "graph": {"name": message.title or message.name.rpartition("/")[2]},
@@ -80,18 +80,18 @@ def _link_document(link: pb.Link) -> dict[str, Any]:
 
 
 def key_from_pb(key: str) -> LinkKey:
-    """A link key: the number where it reads as one, as in most fabric files."""
+    """Return a link key: an integer if it is written like one, as in most fabric files."""
     short = len(key) <= LONGEST_NUMBER and key.isascii() and key.isdecimal()
     return int(key) if short and str(int(key)) == key else key
 
 
 def link_name_from_pb(link: common_pb2.LinkRef) -> LinkName:
-    """The name of a link; an empty key is "0"."""
+    """Return the name of a link; an empty key means "0"."""
     return LinkName(link.source, link.target, key_from_pb(link.key or "0"))
 
 
 def node_to_pb(fabric: Fabric, row: int) -> pb.Node:
-    """One node."""
+    """Return one node as a message."""
     nodes = fabric.structure.nodes
     message = pb.Node(
         id=nodes.ids[row],
@@ -112,7 +112,7 @@ def node_to_pb(fabric: Fabric, row: int) -> pb.Node:
 
 
 def links_to_pb(record: FabricRecord, seen: SeenLinks, rows: Iterable[int]) -> list[pb.Link]:
-    """Some of the links, with what is wanted of them and what agents say."""
+    """Return links as messages, with their administrative and their observed states."""
     told = []
     for row in rows:
         since = seen.since.get(row, 0.0)
@@ -128,7 +128,13 @@ def _add_addresses(message: pb.Link, fabric: Fabric, row: int) -> None:
 
 
 def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
-    """One link; whether agents say that it is down, and since when they say what they do."""
+    """Return one link as a message.
+
+    Args:
+        link: The link with its administrative state.
+        down: Whether agents report that it is down.
+        since: Unix time of the last change in agents' reports; 0 without one.
+    """
     changed = max(link.state_time, since)
     return pb.Link(
         source=link.link.source,
@@ -144,7 +150,13 @@ def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
 def fabric_record_to_pb(
     record: FabricRecord, seen: SeenLinks, aside: Mapping[str, str] | None = None
 ) -> pb.Fabric:
-    """A stored fabric with all its nodes and links; ``aside`` says why of switches set aside."""
+    """Return a stored fabric with all nodes and links as a message.
+
+    Args:
+        record: The stored fabric.
+        seen: Link states as agents report them.
+        aside: Switches that are set aside, each with the reason; None for none.
+    """
     message = fabric_summary_to_pb(record.summary())
     fabric = record.fabric
     message.nodes.extend(node_to_pb(fabric, row) for row in range(fabric.node_count))
@@ -156,7 +168,7 @@ def fabric_record_to_pb(
 
 
 def fabric_summary_to_pb(summary: FabricSummary) -> pb.Fabric:
-    """A stored fabric without nodes and links."""
+    """Return a stored fabric as a message, without nodes and links."""
     return pb.Fabric(
         name=names.fabric_name(summary.name),
         title=summary.title,
@@ -166,7 +178,7 @@ def fabric_summary_to_pb(summary: FabricSummary) -> pb.Fabric:
 
 
 def fabric_to_pb(name: str, fabric: Fabric) -> pb.Fabric:
-    """A fabric to put, for clients."""
+    """Return a fabric as a message for ``PutFabric``, for clients."""
     message = pb.Fabric(name=names.fabric_name(name), title=fabric.name)
     message.nodes.extend(node_to_pb(fabric, row) for row in range(fabric.node_count))
     links, ids = fabric.structure.links, fabric.structure.nodes.ids

@@ -1,7 +1,7 @@
-"""Jobs: what a scheduler asks for, to the model and back.
+"""Conversion of jobs, as schedulers submit them, to the model and back.
 
-Only the form is checked here (enums, counts); whether the hosts exist and the
-parallelism divides the ranks is for the rooms that know what they mean.
+Only the form is checked here (enums, counts). ``state.admission`` checks whether the hosts exist
+and the parallelism divides the ranks.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ E = TypeVar("E", bound=StrEnum)
 _OPERATIONS = tuple(Operation)
 _GROUPS = tuple(Group)
 _ALGORITHMS = tuple(Algorithm)
-"""In the order of the wire's numbers: operations and groups from 1, algorithms from 0."""
+"""All three are in the order of the message values: operations and groups from 1, algorithms from
+0."""
 
 MAX_JOB_HOSTS, MAX_COLLECTIVES = 1 << 16, 1 << 12
-"""Of one job: what is refused for its size costs others nothing."""
+"""Most hosts and collectives of one job, so that no job is too much work to check."""
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 
 
 def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
-    """A job of that name.
+    """Return the job of a specification, under this name.
 
     Raises:
-        InputError: with a problem for each faulty field.
+        InputError: fields are faulty; has one problem for each where possible.
     """
     problems = _problems(spec, field)
     if problems:
@@ -99,13 +100,16 @@ def _gpu_problems(spec: pb.JobSpec, field: str) -> list[Problem]:
 
 
 def gpus_from_pb(gpus: Sequence[pb.HostGpus], count: int) -> tuple[Gpus, ...]:
-    """The GPUs of each of so many hosts; none where whole hosts are meant."""
+    """Return the GPUs of each of ``count`` hosts; a single list of GPUs holds for all hosts.
+
+    Empty means that the job has whole hosts.
+    """
     parts = tuple(tuple(part.gpus) for part in gpus)
     return parts * count if len(parts) == 1 else parts
 
 
 def gpus_to_pb(gpus: Iterable[Gpus]) -> list[pb.HostGpus]:
-    """The same for the wire: a single one where all are equal."""
+    """Return the GPUs of each host as messages; a single message if all hosts have the same."""
     parts = list(gpus)
     if len(set(parts)) == 1:
         parts = parts[:1]
@@ -131,7 +135,7 @@ def _member(members: tuple[E, ...], row: int, field: str) -> E:
 
 
 def job_to_pb(job: Job) -> pb.JobSpec:
-    """The specification of a job."""
+    """Return the specification of a job as a message."""
     p = job.parallelism
     return pb.JobSpec(
         hosts=job.hosts,
@@ -159,7 +163,7 @@ def job_to_pb(job: Job) -> pb.JobSpec:
 
 
 def job_record_to_pb(fabric: str, record: JobRecord) -> pb.Job:
-    """A stored job; facts of an older specification are left out."""
+    """Return a stored job with its facts as a message."""
     facts = record.facts
     return pb.Job(
         name=names.job_name(fabric, record.job.name),

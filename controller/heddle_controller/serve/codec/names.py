@@ -1,7 +1,7 @@
-"""Resource names: ``fabrics/f1``, ``fabrics/f1/jobs/j1``.
+"""Resource names, such as ``fabrics/f1`` and ``fabrics/f1/jobs/j1``.
 
-One place takes them apart, so that every RPC refuses a malformed name in the
-same words, naming the field it came in.
+They are parsed only here, so that every RPC refuses a malformed name with the same text, which
+names the field.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ ID_RULE = "1 to 63 letters, digits, '-', '_' or '.'"
 
 
 class NameForm:
-    """A form such as ``fabrics/{fabric}/jobs/{job}``."""
+    """A form of names, such as ``fabrics/{fabric}/jobs/{job}``; call it to make a name."""
 
     def __init__(self, form: str) -> None:
         self._form = form
         self._parts = form.split("/")
 
     def __call__(self, *ids: str) -> str:
-        """The name made of these ids."""
+        """Return the name with these ids."""
         left = iter(ids)
         return "/".join(next(left) if part.startswith("{") else part for part in self._parts)
 
     def parse(self, name: str, field: str) -> list[str]:
-        """The ids of a name.
+        """Return the ids in a name.
 
         Raises:
-            InputError: when the name has another form.
+            InputError: the name does not have this form; ``field`` is named.
         """
         given = name.split("/")
         pairs = list(zip(given, self._parts, strict=False))
@@ -40,7 +40,7 @@ class NameForm:
         return ids
 
     def fabric(self, name: str, field: str) -> str:
-        """The fabric of a name that has no other id. Raises as ``parse``."""
+        """Return the fabric of a name that has no other id; raises as ``parse``."""
         (fabric,) = self.parse(name, field)
         return fabric
 
@@ -54,10 +54,10 @@ overlay_name = NameForm("fabrics/{fabric}/overlay")
 
 
 def check_id(value: str, field: str) -> str:
-    """The value, if it may be the last part of a name.
+    """Return the value, if it may be the last part of a name.
 
     Raises:
-        InputError: naming the field and the rule.
+        InputError: it may not; names the field and the rule.
     """
     if not NAME.fullmatch(value):
         raise refuse("request", field, f"{value[:80]!r} is not a valid id: use {ID_RULE}")

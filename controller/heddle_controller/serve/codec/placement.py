@@ -1,4 +1,4 @@
-"""Placements: what is asked of them, and what is told, to the model and back."""
+"""Conversion of placements: from requests to the model, and from recommendations to messages."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ from heddle_controller.state.records import Intent, Reservation
 from heddle_controller.traffic.groups import gpu_problems
 
 _DEFAULT, _CEILING = 5, 20
-"""Placements told at once."""
+"""Placements in an answer by default, and at most."""
 
 
 def ask_from_pb(
     request: pb.RecommendPlacementRequest, intent: Intent, reserved: Sequence[Reservation]
 ) -> PlacementAsk:
-    """What is asked for, on hosts that are free.
+    """Return what a request asks for, with the hosts that are free for it.
+
+    Args:
+        request: The request.
+        intent: The intent, whose jobs use hosts.
+        reserved: Current reservations, which hold hosts.
 
     Raises:
-        InputError: naming each faulty field.
-        FailedPrecondition: too few hosts are free; says who has the others.
+        InputError: fields are faulty; each is named.
+        FailedPrecondition: the reservation is over, or too few hosts are free; says how many
+            candidates are used by jobs, reserved, excluded or too small.
     """
     known = intent.fabric.structure.nics_of_host
     limits = request.constraints
@@ -80,7 +86,7 @@ def ask_from_pb(
 
 
 def _wanted(request: pb.RecommendPlacementRequest, candidates: Sequence[str]) -> dict[str, Gpus]:
-    """What the job may have of each candidate."""
+    """Return the GPUs that the job may use on each candidate host; empty means the whole host."""
     spec = request.spec
     if not spec.gpus:
         return dict.fromkeys(candidates, ())
@@ -98,7 +104,7 @@ def _wanted(request: pb.RecommendPlacementRequest, candidates: Sequence[str]) ->
 
 
 def _left(gpus: Gpus, count: int, holders: Sequence[tuple[Gpus, str]]) -> str:
-    """Why a host, or so many of its GPUs, cannot be had; empty where it can."""
+    """Return why a host, or ``count`` of these GPUs, is not free; empty if it is free."""
     if not gpus:
         return holders[0][1] if holders else ""
     left = set(gpus)
@@ -110,7 +116,7 @@ def _left(gpus: Gpus, count: int, holders: Sequence[tuple[Gpus, str]]) -> str:
 
 
 def _run(gpus: Sequence[int], count: int) -> Gpus:
-    """So many neighbouring GPUs that begin at a multiple of their count, or else the first."""
+    """Return ``count`` consecutive GPUs from a multiple of ``count`` on; else the first ones."""
     ordered, there = sorted(gpus), set(gpus)
     for first in ordered:
         run = range(first, first + count)
@@ -134,7 +140,7 @@ def _check_hosts(hosts: Sequence[str], known: Mapping[str, object], field: str) 
 def _holders(
     request: pb.RecommendPlacementRequest, intent: Intent, reserved: Sequence[Reservation]
 ) -> dict[str, list[tuple[Gpus, str]]]:
-    """What others have of each host, and who they are, in a word."""
+    """Return what others use of each host: their GPUs (empty: all), and a text about them."""
     found: dict[str, list[tuple[Gpus, str]]] = {}
     for record in intent.jobs:
         if record.job.name != request.replaces:
@@ -159,7 +165,7 @@ def _too_few(
 
 
 def score_to_pb(found: Score) -> pb.JobScore:
-    """How a job fares."""
+    """Return the score of a job as a message."""
     return pb.JobScore(
         max_utilization=found.max_utilization,
         slowest_flow=found.slowest_flow,
@@ -169,8 +175,8 @@ def score_to_pb(found: Score) -> pb.JobScore:
 
 
 def recommendation_to_pb(found: Recommendation, fabric: Fabric) -> pb.RecommendPlacementResponse:
-    """Placements, and why each stands where it does."""
-    assert found.first_fit is not None  # there is one wherever there are placements
+    """Return recommended placements as a message, each with a reason in words."""
+    assert found.first_fit is not None  # it exists if there are placements
     first = found.first_fit.trial.score
     return pb.RecommendPlacementResponse(
         placements=[_placement(one, first, fabric) for one in found.placements],
@@ -198,7 +204,7 @@ def _placement(found: Placement, first_fit: Score, fabric: Fabric) -> pb.Placeme
 
 
 def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
-    """The reason in words: where the hosts are, what holds the job up, and whom it holds up."""
+    """Return a text: where the hosts are, what limits the job, and how many jobs it slows."""
     trial, where = found.trial, places(found.job.held, fabric)
     zones = Counter(zone for place in where.values() for zone in place.zone)
     leaves = {leaf for place in where.values() for leaf in place.leaves}
@@ -233,7 +239,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def reservation_to_pb(fabric: str, one: Reservation) -> pb.Reservation:
-    """A reservation."""
+    """Return a reservation as a message."""
     return pb.Reservation(
         name=names.reservation_name(fabric, one.name),
         hosts=one.hosts,

@@ -1,4 +1,7 @@
-"""Plans and routes for the wire: made a page at a time, so flows may be objects here."""
+"""Conversion of plans and routes to messages.
+
+Routes are made one page at a time, so it is acceptable that each flow is an object here.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import Committed
 
 NAMES_PER_ANSWER = 20
-"""Switches of a plan, and jobs of a link, that are told by name."""
+"""Most switches of a plan, and most jobs of a link, that an answer names."""
 
 
 def committed_to_pb(fabric: str, committed: Committed) -> pb.Plan:
-    """A committed plan without routes."""
+    """Return a committed plan as a message, without routes."""
     message = plan_to_pb(fabric, committed.plan)
     program, facts = committed.program, committed.facts
     message.generation = program.generation
@@ -41,7 +44,7 @@ def committed_to_pb(fabric: str, committed: Committed) -> pb.Plan:
 
 
 def plan_to_pb(fabric: str, plan: Plan) -> pb.Plan:
-    """A plan that need not be committed: what is true of it by itself."""
+    """Return as a message what is known of a plan without a commit."""
     return pb.Plan(
         name=names.plan_name(fabric),
         certificate=common.certificate_to_pb(plan.certificate),
@@ -52,7 +55,7 @@ def plan_to_pb(fabric: str, plan: Plan) -> pb.Plan:
 
 
 def select(plan: Plan, job: str, link: int | None) -> Ints:
-    """Rows of the flows of a job (empty: all) that use a link (None: any), ascending."""
+    """Return the rows of a job's flows (empty: of all flows) over a link (None: any), ascending."""
     chosen = np.ones(len(plan.flows), dtype=np.bool_)
     if job:
         names_of = np.array([name == job for name in plan.flows.job_names], dtype=np.bool_)
@@ -74,10 +77,10 @@ class Routes:
         self._ports = ports
         """Source port of QP 0 of each flow."""
         self._first_qp: Ints | None = None
-        """Where the QPs of each path begin, once it is asked for."""
+        """Where the QPs of each path begin in ``NicPorts``; None until it is needed."""
 
     def route(self, row: int) -> pb.Route:
-        """One flow and where it goes."""
+        """Return the route of a flow."""
         plan, flows = self._plan, self._plan.flows
         ids = plan.fabric.structure.nodes.ids
         first, last = np.searchsorted(plan.paths.flow, [row, row + 1]).tolist()
@@ -96,7 +99,7 @@ class Routes:
         )
 
     def _path(self, paths: Paths, path: int) -> common_pb2.Path:
-        """One path; a backup that there is not has no nodes."""
+        """Return one path; a missing backup becomes a path without nodes."""
         plan = self._plan
         structure, arcs = plan.fabric.structure, paths.of(path)
         if not len(arcs):
@@ -113,7 +116,7 @@ class Routes:
         )
 
     def _ports_of(self, paths: Paths, path: int) -> list[int]:
-        """The ports, where ports carry the flow."""
+        """Return the source ports of a path's QPs, if ports steer the flow; otherwise none."""
         plan = self._plan
         if plan.nic_ports is None or not plan.nic_ports.probes[paths.flow[path]]:
             return []
@@ -126,7 +129,7 @@ class Routes:
 
 
 def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.ExplainFlowResponse:
-    """Why a flow goes where it goes."""
+    """Return the explanation of a flow's route as a message."""
     return pb.ExplainFlowResponse(
         route=Routes(plan, ports).route(explanation.flow),
         hops=[
@@ -145,7 +148,7 @@ def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.E
 
 
 def slowest_to_pb(fares: Fares, row: int, unrouted: int) -> pb.SlowestFlow:
-    """A flow as the slowest of its job, and how many flows of that have no path."""
+    """Return the slowest flow of a job; ``unrouted`` is how many of its flows have no path."""
     arc, told = (
         int(fares.fullest[row]),
         pb.SlowestFlow(
@@ -159,7 +162,7 @@ def slowest_to_pb(fares: Fares, row: int, unrouted: int) -> pb.SlowestFlow:
 
 
 def link_load_to_pb(plan: Plan, found: ArcLoad) -> pb.LinkLoad:
-    """What a plan puts on a link in one direction."""
+    """Return the load that a plan puts on an arc as a message."""
     load, capacity = plan.loads[found.arc], plan.fabric.structure.capacity[found.arc]
     return pb.LinkLoad(
         link=directed(plan, found.arc),
@@ -177,7 +180,7 @@ def link_load_to_pb(plan: Plan, found: ArcLoad) -> pb.LinkLoad:
 
 
 def directed(plan: Plan, arc: int) -> common_pb2.LinkRef:
-    """A link named in the direction of travel."""
+    """Return the link of an arc, with its ends in the direction of travel."""
     structure = plan.fabric.structure
     ids = structure.nodes.ids
     return common_pb2.LinkRef(

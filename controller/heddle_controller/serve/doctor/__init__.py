@@ -1,6 +1,6 @@
-"""What is wrong, and what to do about it.
+"""Diagnoses: what is wrong with a job or an installation, and what to do about it.
 
-How findings are put into words.
+This module has the helpers that put findings into words.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.serve.codec import common
 
 NAMES_PER_FINDING = 5
-"""Things that one finding names."""
+"""Most things that one finding names."""
 TOLD = 20
-"""Findings of one kind, at most."""
+"""Most findings of one kind."""
 
 
 def found(severity: pb.Severity.ValueType, about: str, text: str, cure: str = "") -> pb.Finding:
-    """A finding, and what to do about it."""
+    """Return a finding; ``cure`` says what to do about it."""
     return pb.Finding(severity=severity, about=about, text=text, cure=cure)
 
 
 def many(count: int, one: str, several: str) -> str:
-    """``1 flow``, ``2 flows``."""
+    """Return a count with its noun, such as ``1 flow`` or ``2 flows``."""
     return f"1 {one}" if count == 1 else f"{count:,} {several}"
 
 
 def some(names: Sequence[str], between: str = ", ") -> str:
-    """``a, b and 3 more``."""
+    """Return the first names and how many there are more, such as ``a, b and 3 more``."""
     more = f" and {len(names) - NAMES_PER_FINDING} more" if len(names) > NAMES_PER_FINDING else ""
     return f"{between.join(names[:NAMES_PER_FINDING])}{more}"
 
 
 def since(time: float) -> str:
-    """`` since ...``; empty where that is not known."""
+    """Return `` since ...`` for a Unix time; empty if the time is 0, which means unknown."""
     return f" since {common.time_text(common.time_to_pb(time))}" if time else ""

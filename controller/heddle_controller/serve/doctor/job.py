@@ -1,7 +1,8 @@
-"""Why a job is slow: rules over what one controller knows. Pure: nothing is asked here.
+"""Why a job is slow: rules over what one controller knows. All functions are pure.
 
-Each rule yields what it found, with what to do about it. The slowest flow is that which gets the
-least part of its demand; among equals that which loses packets, then that on the fullest link.
+Each rule yields findings with what to do about them. The slowest flow is the one that gets the
+smallest share of its demand. Among equals it is the one that loses the most packets, then the one
+with the fullest link.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ from heddle_controller.serve.rates import MeasuredRate
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 
 SHORT = 0.8
-"""A rate below this part of what is expected is told."""
+"""A measured rate below this share of the expected rate is a warning."""
 _CLOSE = 1.01
-"""A link that is fuller than the bound of its tier by less is as good as any plan makes it."""
+"""A link whose load is at most this multiple of its tier's lower bound counts as optimal."""
 _IDLE = 1e-3
-"""Part of its demand below which a flow counts as silent."""
+"""Share of its demand below which a flow counts as silent; also the least share that a link
+offers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobCase:
-    """All that is known of a job."""
+    """All that this controller knows about a job."""
 
     record: FabricRecord
     job: JobRecord
@@ -54,13 +56,13 @@ class JobCase:
     agents: frozenset[str]
     """Switches whose agent has a session with this controller."""
     aside: Mapping[str, str]
-    """Switches that are set aside, and why."""
+    """Switches that are set aside, each with the reason."""
     measured: Mapping[str, MeasuredRate]
-    """By flow id."""
+    """The newest measured rate, by flow id."""
 
 
 def examine(case: JobCase) -> pb.JobExamination:
-    """How a job fares, and why."""
+    """Return how fast a job is, and findings that say why, the most severe first."""
     plan, job = case.committed.plan, case.job
     told = pb.JobExamination(
         name=names.job_name(case.record.name, job.job.name),
@@ -95,15 +97,15 @@ def examine(case: JobCase) -> pb.JobExamination:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _At:
-    """The slowest flow, and what limits it."""
+    """The slowest flow of the job, and what limits it."""
 
     plan: Plan
     fares: Fares
     flow: int
     arc: int
-    """The fullest; ``NONE`` where it has no path."""
+    """The fullest arc on its paths; ``NONE`` if it has no path."""
     switches: tuple[str, ...]
-    """On its paths."""
+    """The switches on its paths."""
 
     @classmethod
     def of(cls, case: JobCase, rows: Ints) -> _At:
@@ -131,14 +133,14 @@ class _At:
 
 
 def _rows(plan: Plan, job: str) -> Ints:
-    """Rows of the flows of a job, ascending."""
+    """Return the rows of a job's flows, ascending."""
     if job not in plan.flows.job_names:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(plan.flows.job == plan.flows.job_names.index(job))
 
 
 def _offered(case: JobCase) -> tuple[Floats, Floats]:
-    """What each arc offers, as a part of its speed, and the part of packets that it loses."""
+    """Return for each arc the share of its speed that it offers, and the share of lost packets."""
     fabric = case.committed.plan.fabric
     offered, lost = np.ones(2 * fabric.link_count), np.zeros(2 * fabric.link_count)
     for ends, condition in case.unwell.items():
@@ -151,7 +153,7 @@ def _offered(case: JobCase) -> tuple[Floats, Floats]:
 
 
 def _describe(told: pb.JobExamination, case: JobCase, at: _At) -> None:
-    """The figures of the slowest flow."""
+    """Fill in the figures of the slowest flow."""
     plan, flows = at.plan, at.plan.flows
     unrouted = at.fares.unrouted_of_jobs()[case.job.job.name]
     told.slowest.CopyFrom(plan_codec.slowest_to_pb(at.fares, at.flow, unrouted))
@@ -206,7 +208,7 @@ def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
 
 
 def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
-    """The link that limits the slowest flow, and whether another plan could help."""
+    """Find the link that limits the slowest flow, and say whether another plan could help."""
     if at.arc == NONE:
         return
     used, link = float(at.fares.utilization[at.arc]), _arc(at.plan, at.arc)
@@ -238,7 +240,7 @@ def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
 
 
 def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
-    """What to do about a link that is too full."""
+    """Return what to do about a link that is too full."""
     structure = at.plan.fabric.structure
     tier = structure.tiers[int(structure.tier_of_arc[at.arc])]
     load = float(at.plan.loads[at.arc] / structure.capacity[at.arc])
@@ -265,7 +267,7 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
 
 
 def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
-    """Grey and slow links on the paths of any of its flows."""
+    """Find unwell links on the paths of any flow of the job."""
     plan, fabric = case.committed.plan, case.committed.plan.fabric
     mine = np.isin(plan.paths.flow, rows)
     for ends, condition in list(case.unwell.items())[:TOLD]:
@@ -289,7 +291,7 @@ def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
 
 
 def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
-    """Whether the switches on the slowest flow's paths hold the plan."""
+    """Check that the switches on the slowest flow's paths hold the plan."""
     if at.arc == NONE:
         return
     lacking = [switch for switch in case.committed.lacking() if switch in at.switches]
@@ -320,7 +322,7 @@ def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
 
 
 def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
-    """What was measured, beside what is expected."""
+    """Compare measured rates with expected rates."""
     flows, share = at.plan.flows, at.fares.share
     known = [row for row in rows.tolist() if flows.ids[row] in case.measured]
     if not known:
@@ -360,7 +362,7 @@ def _rails(at: _At) -> Iterator[pb.Finding]:
 
 
 def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
-    """What took ways from the slowest flow, and what moved flows last."""
+    """Name links that the slowest flow cannot use, and the plan that last moved flows."""
     plan, fabric, record = at.plan, at.plan.fabric, case.record
     structure = fabric.structure
     if structure is record.fabric.structure:
@@ -381,7 +383,7 @@ def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
 
 
 def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
-    """A link on a shortest way of the slowest flow that takes no new paths."""
+    """Return a finding about a link on a shortest path of the slowest flow that is not up."""
     fabric = case.record.fabric
     structure = fabric.structure
     ids = structure.nodes.ids
@@ -407,7 +409,7 @@ def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
 
 
 def _arc(plan: Plan, arc: int) -> str:
-    """``l0,s0,0``, in the direction of travel."""
+    """Return an arc as text, in the direction of travel, such as ``l0,s0,0``."""
     link: common_pb2.LinkRef = plan_codec.directed(plan, arc)
     return f"{link.source},{link.target},{link.key}"
 

@@ -1,6 +1,6 @@
-"""Whether an installation is well: rules over what one controller knows. Pure: nothing is asked.
+"""DoctorService, and the rules that check an installation.
 
-DoctorService: gathers what this controller knows, and has the rules look at it.
+The service gathers what this controller knows. The rules are pure functions over that.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from heddle_controller.state.records import Committed, FabricRecord, JobRecord, 
 from heddle_controller.store.store import Store
 
 NEARLY_FULL = 0.9
-"""Part of its table from which on a switch counts as nearly full."""
+"""Used share of its table from which on a switch counts as nearly full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Installation:
-    """All that is known of a fabric and of who looks after it."""
+    """All that this controller knows about a fabric, its agents and its controllers."""
 
     record: FabricRecord
     jobs: tuple[JobRecord, ...]
@@ -50,17 +50,19 @@ class Installation:
     seen: SeenLinks
     unwell: Mapping[Ends, Condition]
     sessions: Mapping[str, AgentSession]
-    """Of agents with this controller, by switch."""
+    """Sessions of agents with this controller, by switch."""
     aside: Mapping[str, str]
-    """Switches that are set aside, and why."""
+    """Switches that are set aside, each with the reason."""
     leader: str
+    """Name of the controller that leads; empty if none does."""
     stale_seconds: float
+    """Seconds for which the store has been out of reach; 0 if it can be reached."""
     version: str
-    """Of this controller."""
+    """Version of this controller."""
 
 
 def examine_installation(now: Installation) -> list[pb.Finding]:
-    """What is wrong with it, the worst first."""
+    """Return what is wrong with an installation, the most severe findings first."""
     findings = [
         *_store(now),
         *_agents(now),
@@ -108,7 +110,7 @@ def _versions(now: Installation) -> Iterator[pb.Finding]:
 
 
 def _tables(now: Installation) -> Iterator[pb.Finding]:
-    """Switches whose entries nearly fill what they, or the fabric, say that they hold."""
+    """Find switches whose entries nearly fill the table size given by the fabric or the agent."""
     if now.committed is None:
         return
     structure = now.committed.plan.fabric.structure
@@ -166,7 +168,7 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
 
 
 def _unannounced(plan: Plan) -> Iterator[pb.Finding]:
-    """Flows that were found by counters, the largest first."""
+    """Report unannounced flows that were found by counters, the largest first."""
     rows = unannounced_rows(plan.flows)
     if not len(rows):
         return
@@ -183,7 +185,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class DoctorService(DoctorServiceServicer):
-    """Reads what other services and agents have told; see doctor.proto."""
+    """Examines jobs and installations; see doctor.proto."""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class DoctorService(DoctorServiceServicer):
         *,
         unwell: Callable[[str], Mapping[Ends, Condition]],
     ) -> None:
-        """``unwell`` tells which links of a fabric agents find something wrong with."""
+        """``unwell`` returns the links of a fabric that agents report as unwell."""
         self._store = store
         self._gateway = gateway
         self._indexes = indexes
@@ -207,7 +209,7 @@ class DoctorService(DoctorServiceServicer):
     async def ExamineInstallation(
         self, request: pb.ExamineInstallationRequest, context: _Context
     ) -> pb.InstallationExamination:
-        """As this controller sees it; the rules run in a thread."""
+        """Examine an installation as this controller sees it; the rules run in a thread."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         record = await self._store.get_fabric(fabric)
         now = Installation(
@@ -230,7 +232,7 @@ class DoctorService(DoctorServiceServicer):
     async def ExamineJob(
         self, request: pb.ExamineJobRequest, context: _Context
     ) -> pb.JobExamination:
-        """Examines a job in the newest plan; the rules run in a thread."""
+        """Examine a job in the newest plan; the rules run in a thread."""
         fabric, name = names.job_name.parse(request.name, "name")
         job = await self._store.get_job(fabric, name)
         record = await self._store.get_fabric(fabric)

@@ -2,7 +2,7 @@
 
 All of it runs in a thread with an event loop of its own, so that a stranger's connection slows
 nobody else down. gRPC receives the connections over a Unix socket in a folder that only this
-process can use; ``origin`` says which address is behind each of them.
+user can open. ``origin`` returns the client's address behind each of these connections.
 """
 
 from __future__ import annotations
@@ -25,30 +25,36 @@ from heddle_controller.serve.security.certificates import Tls, server_context
 log = structlog.stdlib.get_logger(__name__)
 
 CONNECTIONS, CONNECTIONS_OF_ONE = 1024, 64
-"""At once, and of one address."""
+"""Most connections at the same time, in total and from one address."""
 ARRIVALS, ARRIVALS_A_SECOND = 64.0, 20.0
-"""Connections that one address may begin at once, and as time goes by; more wait."""
+"""Connections that one address may begin in a burst, and per second in the long run; more have to
+wait."""
 HANDSHAKE_SECONDS = 10.0
 UNANSWERED = 32
-"""Calls of one address that nothing was answered to yet; its next ones are read later, those of
-each connection in turn. A stranger's are answered as soon as they are looked at."""
+"""Calls of one address that may wait for their first answer; further calls are read later, those of
+each connection in turn. Calls without a valid token are answered as soon as gRPC reads them."""
 SLOW_SECONDS = 2.0
-"""After which a call counts no more: its answer comes when it has done what it is for."""
+"""A call that has waited so long for its answer no longer counts as unanswered: its work takes
+long."""
 _CHUNK = 64 << 10
 BACKLOG = 128
 ACCEPT_AGAIN = 0.1
-"""Seconds after which to accept again where it failed."""
+"""Seconds until the next attempt after accepting a connection failed."""
 _SITE = 64
-"""Bits of an IPv6 address that whoever has one has all the rest of."""
+"""Bits of an IPv6 address by which clients are distinguished: a client usually has all addresses
+with the same first bits."""
 
 
 class Door:
-    """One port."""
+    """One port for strangers."""
 
     def __init__(self, listening: socket.socket, tls: Tls, inner: Path) -> None:
-        """Own a socket that is bound; nothing is accepted before ``start``.
+        """Take over a bound socket; no connection is accepted before ``start``.
 
-        ``inner`` is gRPC's; sockets of connections to it are named beside it.
+        Args:
+            listening: The bound socket; ``stop`` closes it.
+            tls: Files of the server's certificate and key.
+            inner: gRPC's Unix socket; names of connections to it begin with this path.
         """
         self._listening = listening
         self._tls = tls
@@ -66,20 +72,20 @@ class Door:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that this socket listens on."""
         return int(self._listening.getsockname()[1])
 
     def origin(self, name: str) -> str | None:
-        """The address of who is behind a connection to gRPC from the socket of this name."""
+        """Return the client's address behind a connection to gRPC; None for an unknown name."""
         return self._origins.get(name)
 
     def start(self) -> None:
-        """Accept connections."""
+        """Begin to accept connections."""
         self._listening.listen(BACKLOG)
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port and all connections; wait for the thread."""
+        """Close the port and all connections, and wait for the thread to end."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -100,7 +106,7 @@ class Door:
         while True:
             try:
                 accepted, address = await self._loop.sock_accept(self._listening)
-            except OSError as error:  # files have run out, or whoever came has gone
+            except OSError as error:  # no free file descriptor, or the client has gone
                 log.warning("connection not accepted", why=str(error))
                 await asyncio.sleep(ACCEPT_AGAIN)
             else:
@@ -118,12 +124,12 @@ class Door:
         task.add_done_callback(lambda _: self._gone(site, task))
 
     def _arrive(self, site: str) -> float:
-        """Seconds that the newest connection of an address has to wait."""
+        """Return the seconds that a new connection from an address has to wait."""
         now = self._loop.time()
         begun, at = self._arrivals.pop(site, (0.0, now))
         begun = max(0.0, begun - ARRIVALS_A_SECOND * (now - at)) + 1.0
         self._arrivals[site] = begun, now
-        if len(self._arrivals) > CONNECTIONS:  # forget who was not here for longest
+        if len(self._arrivals) > CONNECTIONS:  # forget the address that was idle for longest
             del self._arrivals[next(iter(self._arrivals))]
         return max(0.0, begun - ARRIVALS) / ARRIVALS_A_SECOND
 
@@ -166,9 +172,9 @@ class Door:
     async def _secure(
         self, accepted: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """What is said and answered, once the handshake is through.
+        """Return reader and writer of a connection after the TLS handshake.
 
-        Not ``StreamWriter.start_tls``: it loses what was read before.
+        ``StreamWriter.start_tls`` is not used, because it loses bytes that were read before.
         """
         reader = asyncio.StreamReader(_CHUNK, self._loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
@@ -181,7 +187,7 @@ class Door:
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def _dial(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To gRPC, from a socket of that name."""
+        """Connect to gRPC from a socket with this name."""
         dialled = _named(name)
         try:
             await self._loop.sock_connect(dialled, str(self._inner))
@@ -191,30 +197,30 @@ class Door:
         return await asyncio.open_connection(sock=dialled, limit=_CHUNK)
 
     def _newest(self) -> ssl.SSLContext:
-        """Credentials by the files as they are now; as they were while they cannot be used."""
+        """Return the TLS context of the newest files that can be used."""
         stamp = self._tls.stamp()
         if stamp != self._stamp:
-            with suppress(Exception):  # half a change: told where gRPC's own port finds it
+            with suppress(Exception):  # files may be half replaced; the old ones stay in use
                 self._context, self._stamp = server_context(self._tls), stamp
         return self._context
 
 
 class Unanswered:
-    """The calls of one connection that nothing was answered to yet."""
+    """The calls of one connection that have had no answer yet."""
 
     def __init__(self, room: asyncio.Semaphore) -> None:
-        """``room`` is that of all connections of the same address."""
+        """``room`` is shared by all connections from the same address."""
         self._room = room
         self._calls: dict[int, asyncio.TimerHandle] = {}
 
     async def begin(self, call: int) -> None:
-        """Wait until there may be one more."""
+        """Wait until the address may have one more unanswered call, and count this call."""
         await self._room.acquire()
         loop = asyncio.get_running_loop()
         self._calls[call] = loop.call_later(SLOW_SECONDS, self.end, call)
 
     def end(self, call: int) -> bool:
-        """Something was answered, or it was taken back; whether nothing was before."""
+        """Stop counting a call that was answered or reset; return whether it still counted."""
         timer = self._calls.pop(call, None)
         if timer is None:
             return False
@@ -223,7 +229,7 @@ class Unanswered:
         return True
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Stop counting all calls, because the connection has ended."""
         for call in list(self._calls):
             self.end(call)
 
@@ -231,7 +237,11 @@ class Unanswered:
 async def _check(
     reader: asyncio.StreamReader, inner: asyncio.StreamWriter, calls: Unanswered
 ) -> None:
-    """Pass on what a client says, as far as it can be borne."""
+    """Pass a client's checked frames on to gRPC, no faster than the limits allow.
+
+    Raises:
+        Unbearable: the client sent something malformed or too large.
+    """
     frames = Frames()
     while data := await reader.read(_CHUNK):
         for part in frames.take(data):
@@ -248,18 +258,22 @@ async def _check(
 async def _copy(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, calls: Unanswered
 ) -> None:
-    """Pass on what is answered."""
+    """Pass gRPC's answers on to the client.
+
+    Raises:
+        EOFError: gRPC closed the connection.
+    """
     answers = Answers()
     while data := await reader.read(_CHUNK):
         for call in answers.take(data):
             calls.end(call)
         writer.write(data)
         await writer.drain()
-    raise EOFError  # gRPC is through with it
+    raise EOFError  # ends both directions
 
 
 def _named(name: str) -> socket.socket:
-    """A socket that tells this name to whom it connects; nobody can connect to it by that."""
+    """Return a Unix socket that shows this name to its peer; nobody can connect to the name."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.setblocking(False)
     made.bind(name)
@@ -268,7 +282,7 @@ def _named(name: str) -> socket.socket:
 
 
 def _site(host: str) -> str:
-    """What connections are counted by."""
+    """Return the key by which connections are counted: the IPv4 address or the IPv6 network."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,9 +1,9 @@
 """HTTP/2 (RFC 9113) from a client, cut into frames and checked before gRPC sees it.
 
-Headers are checked for the size that they would expand to, without expanding them (HPACK, RFC
-7541). The table is kept as sizes alone. A Huffman string counts for the most that it may hold, so
-an entry may be taken for larger than it is, and for evicted when it is not. A reference to an
-unknown entry counts as the largest possible one. So a block is never larger than it was taken for.
+Headers are checked for the size to which they would expand (HPACK, RFC 7541), without expanding
+them. Only the sizes of the entries of the dynamic table are kept. A Huffman string counts with the
+largest size that it may have, so this table may evict an entry earlier than gRPC does. A reference
+to an unknown entry counts as the largest possible entry. So a block is never larger than computed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MOST_FIELDS, MOST_BYTES = 128, 16 << 10
-"""Of one block, expanded, as gRPC's own limit is meant."""
+"""Most header fields, and most bytes after expansion, of one block."""
 TABLE = 4096
-"""Bytes of the table; gRPC asks for no more."""
+"""Most bytes of the dynamic table; gRPC does not ask for more."""
 OVERHEAD = 32
+"""Bytes that each header field counts for beyond its name and value (RFC 7541, section 4.1)."""
 STATIC, STATIC_MOST = 61, (28, 14)
-"""Entries of the static table (Appendix A); the most bytes of a name there, and of a value."""
+"""Entries of the static table (RFC 7541, Appendix A), and the most bytes of a name and of a value
+in it."""
 _SIZE_MASK, _SIZE = 0xE0, 0x20
 _INDEXED, _KEPT = 0x80, 0x40
 _MOST_DIGITS = 4
@@ -27,28 +29,28 @@ _HUFFMAN = 0x80
 
 
 class Unbearable(Exception):  # noqa: N818 - it tells of a client; nothing failed
-    """What a connection says is malformed or too much: it is closed."""
+    """A client sent something malformed or too large, and its connection must be closed."""
 
 
 class Headers:
-    """The headers of one connection, one block after another."""
+    """Checks the header blocks of one connection, in their order."""
 
     def __init__(self) -> None:
         self._table: deque[tuple[int, int]] = deque()
-        """Bytes of name and value, the newest first."""
+        """Sizes of name and value of each entry in bytes, the newest first."""
         self._held = 0
         self._most = TABLE
 
     def weigh(self, block: bytes) -> None:
-        """Nothing, if the block is one that may be passed on.
+        """Check that a header block may be passed on.
 
         Raises:
-            Unbearable: it is malformed, or would expand to more than it may.
+            Unbearable: it is malformed, or would expand to more than the limits.
         """
         at, fields, total = 0, 0, 0
         while at < len(block):
             kind = block[at]
-            if kind & _SIZE_MASK == _SIZE:  # of the table
+            if kind & _SIZE_MASK == _SIZE:  # a new size of the dynamic table
                 most, at = _number(block, at, 5)
                 self._resize(min(most, TABLE))
                 continue
@@ -92,7 +94,7 @@ class Headers:
 
 
 def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """An integer whose first byte has so many bits of it; where the next thing is."""
+    """Return an integer with a prefix of ``bits`` bits, and the position after it."""
     if at >= len(block):
         raise Unbearable("headers end in the middle")
     most = (1 << bits) - 1
@@ -110,7 +112,7 @@ def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[int, int]:
-    """The most bytes that a string may have; where the next thing is."""
+    """Return the most bytes that a string may have when decoded, and the position after it."""
     coded = at < len(block) and block[at] & _HUFFMAN
     size, at = _number(block, at, 7)
     if at + size > len(block):
@@ -120,55 +122,55 @@ def _string(block: bytes, at: int) -> tuple[int, int]:
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = 9
-"""Bytes of a frame's head."""
+"""Bytes of a frame's header."""
 MOST_BLOCK = 16 << 10
-"""Bytes of a call's headers, as they are sent."""
+"""Most bytes of a call's headers as they are sent, and of any frame without data."""
 FRAMES, FRAMES_A_SECOND = 4000.0, 2000.0
-"""Frames that carry no data, of one connection: at once, and as time goes by; more are read later.
-They take time however short they are: pings, settings, windows."""
+"""Frames without data that one connection may send in a burst, and per second in the long run; more
+are read later. Pings, settings and window updates take time however short they are."""
 TAKEN_BACK = 1000.0
-"""Frames that a call counts for which is taken back before it was answered: it has cost as much as
-one that was not, and who does so does not wait for answers."""
+"""Frames for which a call counts that the client resets before an answer. It costs as much as other
+calls, and such a client is not slowed down by waiting for answers."""
 _DATA, _HEADERS, _RESET, _CONTINUATION = 0, 1, 3, 9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 
 
 @dataclass(slots=True)
 class Part:
-    """Some of what is said, to be passed on."""
+    """Bytes from the client to pass on together."""
 
     data: bytearray
     began: int = 0
-    """The call that begins with it, if one does."""
+    """The stream id of the call that begins with it; 0 if none does."""
     reset: int = 0
-    """The call that ends with it, unanswered perhaps."""
+    """The stream id of the call that the client resets with it; 0 if none."""
 
 
 class Frames:
-    """One connection's way in."""
+    """Cuts and checks what the client of one connection sends."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._headers = Headers()
         self._buffer = bytearray()
         self._begun = False
         self._data = 0
-        """Bytes of a frame of data that are yet to come, and are passed on as they do."""
+        """Bytes of the current data frame that are still to come; they are passed on at once."""
         self._block: bytearray | None = None
-        """Of headers that are not whole yet."""
+        """The header block so far, while it is incomplete; otherwise None."""
         self._held = bytearray()
-        """Frames of such headers, which are not passed on before."""
+        """The frames of this block, which are held back until it is complete."""
         self._now = now
         self._used, self._at = 0.0, now()
         self._ended = False
-        """Whether the headers that came last are whole."""
+        """Whether the last frame of headers ended its block."""
         self._last = 0
-        """The newest call."""
+        """Stream id of the newest call."""
 
     def take(self, data: bytes) -> list[Part]:
-        """What may be passed on, after more has come.
+        """Take in more bytes; return what may be passed on now.
 
         Raises:
-            Unbearable: nothing more is, and the connection has to be closed.
+            Unbearable: the connection has to be closed.
         """
         self._buffer += data
         parts: list[Part] = []
@@ -178,18 +180,18 @@ class Frames:
         return [*parts, Part(out)] if out else parts
 
     def took_back(self) -> None:
-        """A call was taken back unanswered."""
+        """Count a call that the client reset before an answer."""
         self._used += TAKEN_BACK
 
     def rest(self) -> float:
-        """Seconds until more is to be read."""
+        """Return the seconds to wait before more is read."""
         now = self._now()
         self._used = max(0.0, self._used - FRAMES_A_SECOND * (now - self._at))
         self._at = now
         return max(0.0, self._used - FRAMES) / FRAMES_A_SECOND
 
     def _step(self, out: bytearray, parts: list[Part]) -> bool:
-        """Take in the next thing; whether it was there."""
+        """Take the next piece from the buffer; return whether it was complete."""
         if self._data:
             part = self._cut(min(self._data, len(self._buffer)))
             self._data -= len(part)
@@ -253,7 +255,7 @@ class Frames:
         self._ended = bool(flags & _END_HEADERS)
 
     def _whole(self, stream: int) -> Part | None:
-        """The headers that were held, once they have ended."""
+        """Return the held frames of headers once their block is complete; None before."""
         if not self._ended or self._block is None:
             return None
         self._headers.weigh(bytes(self._block))
@@ -264,14 +266,14 @@ class Frames:
 
 
 class Answers:
-    """One connection's way out; only the heads of frames are looked at."""
+    """Follows what gRPC sends on one connection; only the headers of frames are read."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._left = 0
 
     def take(self, data: bytes) -> list[int]:
-        """The calls that something is told of: headers, or their end."""
+        """Return the stream ids of calls for which headers or a reset are sent."""
         told, at = [], 0
         while at < len(data):
             if self._left:
@@ -295,7 +297,7 @@ def _stream(frame: bytes | bytearray) -> int:
 
 
 def _fragment(payload: bytes, flags: int) -> bytes:
-    """The part of HPACK in a frame of headers."""
+    """Return the part of a HEADERS frame that is HPACK: without padding and priority."""
     first = (1 if flags & _PADDED else 0) + (5 if flags & _PRIORITY else 0)
     last = len(payload) - (payload[0] if flags & _PADDED and payload else 0)
     if last < first:

@@ -1,4 +1,4 @@
-"""What every call passes on its way in: telemetry, authentication, limits, errors, parsing.
+"""The layers around every call, from outside: telemetry, authentication, limits, errors, parsing.
 
 Telemetry comes first, so that refused calls have an id and are counted.
 """

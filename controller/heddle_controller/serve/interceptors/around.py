@@ -1,15 +1,15 @@
 """The one gRPC interceptor: layers around the handler of each call, and parsing of requests.
 
-gRPC knows four kinds of methods, and handlers of two kinds (generators, and coroutines that write
-by themselves). Here all become coroutines, so a layer is one, too: it awaits the rest of the call.
-gRPC sees all layers as one interceptor and handlers are wrapped once, not for each call, because
-there are thousands of streams, and the garbage collector visits whatever each of them keeps.
+gRPC has four kinds of methods, and two kinds of handlers (generators, and coroutines that write
+by themselves). Here all become coroutines. A layer is a coroutine too, which awaits the rest of
+the call. gRPC sees all layers as one interceptor, and each handler is wrapped once, not for each
+call. There are thousands of streams, and the garbage collector visits all objects that they keep.
 
 gRPC would parse a request before any handler runs. Bytes that are no message would bypass all
-layers, end in UNKNOWN and leave a traceback in the log, and a stranger could have megabytes held
-and parsed. So gRPC is given no parser, and is told that every method takes a stream of requests:
-it takes in nothing beyond the stream's window until authentication and limits have let the call
-pass. What parsing raises is raised inside the layers. Each method limits the size of its messages,
+layers, end in UNKNOWN and leave a traceback in the log. A stranger could make the server hold and
+parse megabytes. So gRPC gets no parser, and is told that every method takes a stream of requests.
+Then it reads no more than the stream's window until the call has passed authentication and limits.
+Errors of parsing are raised inside the layers. Each method limits the size of its messages,
 because parsing blocks the event loop.
 """
 
@@ -39,25 +39,26 @@ Rest = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Which method is called. Calls that stream last as long as both sides like."""
+    """The method that is called."""
 
     service: str
     name: str
     streams: bool
+    """Whether it streams in either direction, so that a call may last for any time."""
 
     @classmethod
     def of(cls, path: str, handler: Handler) -> Method:
-        """The method at ``/package.Service/Name``."""
+        """Return the method with the path ``/package.Service/Name``."""
         _, service, name = path.split("/", 2)
         return cls(service, name, bool(handler.request_streaming or handler.response_streaming))
 
 
 class CallLayer(abc.ABC):
-    """Something that happens around every call."""
+    """Something that is done around every call."""
 
     @abc.abstractmethod
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Await the rest of the call, and give the answer that it gives, if it gives one."""
+        """Await the rest of the call, and return its answer, if it has one."""
 
 
 class Around(aio.ServerInterceptor):
@@ -66,7 +67,7 @@ class Around(aio.ServerInterceptor):
     def __init__(self, *layers: CallLayer) -> None:
         self._layers = layers
         self._wrapped: dict[str, Handler] = {}
-        """By path."""
+        """Wrapped handlers by path of the method."""
 
     @override
     async def intercept_service(
@@ -74,7 +75,7 @@ class Around(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The handler of the call, wrapped; an unknown method has none."""
+        """Return the wrapped handler of the call; None for an unknown method."""
         path = handler_call_details.method
         known = self._wrapped.get(path)
         if known is None:
@@ -101,7 +102,7 @@ class Around(aio.ServerInterceptor):
 
 _MEBIBYTE = 1 << 20
 USUAL = _MEBIBYTE
-"""Bytes that a message of a method may have that is not named below."""
+"""Most bytes of a message, for methods that ``_LARGE`` does not name."""
 _LARGE: Mapping[str, int | None] = {
     "/heddle.v1.FabricService/PutFabric": None,
     "/heddle.v1.DemandService/PutDemands": None,
@@ -109,17 +110,17 @@ _LARGE: Mapping[str, int | None] = {
     "/heddle.v1.PlanService/WhatIf": 16 * _MEBIBYTE,
     "/heddle.v1.AgentService/Session": 8 * _MEBIBYTE,
 }
-"""Bytes that a message of others may have; None is as many as any message."""
+"""Most bytes of a message, for some methods; None means only the limit of the whole server."""
 
 Said = AsyncIterator[bytes]
-"""The requests of a call as they come."""
+"""The requests of a call as bytes, as they arrive."""
 Read = Callable[[bytes], object]
 Behaviour = Callable[[Any, Context], Any]
-"""What a handler runs: gives an awaitable, or an asynchronous generator."""
+"""The function of a handler; it returns an awaitable or an asynchronous generator."""
 
 
 def _answering(path: str, handler: Handler) -> Callable[[Said, Context], Awaitable[object]]:
-    """A coroutine that parses what is said, and does what the handler does."""
+    """Return a coroutine function that parses the requests and runs the handler."""
     assert handler.request_deserializer is not None, "generated code gives one"
     read = _reader(path, handler.request_deserializer)
     one = not handler.request_streaming
@@ -137,7 +138,7 @@ def _answering(path: str, handler: Handler) -> Callable[[Said, Context], Awaitab
         async with aclosing(behaviour(request, context)) as responses:
             async for response in responses:
                 await context.write(response)
-                del response  # while nothing is said, nothing of what was said is held on to
+                del response  # free its memory while the stream waits
 
     return answers
 
@@ -159,13 +160,13 @@ def _reader(path: str, parse: Read) -> Read:
 
 
 async def _one(read: Read, said: Said) -> object:
-    """The one request, once it is there."""
+    """Wait for the request of a call that has one, and parse it."""
     async for data in said:
         return read(data)
     raise refuse("request", "", "no message came: send the one that this method takes")
 
 
 async def _many(read: Read, said: Said) -> AsyncIterator[object]:
-    """Requests as they come."""
+    """Parse requests as they arrive."""
     async for data in said:
         yield read(data)

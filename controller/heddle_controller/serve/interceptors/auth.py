@@ -3,7 +3,7 @@
 | transport | the caller shows | the caller is |
 |---|---|---|
 | TLS | a certificate of our authority | what its names say (``security.certificates``) |
-| TLS, or this host | a bearer token | what the token file says (``security.tokens``) |
+| TLS, or this host | a bearer token | what the token file says (``security.files``) |
 | plain text from this host | nothing | LOCAL: everyone on the controller's host is trusted |
 | plain text from elsewhere | nothing | refused, or LOCAL with --insecure |
 
@@ -41,37 +41,37 @@ from heddle_controller.serve.security.files import Revoked, TokenFile
 log = structlog.stdlib.get_logger(__name__)
 
 _LOOK_SECONDS = 2.0
-"""Between two looks at the files."""
+"""Seconds between two looks at the files."""
 ROUND_LOOKS = 15
-"""After so many looks all streams are asked about, whatever the files say."""
+"""After so many looks all streams are checked, even if no file changed."""
 _AT_ONCE = 100
-"""Streams that are asked about before anybody else gets his turn."""
+"""Streams that are checked before other tasks get a turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """One of them."""
+    """One open stream."""
 
     context: Context
     peer: str
-    """Where it comes from, for people."""
+    """The address that it comes from, for people."""
     task: asyncio.Task[object]
     check: Callable[[], None]
-    """Raises ``Refusal`` where it may not go on; asks nothing of the call, which may have ended."""
+    """Raises ``Refusal`` if it may not go on; does not use the call, which may have ended."""
 
 
 class OpenStreams:
-    """All streams of one server."""
+    """All open streams of one server, which are checked again and again."""
 
     def __init__(self, stamp: Callable[[], object]) -> None:
-        """``stamp`` changes with the files that say who may call."""
+        """``stamp`` returns a value that changes with the files that say who may call."""
         self._stamp = stamp
         self._streams: set[Stream] = set()
 
     async def having(
         self, context: Context, peer: str, check: Callable[[], None], rest: Rest
     ) -> object:
-        """Await the rest of the call, which counts as a stream meanwhile."""
+        """Await the rest of the call, which counts as an open stream until then."""
         task = asyncio.current_task()
         assert task is not None
         stream = Stream(context, peer, task, check)
@@ -82,7 +82,7 @@ class OpenStreams:
             self._streams.discard(stream)
 
     async def run(self) -> None:
-        """Ask again where there is a reason to, until cancelled."""
+        """Check all streams when the files have changed, and at intervals, until cancelled."""
         before, looks = self._stamp(), 0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -92,7 +92,7 @@ class OpenStreams:
                 await self.look()
 
     async def look(self) -> None:
-        """End those that may not go on."""
+        """Check all streams, and end those that may not go on."""
         for number, stream in enumerate(list(self._streams)):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -145,13 +145,13 @@ HEADER, SCHEME = "authorization", "bearer "
 
 
 def peer_host(peer: str) -> str:
-    """The host of gRPC's ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
+    """Return the host of a gRPC peer: ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
     _, _, address = unquote(peer).partition(":")
     return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, is this host's own."""
+    """Return whether a host is a loopback address or the name localhost."""
     try:
         return ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -160,45 +160,49 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a caller shows, over whatever protocol."""
+    """What a caller shows, over gRPC or HTTP."""
 
     host: str
-    """Whence it comes."""
+    """The address that it comes from."""
     secure: bool
-    """Over TLS."""
+    """Whether it comes over TLS."""
     own: bool
-    """In plain text that does not leave this host."""
+    """Whether it comes in plain text that does not leave this host."""
     names: Names
-    """Those of its certificate."""
+    """The names in its certificate."""
     certificates: tuple[bytes, ...] = ()
-    """PEM."""
+    """Its certificates as PEM."""
     token: str | None = None
+    """Its bearer token; None if there is none, empty if the header has no bearer token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What callers are known by."""
+    """Decides who a caller is."""
 
     insecure: bool = False
-    """Plain text from other hosts too."""
+    """Whether plain text from other hosts is allowed."""
     mapper: Mapper = field(default_factory=Mapper)
     tokens: TokenFile | None = None
     revoked: Revoked | None = None
     origin: Callable[[str], str | None] | None = None
-    """Where there is a door for strangers: the address of who is behind one of its connections."""
+    """If there is a port for strangers: returns the client's address behind its connections."""
 
     def stamp(self) -> object:
-        """Changes with the files of tokens and of revoked certificates."""
+        """Return a value that changes with the files of tokens and of revoked certificates."""
         return (
             self.tokens.stamp() if self.tokens else None,
             self.revoked.stamp() if self.revoked else None,
         )
 
     def shown(self, context: Context) -> Shown:
-        """What the caller of a call shows. Raises ``Refusal`` where that cannot even be asked.
+        """Return what the caller of a call shows.
 
-        It is read once, as the call begins: gRPC crashes where a call that has ended is asked
-        for its peer.
+        It is read once, when the call begins, because gRPC crashes if a call that has ended is
+        asked for its peer.
+
+        Raises:
+            Refusal: behind a port for strangers, the connection did not come through that port.
         """
         peer, about = context.peer(), context.auth_context()
         secure = list(about.get("transport_security_type", ())) == [b"ssl"]
@@ -218,7 +222,12 @@ class Admission:
         )
 
     def judge(self, shown: Shown) -> Caller:
-        """Who shows this, over whatever protocol. Raises ``Refusal`` where nobody may call so."""
+        """Return the caller who shows this.
+
+        Raises:
+            Refusal: the certificate is revoked or names two roles, the token is unknown or came in
+                plain text, or plain text is not allowed.
+        """
         if self.revoked and any(map(self.revoked.names, shown.certificates)):
             raise REVOKED
         if shown.token is not None:
@@ -231,11 +240,11 @@ class Admission:
         raise PLAIN_TEXT
 
     def peer(self, context: Context) -> str:
-        """The address that a call comes from, for people."""
+        """Return the address that a call comes from, for people."""
         return self._behind(context.peer()) or context.peer()
 
     def _behind(self, peer: str) -> str:
-        """The address of who is behind a connection of the door's; empty where it is none."""
+        """Return the client behind a connection from the port for strangers; else empty."""
         return (self.origin(unquote(peer).removeprefix("unix:")) if self.origin else None) or ""
 
     def _bearer(self, token: str, *, hidden: bool) -> Caller:
@@ -248,16 +257,16 @@ class Admission:
 
 
 class Auth(CallLayer):
-    """Turns away whoever may not call."""
+    """Refuses calls of callers who may not make them."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.standing = OpenStreams(admission.stamp)
-        """Streams under way; somebody has to ``run`` it."""
+        """The open streams; its ``run`` must be started."""
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Check the caller, and name him in the call's log lines."""
+        """Check the caller, and add its name to the call's log lines."""
         try:
             shown = self._admission.shown(context)
             caller = self._admission.judge(shown)
@@ -275,7 +284,11 @@ class Auth(CallLayer):
         return await self.standing.having(context, peer, check, rest)
 
     def _again(self, before: Caller, method: Method, shown: Shown) -> None:
-        """Raises ``Refusal`` where who was let in would not be, or only as somebody else."""
+        """Check the caller of an open stream again.
+
+        Raises:
+            Refusal: the caller would not be admitted now, or only as another caller.
+        """
         caller = self._admission.judge(shown)
         _check(caller, method)
         if caller != before:
@@ -287,7 +300,7 @@ def _check(caller: Caller, method: Method) -> None:
 
 
 def check_role(caller: Caller, service: str, method: str) -> None:
-    """Raises ``Refusal`` unless the table has the caller's role in the method's row."""
+    """Raise ``Refusal`` unless the caller's role may call the method."""
     if may_call(caller.role, service, method):
         return
     if caller.role is Role.NOBODY:

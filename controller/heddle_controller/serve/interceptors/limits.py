@@ -1,11 +1,11 @@
 """Limits on each client: a token bucket of calls, and a number of concurrent streams.
 
-A client is an identity, or a host if the caller shows no identity; so this layer comes after
-authentication. The number of remembered clients is bounded. The one that was idle for longest is
-forgotten and would start with a full bucket.
+A client is an identity, or a host if the caller shows no identity. So this layer comes after
+authentication. The number of remembered clients is bounded. Beyond it, the client that was idle
+for longest and has no open stream is forgotten. It would start with a full bucket again.
 
 Calls in plain text from the controller's own host are not limited. The whole emulator may run in
-one process there, and whoever is on the host could stop the controller anyway.
+one process there, and anybody on this host could stop the controller anyway.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Allowance:
     """What each client is allowed."""
 
     calls_per_second: float = 1000.0
-    """0 is without limit."""
+    """Calls per second in the long run; 0 means no limit."""
     burst: float = 2000.0
     """Calls at once after a pause."""
     streams: int = 64
-    """Calls that stream, at the same time; 0 is without limit."""
+    """Streams that are open at the same time; 0 means no limit."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Account:
 
 
 class Budget:
-    """The accounts of all clients."""
+    """The accounts of all clients: calls that they may make, and streams that are open."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Budget:
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
 
     def call(self, client: str) -> float:
-        """Take one call; 0.0, or the seconds after which there will be one to take."""
+        """Take one call from a client's account; return 0.0, or the seconds until it has one."""
         rate = self._allowance.calls_per_second
         if rate <= 0:
             return 0.0
@@ -72,7 +72,10 @@ class Budget:
         return 0.0
 
     def open(self, client: str) -> bool:
-        """Begin a stream; whether there may be one more. ``close`` each that was begun."""
+        """Count a new stream and return True, or return False if the client has too many.
+
+        Each counted stream needs a ``close``.
+        """
         account = self._account(client)
         if 0 < self._allowance.streams <= account.streams:
             return False
@@ -80,7 +83,7 @@ class Budget:
         return True
 
     def close(self, client: str) -> None:
-        """End a stream."""
+        """Stop counting a stream."""
         account = self._accounts.get(client)
         if account is not None and account.streams > 0:
             account.streams -= 1
@@ -94,7 +97,7 @@ class Budget:
         return account
 
     def _forget(self) -> None:
-        """Drop the oldest that has no stream open, beyond what is remembered."""
+        """If there are too many accounts, drop the oldest that has no open stream."""
         if len(self._accounts) <= self._remembered:
             return
         for client, account in self._accounts.items():
@@ -104,18 +107,18 @@ class Budget:
 
 
 BUSY_SECONDS = 1.0
-"""After which a client with too many streams may try again."""
+"""Seconds after which a client with too many streams is told to try again."""
 
 
 class Limits(CallLayer):
-    """Ends calls that are too many with RESOURCE_EXHAUSTED, and when to try again."""
+    """Refuses calls beyond the limits with RESOURCE_EXHAUSTED and when to try again."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Take from the caller's account, run, give streams back."""
+        """Take the call from the caller's account, and run it if the account allows."""
         caller = current_caller()
         if _is_here(caller):
             return await rest()
@@ -134,7 +137,7 @@ class Limits(CallLayer):
 
 
 def _is_here(caller: Caller) -> bool:
-    """Whether it calls in plain text from the controller's own host; not all that may do all."""
+    """Return whether a caller uses plain text from this host; other LOCAL callers are limited."""
     own = caller.identity.startswith("unix:") or is_loopback(caller.identity)
     return caller.role is Role.LOCAL and own
 

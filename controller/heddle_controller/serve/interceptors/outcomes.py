@@ -1,18 +1,16 @@
-"""What is recorded of each call: its id in logs and errors, a span, and metrics.
+"""What is recorded of each call (id, span, metrics), and how it ends (status, mark of stale data).
 
 The client may bring its own id as ``x-request-id``. Anything that does not look like an id is
 replaced, because it ends up in logs.
 
-How a call ends: errors become a status with details, and stale answers are marked.
+``Errors`` is inside the layers for metrics and traces, so that they see the same status as the
+client. It gives a call with one answer a deadline, because a call that hangs must not hold memory
+for ever. A shorter deadline of the client still applies.
 
-``Errors`` stands inside metrics and trace, so that they see the status that the client sees. A call
-with one answer has a deadline here if the client set none that is shorter: a call that hangs must
-not hold its memory for ever.
-
-``StaleMarks`` stands inside ``Errors``, which makes the status. While the store cannot be reached,
+``StaleMarks`` is inside ``Errors``, which makes the status. While the store cannot be reached,
 reads are answered from the last known state, because operators need it most when something is
-wrong. The mark tells them. Writes are refused, so a marked call has changed nothing. "There is no
-such job" is an answer too.
+wrong, and the answers are marked as stale. Writes are refused, so a marked call has changed
+nothing. An error such as "there is no such job" is an answer too, and is marked.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 def current_request() -> str:
-    """Id of the call under way; empty outside of one."""
+    """Return the id of the current call; empty outside a call."""
     return str(structlog.contextvars.get_contextvars().get("request", ""))
 
 
@@ -55,26 +53,31 @@ class CallSpans(Protocol):
     def call_ended(
         self, request: str, rpc: str, call: str, times: tuple[float, float], failed: str
     ) -> None:
-        """A call began and ended, in Unix seconds; ``failed`` says why it failed, if it did.
+        """Take in a call that has ended.
 
-        ``request`` is the id that the audit trail has, ``call`` that of the logs: mostly the same.
+        Args:
+            request: Id of the request in the audit trail.
+            rpc: The method, as ``service/name``.
+            call: Id of the call in the logs; mostly the same as ``request``.
+            times: When it began and ended, Unix seconds.
+            failed: Why it failed; empty if it did not.
         """
 
 
 def name_request(request: str) -> None:
-    """The call under way is known by this id in the audit trail."""
+    """Note that the audit trail knows the current call by this id."""
     structlog.contextvars.bind_contextvars(audit=request)
 
 
 class CallTrace(CallLayer):
-    """Binds the id to the log context; logs the call's end at debug level, and tells a span."""
+    """Binds the call's id to the log context, logs its end at debug level, and records a span."""
 
     def __init__(self, spans: CallSpans | None = None) -> None:
         self._spans = spans
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Bind, in the context that each call has of its own; run, and tell."""
+        """Bind the id in the call's own log context, run the call, then log it and its span."""
         request = _given(context) or uuid.uuid4().hex
         context.set_trailing_metadata(((_HEADER, request),))
         start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
@@ -102,24 +105,24 @@ def _given(context: Context) -> str:
 
 
 class CallMeter(Protocol):
-    """Counts calls."""
+    """Measures calls."""
 
     def call_started(self, service: str, method: str) -> None:
-        """A call began."""
+        """Count a call that began."""
 
     def call_ended(self, service: str, method: str, code: str, seconds: float) -> None:
-        """A call ended with a status name such as "OK" after so long."""
+        """Count a call that ended; ``code`` is a status name such as "OK"."""
 
 
 class CallMetrics(CallLayer):
-    """Tells the meter of every call, streams too."""
+    """Reports every call to the meter, also streams."""
 
     def __init__(self, meter: CallMeter) -> None:
         self._meter = meter
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Count in, run, count out."""
+        """Count the start, run the call, and count its end."""
         self._meter.call_started(method.service, method.name)
         start, code = time.monotonic(), grpc.StatusCode.OK
         try:
@@ -139,7 +142,7 @@ _BY_NUMBER = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
 def _code(context: Context) -> grpc.StatusCode:
-    """The status an aborted call got; the library tells it by number."""
+    """Return the status of an aborted call; gRPC stores it as a number."""
     code: object = context.code()
     if isinstance(code, grpc.StatusCode):
         return code
@@ -151,14 +154,14 @@ def _code(context: Context) -> grpc.StatusCode:
 
 
 class Errors(CallLayer):
-    """Ends calls with the status of what was raised."""
+    """Ends a call with the status of the error that it raised."""
 
     def __init__(self, unary_limit: float) -> None:
         self._limit = unary_limit
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Run under a deadline where there is one answer; translate what is raised."""
+        """Run the call, with a deadline if it has one answer, and turn errors into a status."""
         try:
             if method.streams:
                 return await rest()
@@ -166,14 +169,17 @@ class Errors(CallLayer):
                 return await rest()
         except (aio.AbortError, asyncio.CancelledError):
             raise
-        except Exception as error:  # the outermost edge: nothing may pass
+        except Exception as error:  # no error may reach gRPC itself
             status = status_of(error) or self._incident(error)
             known = context.trailing_metadata() or ()
             await context.abort_with_status(errors.with_request(status, current_request(), known))
             raise  # not reached: aborting raises
 
     def _incident(self, error: Exception) -> status_pb2.Status:
-        """Log a fault of ours with its traceback; the status names only the incident."""
+        """Return DEADLINE_EXCEEDED for a timeout, or log an unexpected error as an incident.
+
+        The status of an incident names only its id; the log has the traceback.
+        """
         if isinstance(error, TimeoutError):
             message = f"not done within {self._limit:g} s; repeat it with the same request_id"
             code = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -184,7 +190,7 @@ class Errors(CallLayer):
 
 
 def status_of(error: Exception) -> status_pb2.Status | None:
-    """The status of an expected error; None for a fault of ours."""
+    """Return the status of an expected error; None for any other error."""
     if isinstance(error, InputError):
         return errors.invalid_argument(error)
     if isinstance(error, errors.Refusal):
@@ -226,20 +232,20 @@ def _refusal(error: ports.PortError) -> errors.Refusal | None:
 
 
 class StaleMarks(CallLayer):
-    """Marks what is answered while ``stale_for`` is more than 0 seconds."""
+    """Marks answers as stale while ``stale_for`` returns more than 0 seconds."""
 
     def __init__(self, stale_for: Callable[[], float]) -> None:
         self._stale_for = stale_for
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
-        """Run, then mark."""
+        """Run the call, then mark its answer or error if it is stale."""
         del method
         before = self._stale_for()
         try:
             answer = await rest()
         except Unavailable:
-            raise  # nothing was answered, neither from now nor from the past
+            raise  # no answer, neither from current nor from old data
         except Exception:
             self._mark(context, before)
             raise

@@ -1,1 +1,1 @@
-"""Who calls, and what each may do; the interceptors ask, nothing else here knows of calls."""
+"""Who a caller is, and what each role may do; the interceptors use this for every call."""

@@ -4,7 +4,7 @@ The auth interceptor sets the caller. Writes read it for the audit trail, and th
 reads it because an agent may act for its own switch only.
 
 Each method has a row in the table of permissions. A method without a row is refused to everybody,
-so nobody can forget to decide; a test checks that every method of the contract has a row.
+so the decision cannot be forgotten. A test checks that every method of the contract has a row.
 """
 
 from __future__ import annotations
@@ -16,61 +16,62 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What somebody is to this controller."""
+    """What a caller may do."""
 
     OPERATOR = "operator"
-    """Fabrics, states, the overlay, the audit trail, and all that others may."""
+    """Changes fabrics, states, the overlay and rollbacks, reads the audit trail, and may do all
+    that schedulers and hosts may."""
     SCHEDULER = "scheduler"
-    """Jobs, demands and measured rates; reads all but the audit trail."""
+    """Changes jobs, reservations and demands, reports rates, and reads all but the audit trail."""
     READER = "reader"
     """Reads all but the audit trail."""
     AGENT = "agent"
-    """One session, as its own switch; reads nothing."""
+    """Has a session for its own switch; reads nothing."""
     HOST = "host"
-    """Reads the ports of the QPs that leave its own NICs, tells which paths these take, no more."""
+    """Reads the ports of QPs that leave its own NICs, and reports which paths ports take."""
     LOCAL = "local"
-    """Plain text from this host, or from anywhere with --insecure: may do everything."""
+    """Uses plain text from this host, or from anywhere with --insecure; may do everything."""
     NOBODY = "nobody"
-    """Showed nothing, or nothing that has a role."""
+    """Showed nothing, or nothing that has a role; may only ask for health."""
 
 
 ROLES = {
     role.value: role for role in (Role.OPERATOR, Role.SCHEDULER, Role.READER, Role.AGENT, Role.HOST)
 }
-"""Those that a certificate or a token may give, by name."""
+"""Roles that a certificate or a token may give, by name."""
 ONE_NODE = frozenset({Role.AGENT, Role.HOST})
-"""Roles that speak for one node: a fabric and the node stand behind the role."""
+"""Roles that act for one node: the fabric and the node are named after the role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The one who calls."""
+    """The client that makes a call."""
 
     role: Role = Role.NOBODY
     identity: str = ""
-    """The name shown: a SAN or CN of the certificate, "token NAME", or the peer's host."""
+    """The name that it showed: from its certificate, "token NAME", or else the peer's host."""
     fabric: str = ""
-    """Last part of the fabric's name; agents and hosts only."""
+    """Last part of the fabric's name; empty unless it is an agent or a host."""
     speaks_for: str = ""
-    """Node id of an agent's switch, or the host; agents and hosts only."""
+    """Node id of an agent's switch, or name of a host; empty for other roles."""
 
     def __str__(self) -> str:
         return f"{self.role} {self.identity}".strip()
 
     def may_speak_for(self, fabric: str, switch: str) -> bool:
-        """Whether a session as this switch may be had."""
+        """Return whether it may have a session for this switch."""
         if self.role is Role.AGENT:
             return (self.fabric, self.speaks_for) == (fabric, switch)
         return self.role is Role.LOCAL
 
     def may_read_ports(self, fabric: str, hosts: Sequence[str], nics: Sequence[str]) -> bool:
-        """Whether the ports of these hosts' and these NICs' QPs may be told."""
+        """Return whether it may read the ports of QPs of these hosts and NICs."""
         if self.role is Role.HOST:
             return self.fabric == fabric and set(hosts) == {self.speaks_for} and not nics
         return True
 
     def may_report_ports(self, fabric: str, host: str) -> bool:
-        """Whether the paths of the ports of this host's NICs may be told."""
+        """Return whether it may report the paths of ports of this host's NICs."""
         if self.role is Role.HOST:
             return (self.fabric, self.speaks_for) == (fabric, host)
         return True
@@ -78,16 +79,16 @@ class Caller:
 
 _caller: ContextVar[Caller] = ContextVar("heddle_caller")
 INSIDE = Caller(Role.LOCAL, "this process")
-"""Whoever calls a service without the wire: tests."""
+"""The caller of a service that is called without gRPC: by tests and by the web page."""
 
 
 def current_caller() -> Caller:
-    """The caller of the call under way."""
+    """Return the caller of the current call."""
     return _caller.get(INSIDE)
 
 
 def set_caller(caller: Caller) -> None:
-    """For the rest of this call, which has a task and so a context of its own."""
+    """Set the caller for the rest of this call, whose task has a context of its own."""
     _caller.set(caller)
 
 
@@ -134,7 +135,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlanService/ExplainFlow": READS,
     "heddle.v1.PlanService/WhatIf": READS,
     "heddle.v1.PlanService/WatchDrain": READS,
-    # Which host may read which ports is asked again by the service.
+    # The service also checks which host may read which ports.
     "heddle.v1.PlanService/GetJobPorts": READS | {Role.HOST},
     "heddle.v1.PlanService/WatchJobPorts": READS | {Role.HOST},
     "heddle.v1.PlanService/ReportPortPaths": OPERATORS | {Role.HOST},
@@ -144,15 +145,15 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.OverlayService/GetOverlay": READS,
     "heddle.v1.AuditService/ListAuditRecords": OPERATORS,
     "heddle.v1.AgentService/Session": _SESSIONS,
-    # Probes of a cluster have no certificate and no token.
+    # Health probes of a cluster have no certificate and no token.
     "grpc.health.v1.Health/Check": ALL,
     "grpc.health.v1.Health/List": ALL,
     "grpc.health.v1.Health/Watch": ALL,
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": READS,
 }
-"""By service and method."""
+"""The roles that may call a method, by ``service/method``."""
 
 
 def may_call(role: Role, service: str, method: str) -> bool:
-    """Whether a role may call a method."""
+    """Return whether a role may call a method."""
     return role in PERMISSIONS.get(f"{service}/{method}", frozenset())

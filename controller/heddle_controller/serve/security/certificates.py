@@ -1,14 +1,14 @@
-"""From a verified certificate to a caller.
+"""The server's TLS files, and the mapping of verified client certificates to callers.
 
-A certificate says its role by a URI among its alternative names:
+A certificate gives its role by a URI among its alternative names:
 
     spiffe://heddle/operator/ann        spiffe://heddle/agent/f1/leaf0
     spiffe://heddle/scheduler/slurm     spiffe://heddle/reader/grafana
     spiffe://heddle/host/f1/node-17
 
-parts percent-encoded where an id holds what a URI may not. The trust domain ("heddle") is
-a setting. Certificates of another make are mapped by a file, one line a rule, the first
-that fits counts:
+Parts are percent-encoded if an id has characters that a URI may not have. The trust domain
+("heddle") is a setting. A file with rules maps certificates that have no such URI. It has one rule
+per line, and the first rule that fits counts:
 
     # field of the certificate   value       role       (agents: fabric, switch;
                                                           hosts: fabric, host)
@@ -16,15 +16,13 @@ that fits counts:
     ou                           netops      operator
     dns                          leaf0.dc1   agent      f1  leaf0
 
-A certificate that says no role gives none: it is verified, and may do nothing. One with
-two URIs of the trust domain is refused, as SPIFFE asks.
+A certificate without a role is verified, but its holder may do nothing. A certificate with two URIs
+of the trust domain is refused, as SPIFFE requires.
 
-The server's certificate, key and authorities, read again when the files change.
-
-gRPC asks at every handshake. New files that do not belong together, as when one is
-written and the other not yet, change nothing: the old ones serve until both are there.
-Connections that stand go on under the certificate they began with, at most for as long
-as a connection may grow old.
+The server's certificate, key and authorities are read again when the files change, which is checked
+at every handshake. New files that do not belong together, because only one of them is written yet,
+change nothing: the old ones are used until both are there. Open connections keep the certificate
+with which they began, at most until they reach the maximum age of a connection.
 """
 
 from __future__ import annotations
@@ -58,20 +56,21 @@ TWO_ROLES = errors.Refusal(
     "the certificate names two roles: ask for one that names one",
 )
 Names = Mapping[str, Sequence[str]]
-"""What a certificate says of its holder, by one of ``FIELDS``."""
+"""The names in a certificate, by one of ``FIELDS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the file."""
+    """One rule of the file."""
 
     field: str
+    """One of ``FIELDS``."""
     pattern: str
-    """``*`` and ``?`` as in file names."""
+    """A pattern of names, with ``*`` and ``?`` as for file names."""
     caller: Caller
 
     def fits(self, names: Names) -> str | None:
-        """The name that the rule is for; None if the certificate has none such."""
+        """Return the first name that matches the rule; None if no name matches."""
         for name in names.get(self.field, ()):
             if fnmatchcase(name, self.pattern):
                 return name
@@ -80,16 +79,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Mapper:
-    """How certificates become callers."""
+    """Maps the names in a certificate to a caller."""
 
     trust_domain: str = "heddle"
     rules: tuple[Rule, ...] = ()
 
     def caller(self, names: Names) -> Caller:
-        """The caller; ``NOBODY`` under the best name there is, where it has no role.
+        """Return the caller with these names; without a role, ``NOBODY`` under the first name.
 
         Raises:
-            Refusal: it has two roles, and which of them counts would be anybody's guess.
+            Refusal: there are two URIs of the trust domain, so the role is ambiguous.
         """
         prefix = f"spiffe://{self.trust_domain}/"
         if len({uri for uri in names.get("uri", ()) if uri.startswith(prefix)}) > 1:
@@ -118,10 +117,10 @@ class Mapper:
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file.
+    """Return the rules of a file.
 
     Raises:
-        InputError: it cannot be read, or names each line that is no rule.
+        InputError: the file cannot be read, or has lines that are no rules; each is named.
     """
     rules, problem = records_of(path, _rule)
     if problem is not None:
@@ -147,7 +146,7 @@ _ROLE_WORDS = ", ".join(ROLES)
 
 
 def names_of(context: Mapping[str, Iterable[bytes]]) -> Names:
-    """What gRPC's auth context says of the peer's certificate, by field."""
+    """Return the names in the peer's certificate by field, from gRPC's auth context."""
     names = {
         field: [_text(value) for value in context.get(key, ())]
         for field, key in (
@@ -163,7 +162,7 @@ def names_of(context: Mapping[str, Iterable[bytes]]) -> Names:
 
 
 def _units(subject: str) -> list[str]:
-    """Organisational units of a subject in RFC 2253's form, in which separators are escaped."""
+    """Return the organisational units of a subject written as in RFC 2253, and unescape them."""
     return [
         _ESCAPE.sub(_unescaped, value)
         for name, value in _ATTRIBUTE.findall(subject)
@@ -186,32 +185,32 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files. With ``client_ca`` only clients that it signed are let in."""
+    """PEM files of a server. With ``client_ca``, only clients that it certified may connect."""
 
     cert: Path
     key: Path
     client_ca: Path | None = None
 
     def stamp(self) -> tuple[FileStamp, ...]:
-        """Changes with the files."""
+        """Return a value that changes with the files."""
         return tuple(stamp_of(path) for path in (self.cert, self.key, self.client_ca))
 
 
 def credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Credentials that follow the files.
+    """Return gRPC credentials that follow changes of the files.
 
     Raises:
-        InputError: the files cannot be used as they are now.
+        InputError: the files cannot be used now.
     """
     keys = TlsKeys(tls)
-    newer: Any = keys.newer  # may also give None, which the types do not know
+    newer: Any = keys.newer  # may also return None, which the library's type lacks
     return grpc.dynamic_ssl_server_credentials(
         keys.first, newer, require_client_authentication=tls.client_ca is not None
     )
 
 
 class TlsKeys:
-    """The files as they were last found good."""
+    """Remembers which files are in use, and reads them again when they change."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -219,7 +218,7 @@ class TlsKeys:
         self.first = configuration(tls)
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """What the files hold now; None while that is what it was, or cannot be used."""
+        """Return the configuration of changed files; None if unchanged or if they are unusable."""
         stamp = self._tls.stamp()
         if stamp == self._stamp:
             return None
@@ -234,10 +233,10 @@ class TlsKeys:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """What Python's own TLS takes, for HTTP/2; it asks for no certificate.
+    """Return a context for Python's own TLS, for HTTP/2; it does not request a client certificate.
 
     Raises:
-        InputError: names the files and the reason.
+        InputError: the files cannot be used; names the files and the reason.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["h2"])
@@ -251,10 +250,10 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def configuration(tls: Tls) -> grpc.ServerCertificateConfiguration:
-    """What gRPC takes, checked first: it would only fail at a handshake.
+    """Return a configuration for gRPC; checked here, because gRPC fails only at a handshake.
 
     Raises:
-        InputError: names the files and the reason.
+        InputError: the files cannot be used; names the files and the reason.
     """
     server_context(tls)
     try:

@@ -1,28 +1,29 @@
-"""Files that say who may call, one record a line: bearer tokens, and revoked certificates.
+"""Files that say who may call, with one record per line: bearer tokens and revoked certificates.
 
-They are looked at with each call, and what they say counts from then on, for streams under way
-too (``OpenStreams``).
+Each call checks whether the files have changed. Changes then also apply to open streams (see
+``OpenStreams``).
 
-A token, for clients that cannot have a certificate, is ``heddle.NAME.SECRET`` with 32 random bytes
-for a secret; the controller's file keeps only SHA-256 of the whole (no slow hash is needed for what
-cannot be guessed):
+A token is for clients that cannot have a certificate. It is ``heddle.NAME.SECRET`` with 32 random
+bytes as the secret. The controller's file has only the SHA-256 of the whole token. A slow hash is
+not needed for a secret that cannot be guessed:
 
     # name    role       expires                hash              (agents: fabric, switch;
                                                                            hosts: fabric, host)
     slurm     scheduler  2027-01-01T00:00:00Z   9f86d081884c7d65…
 
-A line taken out ends a token at once. Comparison takes the same time whatever is presented. Over
-plain text a token is taken only from this host: elsewhere everybody on the way could have read it.
+A token becomes invalid as soon as its line is removed. A comparison takes the same time for every
+presented token. Over plain text a token is accepted only from this host, because elsewhere it
+could have been read on the way.
 
-Certificates that were taken back before their time stand in a file of our own, as gRPC reads no
-CRL, in the form in which openssl prints them; what follows is a comment:
+Revoked certificates are in a file of our own format, because gRPC reads no CRL. A line has a number
+as openssl prints it (here followed by the command that prints it):
 
     serial  3F:A0:11:9C                          openssl x509 -noout -serial
     sha256  AB:CD:EF:...                         openssl x509 -noout -fingerprint -sha256
 
-A serial is that of the one authority whose clients are let in. A file that was there and cannot be
-read any more, or has lines that say nothing, takes nothing back: what was revoked stays so, beside
-what can be read.
+A serial number is that of the one authority whose clients may connect. If the file can no longer be
+read or has malformed lines, all certificates that were revoked before stay revoked, and the valid
+lines are added.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FileStamp = tuple[int, int, int] | None
 
 
 def stamp_of(path: Path | None) -> FileStamp:
-    """Changes with the file; None where there is none."""
+    """Return a value that changes with the file; None if there is no file."""
     try:
         stat = path.stat() if path else None
     except OSError:
@@ -63,12 +64,12 @@ def stamp_of(path: Path | None) -> FileStamp:
 def records_of(
     path: Path, parse: Callable[[list[str]], _Record], *, writable: str = ""
 ) -> tuple[list[_Record], InputError | None]:
-    """The records of a file, each made of the words of a line, and what is wrong with the rest.
+    """Return the records of a file, and an error about lines or the file; None if there is none.
 
     Args:
-        path: Of the file; "#" begins a comment.
-        parse: Raises ``ValueError``, which says what is wrong with a line.
-        writable: Why others must not be able to write the file; empty: they may.
+        path: The file; "#" begins a comment.
+        parse: Makes a record of the words of a line; raises ``ValueError`` to say what is wrong.
+        writable: Why others must not be able to write the file; empty if they may.
     """
     try:
         text, mode = path.read_text(), path.stat().st_mode
@@ -97,16 +98,17 @@ _NOTHING = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One line of the file."""
+    """One line of the file with tokens."""
 
     name: str
     caller: Caller
     expires: float
     """Unix seconds."""
     hash: str
+    """SHA-256 of the token in hexadecimal digits."""
 
     def line(self) -> str:
-        """The line that says it."""
+        """Return the line for the file."""
         until = datetime.fromtimestamp(self.expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         of = self.caller
         words = (self.name, of.role, until, self.hash, of.fabric, of.speaks_for)
@@ -114,7 +116,7 @@ class Grant:
 
 
 def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
-    """A token, told this once, and the grant that the file shall hold.
+    """Return a new token, which is kept nowhere, and the grant for the file.
 
     Raises:
         ValueError: the name cannot be part of a token.
@@ -127,7 +129,7 @@ def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
 
 
 class TokenFile:
-    """The grants of one file."""
+    """The grants of one file, which is read again when it changes."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         """Raises ``InputError`` for a file that cannot be used."""
@@ -137,7 +139,7 @@ class TokenFile:
         self._grants = read_grants(path)
 
     def caller(self, token: str) -> Caller | None:
-        """The holder of a token; None if it is nobody's, or no longer."""
+        """Return the holder of a token; None if it is unknown or has expired."""
         self._refresh()
         found = _TOKEN.fullmatch(token)
         grant = self._grants.get(found[1]) if found else None
@@ -148,7 +150,7 @@ class TokenFile:
         return Caller(of.role, f"token {grant.name}", of.fabric, of.speaks_for)
 
     def stamp(self) -> object:
-        """Changes with the file."""
+        """Return a value that changes with the file."""
         return stamp_of(self._path)
 
     def _refresh(self) -> None:
@@ -159,7 +161,7 @@ class TokenFile:
         try:
             self._grants = read_grants(self._path)
         except InputError as error:
-            # A file that nobody can read says that nobody has a token, not that all still have.
+            # An unusable file must not leave tokens valid that it may revoke.
             self._grants = {}
             log.error("no token is taken until the file is put right", why=str(error))  # noqa: TRY400
         else:
@@ -167,10 +169,11 @@ class TokenFile:
 
 
 def read_grants(path: Path) -> dict[str, Grant]:
-    """The grants of a file, by name.
+    """Return the grants of a file, by name.
 
     Raises:
-        InputError: it cannot be read by us, or can be written by others, or names each faulty line.
+        InputError: the file cannot be read, can be written by others, or has faulty lines; each of
+            these is named.
     """
     grants: dict[str, Grant] = {}
 
@@ -216,24 +219,24 @@ _SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
 _LONG = 0x80
 
 _KEPT = 8192
-"""Certificates whose identities are kept, so that a call need not read them anew."""
+"""Certificates whose serial number and hash are kept, so that each call need not compute them."""
 
 
 class Revoked:
-    """The certificates of one file."""
+    """The revoked certificates of one file, which is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         """Raises ``InputError`` for a file that cannot be used."""
         self._path = path
         self._identities: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
-        """What the newest certificates may be listed by."""
+        """Result of ``_words`` for the certificates used last, by PEM."""
         self._seen = stamp_of(path)
         self._listed, problem = _read(path)
         if problem is not None:
             raise problem
 
     def stamp(self) -> object:
-        """Changes with the file."""
+        """Return a value that changes with the file."""
         return stamp_of(self._path)
 
     def _refresh(self) -> None:
@@ -253,7 +256,7 @@ class Revoked:
             )
 
     def names(self, pem: bytes) -> bool:
-        """Whether a certificate is among them; one that cannot be read counts as one of them."""
+        """Return whether a certificate is revoked, or cannot be read while any are revoked."""
         self._refresh()
         if not self._listed:
             return False
@@ -269,13 +272,13 @@ class Revoked:
 
 
 def _read(path: Path) -> tuple[frozenset[str], InputError | None]:
-    """What a file lists, as ``_words`` has it, and what is wrong with the rest of it."""
+    """Return what a file lists, in the form of ``_words``, and an error about the rest of it."""
     listed, problem = records_of(path, _word, writable="others could write in it")
     return frozenset(listed), problem
 
 
 def _word(words: list[str]) -> str:
-    """One line in the form of ``_words``. Raises ``ValueError`` where it says nothing."""
+    """Return a line in the form of ``_words``. Raises ``ValueError`` for a malformed line."""
     kind, digits = words[0], words[1].replace(":", "") if len(words) > 1 else ""
     if kind == SERIAL and _HEX.fullmatch(digits):
         return f"{SERIAL} {int(digits, 16):x}"
@@ -285,7 +288,7 @@ def _word(words: list[str]) -> str:
 
 
 def _words(pem: bytes) -> tuple[str, ...]:
-    """The words by which a certificate may be listed; nothing if it is none."""
+    """Return the words by which a file may list a certificate; none if it cannot be read."""
     try:
         der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
         return f"{SERIAL} {_serial(der):x}", f"{SHA256} {hashlib.sha256(der).hexdigest()}"
@@ -294,7 +297,7 @@ def _words(pem: bytes) -> tuple[str, ...]:
 
 
 def _serial(der: bytes) -> int:
-    """The serial number: the first integer of the first part, after its version."""
+    """Return the serial number of a DER certificate: the first integer after the version."""
     at, _ = _opened(der, 0, _SEQUENCE)
     at, _ = _opened(der, at, _SEQUENCE)
     if der[at] == _VERSION:
@@ -305,7 +308,11 @@ def _serial(der: bytes) -> int:
 
 
 def _opened(der: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Where the content of an element begins, and its length."""
+    """Return where the content of a DER element begins, and its length.
+
+    Raises:
+        ValueError: the element is of another kind.
+    """
     if der[at] != kind:
         raise ValueError(f"{der[at]:#x} where {kind:#x} should be")
     length, at = der[at + 1], at + 2

@@ -1,7 +1,7 @@
-"""Candidate paths, lower bounds, assignment, repair, certificate: the planner.
+"""The planner: candidate paths, lower bounds, assignment, repair and certificate.
 
-Pure: plans come from the fabric, the flows and the options alone. Only this room
-knows OR-Tools.
+Planning is pure: a plan follows from the fabric, the flows and the options alone. No other package
+uses OR-Tools.
 """
 
 from heddle_controller.solve.leftover import plan_anew, repairer_of

@@ -1,14 +1,12 @@
-"""Flows on paths while a plan is being made: loads kept up to date move by move.
+"""Flows on paths while a plan is being made, with loads that are updated move by move.
 
-The unit of the search is the *chunk*: some QPs of one flow, together on one path.
-Chunks are rows of plain lists, because the search touches few of them; loads are
-arrays, because it looks at many arcs at a time. Only the choice is kept here, the
-arcs between the terminals of a flow; the arcs of single-homed NICs are fixed.
+The unit of search is the *chunk*: some QPs of one flow, together on one path. Chunks are rows of
+plain lists, because search touches few of them. Loads are arrays, because search looks at many arcs
+at a time. Paths here lead from terminal to terminal. The arcs of NICs with one link are fixed, and
+are added when an assignment becomes the paths of a plan (``exported_paths``).
 
-Load follows the rule of ``model.load``. Flows of a job with one phase, or with
-none, simply add up. Jobs of several phases keep a small table of their own.
-
-From an assignment to the arrays of a plan.
+Load follows the rule of ``model.load``. Flows of a job with one phase, or with none, simply add up.
+Jobs with several phases have a small table each.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """One change, with what is needed to take it back."""
+    """One change of an assignment, with what is needed to undo it."""
 
     chunk: int
     old_path: Ints
     split_from: int | None = None
-    """The chunk that this one was cut off from; None where it was moved."""
+    """The chunk that this one was cut off from; None if this one was moved."""
 
 
 class Assignment:
-    """Which chunk runs over which arcs, and the load that results."""
+    """Which chunk uses which arcs, and the load that results."""
 
     def __init__(self, network: Network, flows: Flows) -> None:
         self.network = network
         self.flows = flows
         self.load: Floats = np.zeros(network.arc_count + 1)
-        """Gbit/s on each arc and, last, on the padding, which weighs nothing."""
+        """Gbit/s on each arc and, last, on the padding, where it is always 0."""
         self.flow: list[int] = []
         self.first_qp: list[int] = []
         self.last_qp: list[int] = []
@@ -55,46 +53,48 @@ class Assignment:
         """Gbit/s of one QP of each flow."""
         self._tables: dict[int, PhaseTable] = phase_tables(flows, len(self.load))
         self._shared: set[int] = set()
-        """Jobs whose table another assignment has as well: it is copied before it changes."""
+        """Jobs whose table belongs to another assignment, too. It is copied before it changes."""
         self._loaded = no_paths()
         self._members: dict[int, list[int]] = {}
-        """Chunks on each arc that changed since then, ascending."""
+        """Chunks, ascending, on each arc whose chunks changed after they were loaded or put in."""
         self._own: set[int] = set()
-        """Arcs whose list no copy has as well; others are copied before they change."""
+        """Arcs whose list in ``_members`` no copy shares. Other lists are copied before they
+        change."""
         self.touched: set[int] = set()
-        """Chunks moved or made since loading."""
+        """Chunks that were moved or made since loading."""
         self.journal: list[MoveRecord] = []
-        """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
+        """Changes that ``roll_back`` can undo. Clear it before a trial."""
 
     @cached_property
     def path(self) -> list[Ints]:
-        """Arcs of each chunk, in lists made when first asked for: many plans never change any."""
+        """Arcs of each chunk, as a list made on first use: many plans never change a path."""
         arcs = self._loaded.arcs
         return [arcs[low:high] for low, high in pairwise(self._loaded.first.tolist())]
 
     @cached_property
     def _base(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-        """Where the chunks of each arc begin, and the chunks of all.
+        """Chunks by arc, in two parts: those loaded or put in earlier, and those put in last.
 
-        As they were loaded, and as they were last put in.
+        Each part is a pair: where the chunks of each arc begin, shape (arcs + 2,), and the chunks,
+        arc by arc.
         """
         loaded = self._loaded
         none = np.zeros(self.network.arc_count + 2, dtype=np.int64), _NONE
         return self._by_arc(loaded.arcs, loaded.owner()), none
 
     def prepare(self) -> None:
-        """Gets ready for changes: then the first is no slower than others."""
+        """Build indexes now, so that the first change is as quick as later ones."""
         _ = self.path, self._base
 
     def unchanged(self) -> Paths | None:
-        """All chunks, as they were loaded; None once one may have changed."""
+        """Return all chunks as they were loaded; None once one may have changed."""
         return None if "path" in vars(self) else self._loaded
 
     def copy(self) -> Assignment:
-        """Another with the same chunks and loads, changed apart from this one.
+        """Return another assignment with the same chunks and loads; each changes independently.
 
-        It has some columns of its own; the table of a job and the members of an arc are copied
-        once they change in either.
+        The tables of jobs and the lists of an arc's chunks are shared until one of the two changes
+        them.
         """
         self._shared, self._own = set(self._tables), set()
         return copied(
@@ -104,14 +104,14 @@ class Assignment:
         )
 
     def load_chunks(self, inner: Paths) -> None:
-        """Takes in many chunks at once, each with the arcs of its choice; only the first time."""
+        """Load many chunks with paths between terminals at once, into an empty assignment."""
         self.flow, self.first_qp = inner.flow.tolist(), inner.first_qp.tolist()
         self.last_qp = inner.last_qp.tolist()
         self._loaded = inner
         self._take_load(inner)
 
     def _take_load(self, inner: Paths) -> None:
-        """Adds the load of many paths at once."""
+        """Add the load of many paths at once."""
         flow, arcs, owner = inner.flow, inner.arcs, inner.owner()
         gbps = (self.unit[flow] * inner.qp_count)[owner]
         linear = np.ones(len(flow), dtype=np.bool_)
@@ -131,14 +131,14 @@ class Assignment:
             table.load(arcs[rows], phases, gbps[rows], self.load)
 
     def extend(self, flows: Flows) -> None:
-        """Takes on flows that stand behind those known; see ``phases.only_appended``."""
+        """Replace the flows by these, which append others to them; see ``phases.only_appended``."""
         known = len(self.flows)
         come = flows.take(np.arange(known, len(flows), dtype=np.int64))
         self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)
         self._tables |= phase_tables(come, len(self.load))
 
     def put(self, chunks: list[int], inner: Paths) -> None:
-        """Gives chunks that have no path one each, many at once; cannot be rolled back."""
+        """Give each of many chunks without a path its path at once. This cannot be rolled back."""
         self._take_load(inner)
         arcs = inner.arcs
         for chunk, (low, high) in zip(chunks, pairwise(inner.first.tolist()), strict=True):
@@ -155,18 +155,18 @@ class Assignment:
             members.sort()
 
     def _by_arc(self, arcs: Ints, chunks: Ints) -> tuple[Ints, Ints]:
-        """Chunks, each on the arc beside it, as ``_base`` has them."""
+        """Return chunks, each on the parallel arc, sorted as the parts of ``_base`` are."""
         counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
         return starts(counts), chunks[stable_order(arcs)]
 
     def _joined(self) -> tuple[Ints, Ints]:
-        """Both parts of ``_base`` in one."""
+        """Return both parts of ``_base`` as one."""
         arcs = [np.repeat(np.arange(len(first) - 1), np.diff(first)) for first, _ in self._base]
         chunks = [chunks for _, chunks in self._base]
         return self._by_arc(np.concatenate(arcs), np.concatenate(chunks))
 
     def members(self, arc: int) -> list[int]:
-        """Chunks on an arc, ascending; the caller's own list."""
+        """Return the chunks on an arc, ascending, as a new list that the caller may change."""
         known = self._members.get(arc)
         return self._as_put_in(arc) if known is None else known.copy()
 
@@ -174,40 +174,40 @@ class Assignment:
         members: list[int] = []
         for first, chunks in self._base:
             members += chunks[first[arc] : first[arc + 1]].tolist()
-        members.sort()  # what is sorted takes no time
+        members.sort()  # takes no time if it is sorted already
         return members
 
     def _own_members(self, arc: int) -> list[int]:
-        """The chunks on an arc, to be changed."""
+        """Return the list of chunks on an arc for changes in place."""
         if arc not in self._own:
             self._own.add(arc)
             self._members[arc] = self.members(arc)
         return self._members[arc]
 
     def gbps(self, chunk: int) -> float:
-        """Rate of a chunk."""
+        """Return the rate of a chunk in Gbit/s."""
         return self.unit_of(chunk) * self.qps(chunk)
 
     def qps(self, chunk: int) -> int:
-        """QPs in a chunk."""
+        """Return the number of QPs in a chunk."""
         return self.last_qp[chunk] - self.first_qp[chunk] + 1
 
     def utilization(self) -> Floats:
-        """Load over capacity of every arc and the padding (0)."""
+        """Return load over capacity of every arc and of the padding (0), shape (arcs + 1,)."""
         return self.load * self.network.per_gbps
 
     def utilization_of(self, arc: int) -> float:
-        """Load over capacity of one arc."""
+        """Return load over capacity of one arc."""
         return float(self.load[arc] * self.network.per_gbps[arc])
 
     def unit_of(self, chunk: int) -> float:
-        """Gbit/s of one QP of a chunk."""
+        """Return the rate of one QP of a chunk in Gbit/s."""
         return float(self.unit[self.flow[chunk]])
 
     def used_after_move(self, chunk: int, qps: int, paths: Ints) -> Floats:
-        """Utilisation along each path if so many QPs of a chunk moved there.
+        """Return the utilisation along each path if ``qps`` QPs of a chunk moved there.
 
-        ``paths`` and the answer have shape (paths, hops).
+        ``paths`` and the result have shape (paths, hops).
         """
         flow, old = self.flow[chunk], self.path[chunk]
         gbps = self.unit_of(chunk) * qps
@@ -217,7 +217,7 @@ class Assignment:
         return after
 
     def load_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:
-        """Load of arcs (any shape) if they carried that much more of a flow."""
+        """Return the load of arcs (any shape) if they carried ``gbps`` more of a flow."""
         table = self._table(flow)
         loads: Floats = self.load[arcs]
         if table is None:
@@ -225,7 +225,7 @@ class Assignment:
         return loads + table.increase(arcs, int(self.flows.phase[flow]), gbps)
 
     def load_without(self, flow: int, gbps: float, path: Ints) -> Floats:
-        """Load of arcs that carry a flow if they carried that much less of it."""
+        """Return the load of arcs that carry a flow if they carried ``gbps`` less of it."""
         table = self._table(flow)
         loads: Floats = self.load[path]
         if table is None:
@@ -234,11 +234,11 @@ class Assignment:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether some job has several phases."""
+        """Whether some job has flows in several phases."""
         return bool(self._tables)
 
     def add(self, flow: int, gbps: float, path: Ints) -> None:
-        """Puts load on a path; negative takes it off."""
+        """Add load of a flow to a path; a negative rate removes load."""
         if self._table(flow) is None:
             self.load[path] += gbps
         else:
@@ -252,14 +252,14 @@ class Assignment:
         return self._tables.get(int(self.flows.job[flow]))
 
     def _own_table(self, job: int) -> PhaseTable:
-        """The table of a job that has one, to be changed."""
+        """Return the table of a job that has one, for changes in place."""
         if job in self._shared:
             self._shared.discard(job)
             self._tables[job] = self._tables[job].copy()
         return self._tables[job]
 
     def place(self, flow: int, first_qp: int, last_qp: int) -> int:
-        """Makes a new chunk, without a path yet, and returns its row."""
+        """Make a new chunk, without a path, and return its row."""
         self.flow.append(flow)
         self.first_qp.append(first_qp)
         self.last_qp.append(last_qp)
@@ -268,7 +268,7 @@ class Assignment:
         return len(self.flow) - 1
 
     def place_whole(self, flows: list[int]) -> None:
-        """Makes a new chunk of all QPs for each of many flows, without paths yet."""
+        """Make a new chunk of all QPs for each of many flows, without paths."""
         known = len(self.flow)
         self.flow += flows
         self.first_qp += [0] * len(flows)
@@ -277,7 +277,7 @@ class Assignment:
         self.touched.update(range(known, len(self.flow)))
 
     def split(self, chunk: int, qps: int) -> int:
-        """Cuts the last ``qps`` QPs off a chunk; the new one stays on the same path."""
+        """Cut the last ``qps`` QPs off a chunk as a new chunk on the same path; return its row."""
         path, last = self.path[chunk], self.last_qp[chunk]
         piece = self.place(self.flow[chunk], last - qps + 1, last)
         self.path[piece] = path
@@ -288,7 +288,7 @@ class Assignment:
         return piece
 
     def move(self, chunk: int, path: Ints) -> None:
-        """Moves a whole chunk to a path."""
+        """Move a whole chunk to a path."""
         flow, gbps, old = self.flow[chunk], self.gbps(chunk), self.path[chunk]
         self.add(flow, -gbps, old)
         self.add(flow, gbps, path)
@@ -297,7 +297,7 @@ class Assignment:
         self.journal.append(MoveRecord(chunk, old))
 
     def roll_back(self, length: int) -> None:
-        """Takes changes back, newest first, until ``length`` are left in the journal."""
+        """Undo changes, the newest first, until ``length`` are left in the journal."""
         while len(self.journal) > length:
             step = self.journal.pop()
             if step.split_from is not None:
@@ -328,14 +328,14 @@ class Assignment:
 
 
 _AT_ONCE = 4096
-"""Pieces of an array that are joined in one go."""
+"""Most arrays that are joined in one call."""
 
 
 def exported_paths(assignment: Assignment, *, renumber: bool) -> Paths:
-    """All paths with the NIC arcs at both ends.
+    """Return all paths with the NIC arcs at both ends.
 
-    ``renumber`` joins the QPs of a flow that share a path and numbers them anew;
-    otherwise each QP keeps its number, so that a repair moves no other.
+    With ``renumber``, QPs of a flow that share a path are joined, and the flow's QPs are numbered
+    anew. Otherwise each QP keeps its number, so that a repair moves no other QP.
     """
     inner = merged_chunks(assignment, renumber=renumber)
     return with_nics(assignment.network, assignment.flows, inner)
@@ -344,7 +344,11 @@ def exported_paths(assignment: Assignment, *, renumber: bool) -> Paths:
 def merged_chunks(
     assignment: Assignment, chunks: list[int] | None = None, *, renumber: bool
 ) -> Paths:
-    """Chunks, or all, as paths between terminals, by flow and QP; neighbours of one path joined."""
+    """Return chunks (None: all) as paths between terminals, ordered by flow and QP.
+
+    With ``renumber``, all chunks of a flow with the same path are joined and its QPs are numbered
+    anew. Otherwise only neighbours in that order are joined.
+    """
     paths = assignment.unchanged() if chunks is None else None
     if paths is None:
         columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
@@ -363,9 +367,10 @@ def merged_chunks(
 
 
 def concatenated(pieces: Sequence[Ints]) -> Ints:
-    """All pieces, one after the other.
+    """Return all pieces as one array.
 
-    Not tens of thousands in one go: whoever wants the interpreter would wait for all of them.
+    Pieces are joined a few thousand at a time, so that other threads need not wait for one long
+    call.
     """
     empty = np.empty(0, dtype=np.int64)
     parts = (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE))
@@ -373,9 +378,9 @@ def concatenated(pieces: Sequence[Ints]) -> Ints:
 
 
 def _joined(paths: Paths, *, renumber: bool) -> Paths:
-    """Paths by flow and QP, those of one flow and equal arcs joined: all of them, or neighbours.
+    """Join paths of one flow with equal arcs: all of them with ``renumber``, else neighbours.
 
-    All are joined where QPs may be numbered anew.
+    Paths are ordered by flow and QP.
     """
     split = np.flatnonzero(np.bincount(paths.flow, minlength=1)[paths.flow] > 1)
     if not len(split):
@@ -389,7 +394,7 @@ def _joined(paths: Paths, *, renumber: bool) -> Paths:
     new = np.ones(len(some), dtype=np.bool_)
     new[1:] = (flow[1:] != flow[:-1]) | (wide[1:] != wide[:-1]).any(axis=1)
     first = np.flatnonzero(new)
-    # The first of those that are joined stays, with the QPs of all.
+    # Of joined paths the first row stays, with the QPs of all.
     kept, last = order[first], order[np.append(first[1:], len(some)) - 1]
     first_qp, last_qp = some.first_qp[kept], some.last_qp[last]
     if renumber:
@@ -410,9 +415,9 @@ def _joined(paths: Paths, *, renumber: bool) -> Paths:
 
 
 def with_nics(network: Network, flows: Flows, inner: Paths, keep: Bools | None = None) -> Paths:
-    """Paths with the arcs of single-homed NICs put before and after.
+    """Return paths with the arcs of NICs with one link added at both ends.
 
-    Rows not marked by ``keep`` stay without arcs.
+    Rows that ``keep`` does not mark get no NIC arcs; None adds them to all.
     """
     kept = np.ones(len(inner), dtype=np.bool_) if keep is None else keep
     out = np.where(kept, network.nic_arc[flows.source[inner.flow]], NONE)

@@ -1,4 +1,4 @@
-"""One way of making a plan, carried through to loads that can be compared."""
+"""Ways of making a plan, each carried through to loads that can be compared."""
 
 from __future__ import annotations
 
@@ -34,69 +34,71 @@ from heddle_controller.solve.search.search import (
 )
 
 _FINEST = 256
-"""Parts of one flow beyond which finer ones spread load no better."""
+"""Most parts that one flow is split into. Finer parts spread load no better."""
 MOST_PARTS = 500_000
-"""Parts of all flows together beyond which colouring them is not worth the memory."""
+"""Most parts of all flows together. Colouring more is not worth the memory."""
 
 COARSEST, LESS_COARSE = 8.0, 0.7
-"""Smoothing of the first stage in a graph without tiers, and what each stage leaves of it.
+"""Smoothing of the first stage in a graph without tiers, and its factor from stage to stage.
 
-Coarse prices are those of short paths; finer ones find their way round what is full.
-"""
+Coarse prices favour short paths. Finer prices lead around full arcs."""
 KEMPE = SearchLimits(
     depth=100, width=1, budget=600, effort=100_000, spare=100_000, beneath=0, patience=200
 )
-"""Long chains without alternatives: of two spines, one step follows from the one before."""
+"""Limits for long chains without alternatives. In a chain that exchanges two spines, each step
+determines the next."""
 SEARCHED_TOO = 200
-"""Flows that are searched for a plan, too, where one is known that serves all: it is no fairer, but
-tiers between switches may be less full."""
+"""Most flows for which search also makes a plan where ``PlanningProblem.served`` is known. Its
+slowest flow is no faster, but tiers between switches may be less full."""
 CLOSE = 1e-6
-"""Utilisation by which an arc may be above a bound that it meets."""
+"""Utilisation by which an arc may exceed a bound and still count as meeting it."""
 _PATIENCE = 1000
 """Steps of guided search in a row without gain after which it ends."""
 _EACH = 4
-"""The same for each chunk of a small plan."""
+"""The same limit for each chunk of a plan; small plans end at this one."""
 GUIDED_STEPS = 12_000
-"""Of guided search for one plan in all."""
+"""Most steps of guided search for one plan."""
 _AS_IT_IS = 0.9
-"""A tier that may stay this far from its bound, as a part of how far it is, need not be tried."""
+"""Part of a tier's distance to its bound. A target that leaves this much or more is not tried."""
 NEAR = 0.003
-"""A relaxation this close to its bound, relative to it, is not worth more candidates."""
+"""A relaxation within this of its bound, relative to the bound, is not worth more candidates."""
 GAINED = 0.0005
-"""A stage that comes no more than this nearer, relative to before, ends the search for more."""
+"""The search for more candidates ends after a stage that gains no more than this, relative to the
+stage before."""
 MOST_WIDENINGS = 16
-"""Times that more candidates are looked for."""
+"""Most stages of the relaxation; more candidates are looked for between two stages."""
 
 Preference: TypeAlias = Callable[[Assignment, Assignment], Assignment]
-"""Takes one of two assignments, of which the first is the one there was."""
+"""Returns one of two assignments. The first is the one that was there before."""
 
 
 @dataclass(slots=True)
 class PlanningProblem:
-    """What is to be planned, and what is known about it so far."""
+    """The input of planning, and what is known about it so far."""
 
     network: Network
     candidates: Candidates
     planes: Planes | None
     flows: Flows
     routed: Bools
-    """Flows that have a path, as far as is known; shape (flows,)."""
+    """Marks the flows that have a path, as far as is known; shape (flows,)."""
     bound: Bound
     deadline: Deadline
     lp_tiers: Floats | None = field(default=None)
-    """Bounds by linear programme over the candidate paths, once known."""
+    """Bound of each tier over the candidate paths, by linear programme; None until it is known."""
     served: Assignment | None = None
-    """One in which all flows get what the links of their NICs allow, where NICs lost some."""
+    """An assignment in which all flows get what the usable links of their NICs allow. Only where
+    NICs lost links and such an assignment was found."""
     notes: tuple[str, ...] = ()
-    """What was given up, for people."""
+    """What was given up, as sentences for people."""
     steps: int = GUIDED_STEPS
-    """Of guided search that are left."""
+    """Steps of guided search that are left."""
 
     def target(self) -> LoadTarget:
-        """The load below which the search gains nothing more: its tier's bound.
+        """Return the utilisation below which search gains nothing more, for tiers and for arcs.
 
-        Up to the whole plan's bound no arc makes the plan worse, nor, up to 1, a flow
-        slower; between the two a tier is worth all the trouble.
+        It is the bound of the tier or the arc, raised to the smaller of 1 and the whole plan's
+        bound. Up to that value an arc makes neither the plan worse nor a flow slower.
         """
         tiers = self.bound.aims
         if self.lp_tiers is not None:
@@ -107,21 +109,22 @@ class PlanningProblem:
         return LoadTarget(np.maximum(tiers, idle), overall, arcs)
 
     def exclude(self, stuck: list[int]) -> None:
-        """Takes flows without a path out of the account."""
+        """Stop counting flows that have no path, by row, and prove the cut bound of the others."""
         if stuck:
             self.routed[stuck] = False
             self.bound = cut_bound(self.network, self.flows, self.routed)
 
 
 def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
-    """Colours whole flows; where that is too little, parts of them; and searches.
+    """Colour whole flows, or parts of flows where whole ones do not suffice, and search.
 
-    Where no colour is a hole, all flows are taken apart alike, as far as it takes to
-    be at the bounds: into ever more parts, since colours of equal parts are as even as
-    parts can be; parts that alone are too much for a link of their NIC are tried last.
-    Otherwise those that overfill an arc are, into QPs. Each arc has a bound
-    of its own: a NIC with one of two links left does not excuse flows that are whole on
-    one link of a NIC with two.
+    Where no flow's colour is missing, all flows are split alike, into ever more equal parts, until
+    the bounds are met: a colouring of equal parts is as even as these parts can be. Numbers of
+    parts that leave a part too large for one link of its NIC are tried last.
+
+    Otherwise only flows that overfill an arc are split, into QPs. Each arc has a bound of its own:
+    where one NIC has lost one of its two links, that does not excuse a NIC with both links from
+    splitting its flows over them.
     """
     flows = problem.flows
     alike, whole = _in_equal_parts(problem, planes)
@@ -130,7 +133,7 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
         if problem.served is not None and len(flows) > SEARCHED_TOO:
             return problem.served
         if problem.served is None and (_line_shares(problem) < 1).any():
-            # Bounds of NICs that lost links hide what arcs elsewhere have too much: search sees it.
+            # The bounds of NICs that lost links hide excess load elsewhere. Search sees it.
             planes = planes.leaving_holes()
             alike, whole = _in_equal_parts(problem, planes)
     if alike is not None:
@@ -148,9 +151,12 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
 
 
 def _in_equal_parts(problem: PlanningProblem, planes: Planes) -> tuple[Assignment | None, Paths]:
-    """All flows in ever more equal parts, until all is met, and whole flows as colours place them.
+    """Split all flows into ever more equal parts, until every arc meets its bound.
 
-    The best of these where all tiers are at their bounds, else None.
+    Returns:
+        The best assignment, or None if no number of parts brings every tier to its bound; and the
+        paths of whole flows as far as colours place them. If the deadline passes, it is the best
+        assignment so far.
     """
     flows = problem.flows
     rungs = [np.ones(len(flows), dtype=np.int64), *ladder(flows)]
@@ -173,11 +179,12 @@ def _in_equal_parts(problem: PlanningProblem, planes: Planes) -> tuple[Assignmen
 
 
 def _on_links_left(problem: PlanningProblem, planes: Planes) -> Assignment | None:
-    """Equal parts of what links of NICs let through, where nothing else holds any flow up.
+    """Return flows in equal parts on the usable links of their NICs, where only NICs limit flows.
 
-    A NIC that lost one of its links sends no more than the others carry, so its flows are as many
-    fewer parts, on these links; everything else is as it would be had it lost none. None where
-    NICs hold no flow up, or switches do.
+    A NIC that lost one of its links sends no more than its other links carry. So its flows are
+    split into fewer parts, in proportion, on these links. All else is as if the NIC had lost no
+    link. Returns None where NICs do not slow any flow, where switches do, or where no number of
+    parts that colours place meets the bounds.
     """
     network, flows = problem.network, problem.flows
     if not network.several.any():
@@ -204,7 +211,10 @@ def _on_links_left(problem: PlanningProblem, planes: Planes) -> Assignment | Non
 
 
 def _line_shares(problem: PlanningProblem) -> Floats:
-    """What part of each flow its NICs' usable links carry, if all flows of a NIC get the same."""
+    """Return the part of each flow that its NICs' usable links carry, shape (flows,).
+
+    All flows of a NIC get the same part.
+    """
     network, flows = problem.network, problem.flows
     rows = np.flatnonzero(problem.routed)
     nodes, capacity = network.fabric.node_count, network.fabric.structure.capacity
@@ -222,7 +232,7 @@ def _line_shares(problem: PlanningProblem) -> Floats:
 def _coloured(
     problem: PlanningProblem, planes: Planes, parts: Ints
 ) -> tuple[Paths, Assignment | None]:
-    """Paths of flows in so many parts each; no assignment where some part met a hole."""
+    """Colour flows in ``parts`` parts each. The assignment is None if some part has no path."""
     flows = problem.flows
     paths = coloured_paths(planes, flows, np.repeat(np.arange(len(flows)), parts))
     complete = _flows_on(paths) == np.count_nonzero(problem.routed)
@@ -230,12 +240,12 @@ def _coloured(
 
 
 def _flows_on(paths: Paths) -> int:
-    """How many flows have any of some paths, which are in order of flows."""
+    """Return how many flows the paths belong to. Paths are ordered by flow."""
     return int(np.count_nonzero(np.diff(paths.flow, prepend=-1)))
 
 
 def _is_too_coarse(problem: PlanningProblem, parts: Ints) -> bool:
-    """Whether a part of some flow alone fills each link of a NIC of several beyond its target."""
+    """Return whether a part of some flow overfills every link of a NIC with several links."""
     network, flows = problem.network, problem.flows
     rows = np.flatnonzero(problem.routed)
     several = [network.several[end[rows]] for end in (flows.source, flows.destination)]
@@ -258,16 +268,16 @@ def _is_too_coarse(problem: PlanningProblem, parts: Ints) -> bool:
 
 
 def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
-    """The paths wished for, as far as they are candidates of their flows; the rest is searched.
+    """Return an assignment with the wished paths where flows may take them; search places the rest.
 
-    Where few paths are denied, each arc that lacks one is made up for along an alternating chain,
-    as edge colouring does it (Kempe); chains are long, as candidates differ from flow to flow.
-    Paths move whole at first: QPs that part fill what chains need. What is still too full is
-    divided then.
+    Where few wished paths are denied, each arc that lacks one gets another along an alternating
+    chain, as in edge colouring (Kempe). Chains are long because candidates differ from flow to
+    flow. Paths move whole at first, since split QPs would fill the room that chains need. What is
+    still too full is split afterwards.
 
     Args:
         problem: Its candidates may be any.
-        wished: Paths between terminals of flows that have candidates.
+        wished: Paths between terminals, of flows that have candidates.
     """
     assignment = loaded(problem, _wholes(problem, wished))
     Search(assignment, problem.candidates, problem.target(), problem.deadline).run()
@@ -275,7 +285,10 @@ def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
 
 
 def _wholes(problem: PlanningProblem, wished: Paths) -> Paths:
-    """As many paths, each moved whole to a candidate of its flow."""
+    """Return the wished paths, with those that are no candidates replaced. None is split.
+
+    Search may move other paths, too.
+    """
     rows = np.arange(len(wished), dtype=np.int64)
     none = np.zeros_like(rows)
     flows = replace(
@@ -294,7 +307,7 @@ def _wholes(problem: PlanningProblem, wished: Paths) -> Paths:
 
 
 def _is_candidate(problem: PlanningProblem, flows: Flows, paths: Paths, row: int) -> bool:
-    """Whether a path is one that its flow may take."""
+    """Return whether the path of a row is one of the candidates of its flow."""
     flow = int(paths.flow[row])
     ends = problem.candidates.ends_of(flows, flow)
     known = problem.candidates.of_class(*ends, int(flows.traffic_class[flow]))
@@ -307,7 +320,11 @@ def _is_candidate(problem: PlanningProblem, flows: Flows, paths: Paths, row: int
 
 
 def ladder(flows: Flows) -> Iterator[Ints]:
-    """Ever more equal parts to take flows apart into: of each the most that divide its QPs."""
+    """Yield numbers of equal parts to split flows into, ever larger; shape (flows,).
+
+    Each number is the largest divisor of the flow's QPs that is at most 2, 4, 8, ... It ends at
+    ``_FINEST`` parts a flow or ``MOST_PARTS`` in all.
+    """
     qps, of_flow = np.unique(flows.qps, return_inverse=True)
     parts, most = 1, min(_FINEST, int(qps.max(initial=1)))
     while parts < most:
@@ -320,22 +337,22 @@ def ladder(flows: Flows) -> Iterator[Ints]:
 
 
 def _parts(qps: Ints) -> Ints:
-    """Parts to take each of some flows into: its QPs, or as many as are worth the memory."""
+    """Return the number of parts to split each flow into: its QPs, or as many as memory allows."""
     most = min(_FINEST, max(1, MOST_PARTS // max(1, len(qps))))
     return np.minimum(qps, most)
 
 
 def loaded(problem: PlanningProblem, inner: Paths) -> Assignment:
-    """An assignment of paths between terminals."""
+    """Return an assignment of paths between terminals."""
     assignment = Assignment(problem.network, problem.flows)
     assignment.load_chunks(inner)
     return assignment
 
 
 def _overfilling(problem: PlanningProblem, assignment: Assignment) -> Ints:
-    """Flows to take apart: on each arc over its target, as many as it has too many.
+    """Return rows of flows to split: on each arc over its target, as many as make up the excess.
 
-    None where every flow is a single QP.
+    There are none where every flow has a single QP.
     """
     flows, network = problem.flows, problem.network
     if not len(flows) or int(flows.qps.max()) == 1:
@@ -355,7 +372,7 @@ def _overfilling(problem: PlanningProblem, assignment: Assignment) -> Ints:
 
 
 def by_relaxation(problem: PlanningProblem) -> Assignment:
-    """Rounds the linear relaxation, places the rest greedily, searches.
+    """Round the linear relaxation, place the QPs left over greedily, and search.
 
     Improves the problem's bounds on the way.
     """
@@ -367,11 +384,10 @@ def by_relaxation(problem: PlanningProblem) -> Assignment:
 
 
 def relaxed(problem: PlanningProblem) -> tuple[Commodities, Relaxation]:
-    """The relaxation, over more candidates where its prices say that they pay.
+    """Solve the relaxation, with more candidates where its prices show that they pay.
 
-    It is solved over the candidates there are before others are looked for. Where there
-    are few to begin with, more come with every stage, while prices are coarse. Improves
-    the problem's bounds.
+    The existing candidates come first. Where there are few to begin with, every stage adds more
+    while prices are still coarse. Improves the problem's bounds.
     """
     network, candidates, deadline = problem.network, problem.candidates, problem.deadline
     ends = problem.flows.source[problem.routed], problem.flows.destination[problem.routed]
@@ -404,7 +420,10 @@ def relaxed(problem: PlanningProblem) -> tuple[Commodities, Relaxation]:
 
 
 def _commodities(problem: PlanningProblem) -> Commodities:
-    """The flows by their terminals, over the candidates there are."""
+    """Return the flows grouped by terminals, with their current candidates.
+
+    Flows without a path are excluded from the problem.
+    """
     commodities = commodities_of(problem.network, problem.candidates, problem.flows, problem.routed)
     problem.exclude(commodities.stuck.tolist())
     return commodities
@@ -413,7 +432,7 @@ def _commodities(problem: PlanningProblem) -> Commodities:
 def _note_bounds(
     problem: PlanningProblem, commodities: Commodities, relaxation: Relaxation
 ) -> None:
-    """Improves the problem's bounds by what prices prove."""
+    """Raise the problem's bounds to what the prices of the relaxation prove."""
     network = problem.network
     problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
     tiers, overall = unrestricted_bounds(network, commodities, relaxation)
@@ -421,10 +440,10 @@ def _note_bounds(
 
 
 def acceptable_utilization(problem: PlanningProblem, assignment: Assignment) -> Floats:
-    """Utilisation up to which each arc and the padding is near enough to its bound.
+    """Return the utilisation up to which each arc is near enough to its bound, shape (arcs + 1,).
 
-    That is the bound in whole QPs or, where it is more, what QPs that could be divided
-    at will would reach, and a bit, and one QP of the largest flow.
+    It is the bound in whole QPs or, where that is more, a little above what QPs that could be
+    divided freely would reach, plus one QP of the largest flow.
     """
     network = problem.network
     whole = problem.target().bounds
@@ -445,31 +464,35 @@ def _finish(
 
 
 def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
-    """The assignment with each tier at its bound, if guided search finds one; else the better."""
+    """Return the assignment with every tier at its bound if guided search finds one.
+
+    Otherwise the better of the given assignment and the one found.
+    """
     if is_met(problem, assignment):
         return assignment
-    # Half of the steps: where bounds are not reached, the others come nearer to them.
+    # Half of the steps: if bounds are not reached, ``nearer`` uses the other half.
     tried, _ = _guided(problem, assignment, problem.target().bounds, 0.0, problem.steps // 2)
     return better(problem, assignment, tried)
 
 
 def nearer_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
-    """The assignment with tiers nearer to bounds that they do not reach; see ``nearer``."""
+    """Return the assignment with tiers nearer to bounds that they do not reach; see ``nearer``."""
     return nearer(problem, assignment, problem.target().bounds, partial(better, problem))
 
 
 def nearer(
     problem: PlanningProblem, assignment: Assignment, bounds: Floats, choose: Preference
 ) -> Assignment:
-    """The assignment with tiers as near to bounds that they do not reach as guided search gets.
+    """Return the assignment with tiers as near to their bounds as guided search brings them.
 
-    Halfway is tried first, and then less where that failed, more where it did not.
+    The first aim is halfway to the bound. After each failure the next aim is farther from the
+    bound, and after each success it is nearer.
 
     Args:
-        problem: Has the steps that are left.
-        assignment: Stays as it is.
+        problem: Its remaining steps limit the search.
+        assignment: It is not changed.
         bounds: Utilisation of each tier, shape (tiers,).
-        choose: Takes one of the assignment and what was found.
+        choose: Chooses between the assignment and what was found.
     """
     share = 0.5
     while share < _AS_IT_IS and problem.steps > 0 and not problem.deadline.passed():
@@ -484,10 +507,10 @@ def nearer(
 def _guided(
     problem: PlanningProblem, assignment: Assignment, bounds: Floats, share: float, effort: int
 ) -> tuple[Assignment, bool]:
-    """What guided search makes of an assignment, and whether it got to where it was to.
+    """Run guided search on a copy; return the copy and whether it reached its aim.
 
-    ``share`` is how far from its bound a tier may stay, as a part of how far it is. The search
-    takes ``effort`` steps at most, and draws otherwise than any before it.
+    ``share`` says how far from its bound a tier may stay, as a part of its distance now. The search
+    takes at most ``effort`` steps. Each search of a problem draws other random numbers.
     """
     network = problem.network
     reached = np.maximum(tier_worst(network, assignment), bounds)
@@ -501,7 +524,7 @@ def _guided(
 
 
 def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
-    """The bound, with what the linear programme proves where that is more."""
+    """Return the bound, raised to what the linear programme proves where that is more."""
     better = overall > bound.overall * (1 + TOLERANCE)
     proof = "lp" if better else bound.proof
     tiers, overall = np.maximum(tiers, bound.tiers), max(overall, bound.overall)
@@ -509,13 +532,13 @@ def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
 
 
 def is_met(problem: PlanningProblem, assignment: Assignment) -> bool:
-    """Whether every tier is at its bound."""
+    """Return whether every tier is at its bound."""
     reached = tier_worst(problem.network, assignment)
     return bool((reached <= problem.target().bounds + CLOSE).all())
 
 
 def _is_met_everywhere(problem: PlanningProblem, assignment: Assignment) -> bool:
-    """Whether every tier is at its bound, and every arc at its own where more is known."""
+    """Return whether every tier, and every arc with a bound of its own, is at its bound."""
     arcs, chosen = problem.target().arcs, problem.network.chosen
     if not is_met(problem, assignment) or arcs is None:
         return is_met(problem, assignment)
@@ -523,7 +546,7 @@ def _is_met_everywhere(problem: PlanningProblem, assignment: Assignment) -> bool
 
 
 def tier_worst(network: Network, assignment: Assignment) -> Floats:
-    """Worst utilisation of the arcs of each tier that there is a choice about."""
+    """Return the worst utilisation of each tier over arcs that paths can choose, shape (tiers,)."""
     tier, chosen = network.fabric.structure.tier_of_arc, network.chosen
     worst = np.zeros(len(network.fabric.structure.tiers))
     np.maximum.at(worst, tier[chosen], assignment.utilization()[chosen])
@@ -531,10 +554,11 @@ def tier_worst(network: Network, assignment: Assignment) -> Floats:
 
 
 def better(problem: PlanningProblem, first: Assignment, second: Assignment) -> Assignment:
-    """The one that is less above what is worth having; or whose tiers exceed their bounds less.
+    """Return the better of two assignments, the first if they are equal.
 
-    Tiers count worst first. Of equals the one whose arcs exceed their targets less,
-    worst arc first.
+    The one with the smaller worst excess over ``acceptable_utilization`` is better. Ties are
+    decided by the excess of tiers over their bounds, then by the worst utilisation of tiers, then
+    by the utilisation of arcs above their targets, each time the worst first.
     """
     target, chosen = problem.target(), problem.network.chosen
     bounds = target.bounds * (1 + WORTH_SEARCHING)

@@ -1,13 +1,12 @@
-"""Which paths a flow may take, found when first asked for.
+"""The paths that a flow may take, found when they are first needed.
 
-In a fabric of tiers a path goes up to an *apex* and down again; the candidates
-between two leaves are all such paths over the lowest apexes they share: the
-segments up from one, joined at the apex with those of the other. Where two
-leaves share none (links are down), and in graphs without tiers, they are the
-loop-free paths of least hops, then of one and two hops more, up to a limit
-(depth-first search pruned by the distance to the destination).
+In a fabric with tiers a path goes up to an *apex* and down again. The candidates between two leaves
+are all such paths over the lowest apexes that they share: the segments up from the one leaf, joined
+at the apex with those of the other. Where two leaves share no apex (links are down), and in graphs
+without tiers, candidates are the loop-free paths with the fewest hops, then with one and two hops
+more, up to a limit (depth-first search, pruned by the distance to the destination).
 
-A set of candidates is a matrix of arcs, one row a path, padded on the right with
+A set of candidates is a matrix of arcs, with one row for each path, padded on the right with
 ``Network.pad``.
 """
 
@@ -25,17 +24,17 @@ from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.network import Network
 
 MOST_PAIRS = 400
-"""Pairs beyond which each is given few paths to begin with, found for all at once."""
+"""Number of pairs above which each pair begins with few paths, found for all pairs at once."""
 BENDS = (0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-"""How much longer than the others an arc may be drawn, for each path of these few."""
+"""Most by which random lengths of arcs exceed 1, for each of these few paths."""
 EXTRA_HOPS = 2
-"""How much longer than the shortest a path may be in a graph without tiers."""
+"""Hops by which a path may exceed the shortest in a graph without tiers."""
 MOST_JOINED = 4096
-"""Ways over apexes of one tier that are looked at when more candidates are wanted."""
+"""Most paths over apexes of one tier that are looked at when more candidates are wanted."""
 MOST_WAYS, MOST_LOOKED = 16, 1000
-"""Ways of any length that are told at most, and beginnings of such that are looked at."""
+"""Most paths of any length that are returned, and most partial paths looked at to find them."""
 _LONGEST = 2 * (NodeKind.CORE - NodeKind.NIC)
-"""Hops of the longest way up and down again."""
+"""Hops of the longest path up and down again."""
 
 
 class Candidates:
@@ -51,16 +50,16 @@ class Candidates:
 
     @cached_property
     def cheapest(self) -> CheapestPaths:
-        """All usable arcs, for paths that are no candidates."""
+        """All usable arcs, to find paths that are not candidates yet."""
         return CheapestPaths(self.network)
 
     def ends_of(self, flows: Flows, flow: int) -> tuple[int, int]:
-        """Nodes between which the candidates of a flow are: its terminals."""
+        """Return the terminals of a flow, between which its candidates lead."""
         terminal = self.network.terminal
         return int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
 
     def between(self, source: int, destination: int) -> Ints:
-        """Paths from one terminal to another, shape (paths, hops); no rows if none."""
+        """Return the paths from one terminal to another, shape (paths, hops); no rows if none."""
         key = (source, destination)
         found = self._found.get(key)
         if found is None:
@@ -68,11 +67,12 @@ class Candidates:
         return found
 
     def prepare(self, source: Ints, destination: Ints) -> bool:
-        """Finds paths of many pairs together, where one by one would take too long.
+        """Find paths of many pairs together, where one by one would take too long.
 
-        In a graph without tiers each pair is given a shortest path and some that are nearly
-        so, by lengths drawn anew for each: what else is worth having, prices tell later.
-        False where there is nothing to prepare: all that are near the shortest are at hand.
+        In a graph without tiers each pair gets shortest paths under random arc lengths, drawn anew
+        for each path. Prices show later which others are worth having. Returns False, and does
+        nothing, in fabrics with tiers and for few pairs: there ``between`` finds all near-shortest
+        paths.
         """
         pairs = np.unique(np.stack([source, destination]), axis=1)
         pairs = pairs[:, pairs[0] != pairs[1]]
@@ -94,26 +94,26 @@ class Candidates:
         return True
 
     def shortest(self, source: int, destination: int) -> Ints:
-        """Those of the paths between two terminals that have the fewest hops."""
+        """Return the candidates between two terminals that have the fewest hops."""
         paths = self.between(source, destination)
         hops = np.count_nonzero(paths != self.network.pad, axis=1)
         least: Ints = paths[hops == hops.min(initial=paths.shape[1])]
         return least
 
     def of_class(self, source: int, destination: int, traffic_class: int) -> Ints:
-        """Paths for a flow: all for bandwidth, the shortest alone for latency."""
+        """Return the paths for a traffic class: all for bandwidth, the shortest for latency."""
         latency = traffic_class == TrafficClass.LATENCY
         return (self.shortest if latency else self.between)(source, destination)
 
     def add(self, source: int, destination: int, paths: Ints) -> bool:
-        """Takes more paths on, rows of arcs; False if all of them were known."""
+        """Add paths, as rows of arcs, to the candidates; False if all of them were known."""
         known = self.between(source, destination)
         both = _united(known, paths, self.network.pad)
         self._found[source, destination] = both
         return len(both) > len(known)
 
     def with_longer(self, source: int, destination: int) -> Ints:
-        """The candidates and longer ways besides, as far as those are few."""
+        """Return the candidates and some longer paths. In tiers these only go up, then down."""
         if not self.network.tiered:
             return self.with_detours(source, destination)
         known = self.between(source, destination)
@@ -122,14 +122,14 @@ class Candidates:
         return _united(known, self.over_every_apex(source, destination), self.network.pad)
 
     def with_detours(self, source: int, destination: int) -> Ints:
-        """The candidates and loop-free ways of any kind besides, as far as those are few."""
+        """Return the candidates and up to ``MOST_WAYS`` loop-free paths of any kind."""
         known = self.between(source, destination)
         if source == destination or not len(known):
             return known
         return _united(known, self._any_length(source, destination), self.network.pad)
 
     def over_every_apex(self, source: int, destination: int) -> Ints:
-        """Loop-free ways up and down again over apexes of any tier, in a fabric of tiers."""
+        """Return loop-free paths over apexes of any tier, in a fabric with tiers."""
         levels, found = self.network.level, []
         low = (int(levels[source]), int(levels[destination]))
         for apex_level in range(max(low), int(NodeKind.CORE) + 1):
@@ -147,7 +147,7 @@ class Candidates:
         return result
 
     def _padded(self, paths: Ints) -> Ints:
-        """Paths as wide as the longest way over a core."""
+        """Pad paths to the width of the longest path over a core."""
         more = max(0, _LONGEST - paths.shape[1])
         return np.pad(paths, ((0, 0), (0, more)), constant_values=self.network.pad)
 
@@ -172,7 +172,7 @@ class Candidates:
         return np.empty((0, 0), dtype=np.int64)
 
     def segments(self, node: int, height: int) -> tuple[Ints, Ints]:
-        """All ways up from a node by ``height`` tiers: apexes, ascending, and arcs."""
+        """Return all segments up from a node by ``height`` tiers: apexes, ascending, and arcs."""
         key = (node, height)
         found = self._segments.get(key)
         if found is None:
@@ -210,7 +210,7 @@ class Candidates:
         return matrix
 
     def _walk(self, source: int, destination: int, hops: int, paths: list[list[int]]) -> None:
-        """Appends the loop-free paths of exactly ``hops`` hops, up to the limit in all."""
+        """Append the loop-free paths of exactly ``hops`` hops, up to the limit in all."""
         distance = self._distance_to(destination)
         stack: list[tuple[int, list[int], frozenset[int]]] = [(source, [], frozenset([source]))]
         while stack and len(paths) < self.limit:
@@ -225,7 +225,7 @@ class Candidates:
                     stack.append((following, [*path, arc], seen | {following}))
 
     def _any_length(self, source: int, destination: int) -> Ints:
-        """Loop-free ways, the shortest first."""
+        """Return loop-free paths, the shortest first."""
         found: list[list[int]] = []
         todo: deque[tuple[int, list[int], frozenset[int]]] = deque()
         todo.append((source, [], frozenset([source])))
@@ -242,14 +242,14 @@ class Candidates:
         return self._matrix(found)
 
     def _distance_to(self, destination: int) -> dict[int, int]:
-        """Hops to a terminal from every switch that reaches it."""
+        """Return the hops to a terminal from every switch that reaches it."""
         found = self._distances.get(destination)
         if found is None:
             found = self._distances[destination] = self._breadth_first(destination)
         return found
 
     def _breadth_first(self, start: int) -> dict[int, int]:
-        # Links carry both ways at once, so distances to a node are those from it.
+        # Links carry both directions, so distances to a node equal those from it.
         distance = {start: 0}
         queue = deque([start])
         while queue:
@@ -261,7 +261,10 @@ class Candidates:
         return distance
 
     def _onward(self, node: int) -> list[tuple[int, int, bool]]:
-        """Usable arcs from a node, the terminals that they enter, and whether these are NICs."""
+        """Return each usable arc from a node, the node it enters, and whether that is a NIC.
+
+        NICs with one link are left out.
+        """
         found = self._onwards.get(node)
         if found is None:
             arcs = self.network.out(node)
@@ -274,7 +277,7 @@ class Candidates:
 
 
 def _united(first: Ints, second: Ints, pad: int) -> Ints:
-    """The rows of one matrix of paths, and those of another that are not among them."""
+    """Return the rows of one matrix of paths, and those rows of another that it lacks."""
     width = max(first.shape[1], second.shape[1])
     wide = [
         np.pad(m, ((0, 0), (0, width - m.shape[1])), constant_values=pad) for m in (first, second)
@@ -285,10 +288,10 @@ def _united(first: Ints, second: Ints, pad: int) -> Ints:
 
 
 def _join(first: Ints, second: Ints, limit: int) -> tuple[Ints, Ints]:
-    """Rows of two ascending arrays that hold equal numbers, every pair of them.
+    """Return the rows of two ascending arrays that hold equal numbers, as pairs.
 
-    Beyond ``limit`` pairs, each row of ``first`` meets a share of its partners
-    only, shifted from row to row so that all partners are met equally often.
+    Above ``limit`` pairs, each row of ``first`` meets only a share of its partners. The share
+    shifts from row to row, so that all partners are met equally often.
     """
     low = np.searchsorted(second, first, side="left")
     counts = np.searchsorted(second, first, side="right") - low

@@ -1,6 +1,6 @@
-"""Cheapest paths between terminals under prices of arcs, over every usable arc.
+"""Cheapest paths between terminals under prices of arcs, over all usable arcs.
 
-Dijkstra's algorithm (scipy, compiled), one tree for each terminal that paths leave.
+Uses Dijkstra's algorithm (scipy, compiled), with one tree for each terminal that paths leave.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.solve.network import Network
 
 _AT_ONCE = 1_000_000
-"""Sources times nodes looked at in one go: no other thread runs meanwhile, and memory is finite."""
+"""Most sources times nodes in one call. No other thread runs during a call, and memory is
+finite."""
 
 
 class CheapestPaths:
     """The usable arcs of a network, sorted to find cheapest paths between terminals.
 
-    A path begins and ends at switches or at NICs of several links, and passes through no other
-    NIC: each such NIC is two nodes here, one that paths leave and one that they enter.
+    A path begins and ends at switches or at NICs with several links, and passes through no other
+    NIC. So each such NIC is two nodes here: one that paths leave and one that they enter.
     """
 
     def __init__(self, network: Network) -> None:
@@ -37,27 +38,29 @@ class CheapestPaths:
         order = np.argsort(pair, kind="stable")
         self._arcs, pair = arcs[order], pair[order]
         self._first = np.flatnonzero(np.diff(pair, prepend=-1))
-        """Where the arcs of each two neighbours begin: of parallel ones the cheapest counts."""
+        """Where the arcs between each two neighbours begin. Of parallel arcs the cheapest
+        counts."""
         self._pair = pair[self._first]
         counts = np.bincount(self._pair // self._size, minlength=self._size)
         self._begin = np.append(0, np.cumsum(counts))
 
     def costs(self, price: Floats, source: Ints, destination: Ints) -> Floats:
-        """Least cost of a path between each two terminals; infinite where there is none.
+        """Return the least cost of a path for each pair of terminals; infinite where there is none.
 
         Args:
             price: Cost of each arc, 0 or more, shape (arcs,).
             source: Node where each path begins, shape (pairs,).
-            destination: Node where it ends, another one, shape (pairs,).
+            destination: Node where it ends, different from the source, shape (pairs,).
         """
         return self._trees(price, (source, destination), None, np.inf)
 
     def paths(
         self, price: Floats, source: Ints, destination: Ints, limit: float = np.inf
     ) -> tuple[Floats, Ints]:
-        """The same, and a path of that cost: arcs, padded, shape (pairs, hops).
+        """Return the least costs, as ``costs`` does, and a path of that cost for each pair.
 
-        What costs more than ``limit`` counts as none.
+        Paths are rows of arcs, padded, shape (pairs, hops). Paths that cost more than ``limit``
+        count as none.
         """
         steps: list[tuple[Ints, Ints]] = []
         cost = self._trees(price, (source, destination), steps, limit)
@@ -80,7 +83,10 @@ class CheapestPaths:
         steps: list[tuple[Ints, Ints]] | None,
         limit: float,
     ) -> Floats:
-        """Costs; arcs of the paths, last first, are appended to ``steps`` with their rows."""
+        """Return costs, and append the arcs of paths to ``steps`` unless it is None.
+
+        Arcs come with the rows of their paths, the last arc of each path first.
+        """
         source, destination = self._leave[pairs[0]], self._enter[pairs[1]]
         cost = np.full(len(source), np.inf)
         if not len(self._first) or not len(source):
@@ -107,7 +113,7 @@ class CheapestPaths:
         return cost
 
     def _best(self, priced: Floats, least: Floats) -> Ints:
-        """The cheapest arc between each two neighbours."""
+        """Return the cheapest arc between each two neighbours."""
         counts = np.diff(np.append(self._first, len(priced)))
         cheapest = np.flatnonzero(priced == np.repeat(least, counts))
         pair = np.searchsorted(self._first, cheapest, side="right") - 1
@@ -122,7 +128,7 @@ class CheapestPaths:
         ends: tuple[Ints, Ints, Ints],
         steps: list[tuple[Ints, Ints]],
     ) -> None:
-        """Goes back from the ends of paths; rows, trees and nodes are those of ``ends``."""
+        """Follow paths back from their ends. ``ends`` has the row, tree and node of each path."""
         rows, tree, node = ends
         while len(rows):
             last = before[tree, node]

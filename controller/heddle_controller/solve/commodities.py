@@ -1,14 +1,12 @@
-"""Flows between the same terminals, taken together, and the paths they may take.
+"""Flows between the same terminals as commodities, and the paths that they may take.
 
-Flat arrays: a commodity has paths, a path has uses of arcs. Flows of a job of
-several phases are kept apart by phase, since only flows that run together share.
+Arrays are flat: a commodity has paths, and a path has uses of arcs. Flows of a job with several
+phases form one commodity for each phase, since only flows that run at the same time share arcs.
 
-From shares of commodities to paths of whole QPs.
-
-The flows of a commodity are laid end to end, QP by QP, and cut where the shares
-of its paths fall, rounded down to whole QPs: so few flows are split. The QPs that
-rounding leaves over are placed greedily afterwards, knowing all loads; handing
-them to the largest remainder would send equal commodities all the same way.
+``whole_shares`` turns shares of commodities into paths of whole QPs. It lays the flows of a
+commodity end to end, QP by QP, and cuts them at the shares of its paths, rounded down to whole QPs.
+So few flows are split. QPs that rounding leaves over are placed greedily afterwards, when all loads
+are known. Giving them to the largest remainders would send equal commodities the same way.
 """
 
 from __future__ import annotations
@@ -35,18 +33,18 @@ class Commodities:
     of_flow: Ints
     """Commodity of each flow; -1 for flows that have no choice of arcs, or no path."""
     stuck: Ints
-    """Rows of the flows that no path exists for."""
+    """Rows of the flows for which no path exists."""
     source: Ints
-    """Terminal each commodity leaves, shape (commodities,)."""
+    """Terminal that each commodity leaves, shape (commodities,)."""
     destination: Ints
     demand: Floats
     """Gbit/s, shape (commodities,)."""
     job: Ints
-    """Job row, or ``LINEAR``, shape (commodities,)."""
+    """Job row of each commodity, or ``LINEAR``; shape (commodities,)."""
     shortest_only: Bools
-    """Marks commodities that are given shortest paths alone, shape (commodities,)."""
+    """Marks commodities that may only take shortest paths, shape (commodities,)."""
     group: Ints
-    """Numbers each pair of job and phase; ``LINEAR`` for the rest."""
+    """Number of each commodity's pair of job and phase; ``LINEAR`` for the rest."""
     first_path: Ints
     """Where each commodity's paths begin, shape (commodities + 1,)."""
     path_commodity: Ints
@@ -58,12 +56,12 @@ class Commodities:
 
     @property
     def count(self) -> int:
-        """Commodities."""
+        """Number of commodities."""
         return len(self.demand)
 
     @property
     def path_count(self) -> int:
-        """Candidate paths of all commodities."""
+        """Number of candidate paths of all commodities."""
         return len(self.path_commodity)
 
     @property
@@ -78,11 +76,11 @@ class Commodities:
 
     @property
     def use_group(self) -> Ints:
-        """Job and phase of each use."""
+        """Pair of job and phase of each use; ``LINEAR`` where loads simply add up."""
         return self.group[self.use_commodity]
 
     def arcs_of(self, path: int) -> Ints:
-        """Arcs of one path in order of travel."""
+        """Return the arcs of one path in order of travel."""
         low, high = np.searchsorted(self.use_path, [path, path + 1])
         return self.use_arc[low:high]
 
@@ -90,7 +88,7 @@ class Commodities:
 def commodities_of(
     network: Network, candidates: Candidates, flows: Flows, routed: Bools
 ) -> Commodities:
-    """Groups the flows marked by ``routed`` and looks up their candidates."""
+    """Group the flows marked by ``routed``, shape (flows,), and look up their candidates."""
     source = network.terminal[flows.source]
     destination = network.terminal[flows.destination]
     phased = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
@@ -132,16 +130,16 @@ def commodities_of(
 
 
 _WHOLE = 0.01
-"""A share this little short of a whole QP is one: the solver is no more exact."""
+"""A share this little below a whole QP counts as whole, since the solver is no more exact."""
 
 
 def whole_shares(
     flows: Flows, commodities: Commodities, shares: Floats, local: Ints
 ) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
-    """Whole QPs by their shares, as paths between terminals, and the QPs left over.
+    """Return whole QPs of each path as paths between terminals, and the QPs left over.
 
-    ``local`` are rows of flows without a choice of arcs, which get empty paths. The
-    rest is in columns: flow row, first and last QP.
+    ``local`` are rows of flows without a choice of arcs, which get empty paths. The QPs left over
+    are columns: flow row, first and last QP.
     """
     placed = [np.stack([local, np.zeros_like(local), flows.qps[local] - 1])]
     paths: list[Ints] = [np.empty(0, dtype=np.int64)] * len(local)
@@ -165,9 +163,9 @@ def whole_shares(
 
 
 def _cut(rows: Ints, qps: Ints, shares: Floats) -> tuple[Ints, Ints]:
-    """Pieces (flow, first and last QP) of flows laid end to end, and each one's path.
+    """Return pieces of flows laid end to end (flow, first and last QP), and each piece's path.
 
-    The path after the last stands for what is left over.
+    The number after the last path stands for what is left over.
     """
     total = int(qps.sum())
     exact = shares / shares.sum() * total if shares.sum() > 0 else np.zeros(len(shares))

@@ -1,10 +1,11 @@
-"""CP-SAT (OR-Tools), loaded by the first programme that is put to it.
+"""CP-SAT (OR-Tools), loaded when the first programme is made.
 
-Its Python face imports pandas: most of what a controller would have to load, and few plans need it.
-The compiled libraries below it take long by themselves; who needs a part of them loads it where it
-is used.
-Programmes are solved by one worker within a budget of deterministic time, so that equal input
-gives equal output.
+Its Python interface imports pandas, which is most of what a controller would have to load, and few
+plans need it. The compiled libraries below it also take long to load, so modules that need only a
+part of OR-Tools load that part where they use it.
+
+Programmes are solved by one worker within a budget of deterministic time, so that equal input gives
+equal output.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def load_cp_sat() -> None:
-    """Load it now, where nobody waits for that."""
+    """Load CP-SAT now, at a time when nobody waits for it."""
     new_model()
 
 
 def new_model() -> cp_model.CpModel:
-    """An empty programme."""
+    """Return an empty programme."""
     from ortools.sat.python import cp_model  # noqa: PLC0415 - see above
 
     return cp_model.CpModel()
 
 
 def new_solver(effort: float) -> cp_model.CpSolver:
-    """A solver that ends after so many seconds of deterministic time."""
+    """Return a solver that ends after ``effort`` seconds of deterministic time."""
     from ortools.sat.python import cp_model  # noqa: PLC0415 - see above
 
     solver = cp_model.CpSolver()
@@ -38,7 +39,7 @@ def new_solver(effort: float) -> cp_model.CpSolver:
 
 
 def finds(solver: cp_model.CpSolver, model: cp_model.CpModel) -> bool:
-    """Solve; whether that gives values for all variables, the best ones or not."""
+    """Solve, and return whether that gives values for all variables, optimal or not."""
     from ortools.sat.python import cp_model  # noqa: PLC0415 - see above
 
     return solver.solve(model) in {cp_model.OPTIMAL, cp_model.FEASIBLE}

@@ -1,14 +1,14 @@
-"""Room for local repair: QPs spread further than full links alone ask for.
+"""Room for local repair: QPs are spread further than full links require.
 
-Where no link is overloaded, one at 0.5 and one at 1.0 are as good as each other until something
-breaks: then what was on the lost link has to go somewhere before anybody plans. Two things leave
-room for it, and both cost entries:
+Where no link is overloaded, a link at 0.5 is as good as one at 1.0 until something fails. Then the
+traffic of the lost link has to go elsewhere before anybody plans. Two measures leave room for it,
+and both cost entries:
 
-- each tier at its own bound, not at line rate only: flows are taken apart, and chunks moved;
-- small pieces, which fall on many links and not each on one: where all switches tell how much
-  their tables hold, every flow is taken apart as far as that leaves half of each table to others.
+- Each tier is brought to its own bound, not only to line rate: flows are split, and chunks move.
+- Small pieces fall on many links instead of one. Where all switches state the size of their
+  tables, every flow is split as far as half of each table stays free for others.
 
-No tier gets a fuller link by it.
+Neither makes the fullest link of a tier fuller.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of
 
 _WORTH = 0.01
-"""How much less full the fullest link of a tier must be, relative to it, for more entries."""
+"""How much less full, relatively, the fullest link of a tier must become to be worth more
+entries."""
 LEFT = 2
-"""One entry of so many is for pieces at most; the others are for flows that come."""
+"""Pieces of flows may take one entry in this many. The others are for flows that come later."""
 MOST_CROWDED_NAMED = 3
-"""Switches that are told by name."""
+"""Most switches that are named."""
 HALF = 0.5
-"""Utilisation up to which one link can take what another carried."""
+"""Utilisation up to which one link can also take the load of another."""
 LIMITS = SearchLimits(effort=2000, spare=500, beneath=0, patience=8)
-"""Nobody waits for room: a little is enough."""
+"""Limits of the search for room. A little effort is enough, since no flow is slow without it."""
 
 
 def with_headroom(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
-    """The assignment with more room; None where there is nothing to gain. Numbers QPs anew.
+    """Return the assignment with more room, its QPs numbered anew; None if nothing is gained.
 
-    Nothing is done where a link that is a choice is overloaded: there all that counts is who
-    gets how much of it. Nor where all are half empty: what falls from one onto another fits.
+    Nothing is done where a link that paths can choose is overloaded: there it only matters which
+    flow gets how much of it. Nothing is done either where all such links are at most half full: the
+    load of one lost link then fits on another.
     """
     before = tier_worst(problem.network, assignment)
     if not HALF < before.max(initial=0.0) <= 1 + TOLERANCE:
@@ -63,7 +65,7 @@ def _is_even(problem: PlanningProblem, reached: Floats) -> bool:
 
 
 def _levelled(problem: PlanningProblem, assignment: Assignment) -> Assignment:
-    """The assignment with chunks moved off arcs that are fuller than their tier has to be."""
+    """Return the assignment with chunks moved off arcs that are fuller than their tier's bound."""
     bounds = problem.bound.tiers
     target = LoadTarget(bounds, float(bounds.max(initial=0.0)))
     search = Search(assignment, problem.candidates, target, problem.deadline, LIMITS)
@@ -79,7 +81,10 @@ def _levelled(problem: PlanningProblem, assignment: Assignment) -> Assignment:
 
 
 def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
-    """All flows in as many parts as tables have room for; None where none has, or told."""
+    """Return all flows in as many parts as tables have room for.
+
+    None where some switch states no table size, or no number of parts fits without a fuller tier.
+    """
     fabric = problem.network.fabric
     if not limited(fabric)[problem.network.level != NodeKind.NIC].all():
         return None
@@ -89,7 +94,7 @@ def _spread(problem: PlanningProblem, before: Floats) -> Assignment | None:
         crowded = _crowded(problem, pieces)
         if not len(crowded):
             return pieces
-        if not problem.notes:  # of the finest pieces
+        if not problem.notes:  # the note tells about the finest pieces
             problem.notes = (_given_up(fabric, crowded),)
     return None
 
@@ -108,7 +113,7 @@ def _given_up(fabric: Fabric, crowded: Ints) -> str:
 
 
 def _crowded(problem: PlanningProblem, assignment: Assignment) -> Ints:
-    """Switches whose tables would not stay half empty."""
+    """Return the switches whose tables would not stay half empty."""
     fabric, flows = problem.network.fabric, problem.flows
     needs = entry_needs(fabric, flows, exported_paths(assignment, renumber=True), pairs_of(flows))
     size = fabric.structure.nodes.table_size
@@ -116,7 +121,10 @@ def _crowded(problem: PlanningProblem, assignment: Assignment) -> Ints:
 
 
 def _taken_apart(problem: PlanningProblem, before: Floats) -> Assignment | None:
-    """The least parted of all flows in equal parts that is even, else the best."""
+    """Return all flows in the fewest equal parts that meet the bounds, else in the best number.
+
+    None where no number of parts makes a tier less full.
+    """
     best, reached = None, before
     for pieces in _coloured(problem):
         found = tier_worst(problem.network, pieces)
@@ -129,7 +137,7 @@ def _taken_apart(problem: PlanningProblem, before: Floats) -> Assignment | None:
 
 
 def _coloured(problem: PlanningProblem) -> Iterator[Assignment]:
-    """All flows in ever more equal parts, coloured, as long as no part meets a hole."""
+    """Yield all flows in ever more equal parts, coloured, while every part finds a path."""
     flows, planes = problem.flows, problem.planes
     if planes is None:
         return

@@ -1,12 +1,12 @@
 """The paths that flows may take where some switches hash.
 
-A flow that may come to a switch that hashes, and has a choice there, is carried by source ports: no
-switch holds entries for its two NICs, so packets of a port take the same way until the hash
-changes, and its candidates are the ways that ports are known to take. Two NICs on the same leaves
-as two others have ways of their own, since addresses are hashed too: so candidates are between
-NICs, not between terminals.
+A flow that may come to a hashing switch with a choice there is carried by source ports. No switch
+holds entries for its two NICs, so packets of one port take the same path until the hash changes.
+Its candidates are the paths that known ports take. Addresses are hashed, too, so two pairs of NICs
+on the same leaves have different paths. These candidates are therefore between NICs and not between
+terminals.
 
-All other flows are carried by entries, over paths that need none in a switch that hashes.
+All other flows are carried by entries, over paths that need no entry in a hashing switch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heddle_controller.solve.repair.carry_over import of_sole_links
 
 
 class KnownWays(Candidates):
-    """Candidate paths of some flows: between their NICs, or between their terminals."""
+    """Candidate paths of flows: between NICs if ports carry a flow, else between terminals."""
 
     def __init__(self, network: Network, flows: Flows, known: PortPaths, limit: int) -> None:
         super().__init__(network, limit)
@@ -35,24 +35,24 @@ class KnownWays(Candidates):
         matrix = padded(first, known.arcs[inner], width)
         self._matrix_of_known = np.where(matrix == NONE, network.pad, matrix)
         self._programmed = Candidates(network, limit)
-        # Hashing knows no maintenance: drained links are taken like others.
+        # Hashing ignores maintenance: it uses drained links like others.
         self._any, self._whole = (
             Candidates(Network(fabric), limit) for fabric in _undrained(network.fabric)
         )
         self._nic_at: dict[tuple[int, int], int] = {}
-        """A NIC at the second of two terminals that flows join."""
+        """A NIC at the second of two terminals between which flows run."""
         self._nics: set[tuple[int, int]] = set()
         """Pairs of NICs whose flows are carried by ports."""
         self.by_ports = self._parted(flows)
-        """Which of the flows are carried by ports."""
+        """Marks the flows that are carried by ports, shape (flows,)."""
 
     def ends_of(self, flows: Flows, flow: int) -> tuple[int, int]:
-        """The NICs of a flow that is carried by ports, the terminals of another."""
+        """Return the NICs of a flow that ports carry, the terminals of any other flow."""
         nics = int(flows.source[flow]), int(flows.destination[flow])
         return nics if nics in self._nics else super().ends_of(flows, flow)
 
     def with_longer(self, source: int, destination: int) -> Ints:
-        """The candidates: hashing takes no longer ways."""
+        """Return the candidates only: hashing takes no longer paths."""
         return self.between(source, destination)
 
     with_detours = with_longer
@@ -71,7 +71,7 @@ class KnownWays(Candidates):
         return paths[~self._met_hash(self.network, paths, np.full(len(paths), nic))]
 
     def _only_way(self, source: int, destination: int) -> Ints | None:
-        """The way that every port takes, where there is one alone."""
+        """Return the path that every port takes, if there is only one, else None."""
         ends, usable = (
             (int(network.terminal[source]), int(network.terminal[destination]))
             for network in (self._any.network, self.network)
@@ -83,9 +83,10 @@ class KnownWays(Candidates):
         return only if len(only) == 1 and self.network.usable[taken].all() else None
 
     def _parted(self, flows: Flows) -> Bools:
-        """Which flows may come to a switch that hashes and has a choice, on any shortest path.
+        """Mark flows that may come to a hashing switch with a choice, on any shortest path.
 
-        On those of the whole fabric, too: a flow that a loss leaves one way keeps its ports.
+        Shortest paths of the whole fabric count, too: a flow that a loss leaves with one path keeps
+        its ports.
         """
         fabric = self.network.fabric
         by_ports = np.zeros(len(flows), dtype=np.bool_)
@@ -102,7 +103,7 @@ class KnownWays(Candidates):
         return by_ports
 
     def _hashed(self, ways: Candidates, flows: Flows) -> Bools:
-        """Which flows may come to such a switch on a shortest path of one network."""
+        """Mark flows that may come to such a switch on a shortest path of one network."""
         network, hashed = ways.network, np.zeros(len(flows), dtype=np.bool_)
         ends = np.stack([network.terminal[flows.source], network.terminal[flows.destination]])
         some = np.flatnonzero((ends != NONE).all(axis=0))
@@ -123,12 +124,12 @@ class KnownWays(Candidates):
 
     @staticmethod
     def _met_hash(network: Network, paths: Ints, nic: Ints) -> Bools:
-        """Which paths between terminals would need an entry in a switch that hashes.
+        """Mark paths between terminals that would need an entry in a hashing switch.
 
         Args:
-            network: Where they are.
+            network: The network of the paths.
             paths: Rows of arcs, padded.
-            nic: The NIC that each leads to.
+            nic: The NIC that each path leads to.
         """
         structure = network.fabric.structure
         used = paths != network.pad
@@ -146,7 +147,7 @@ class KnownWays(Candidates):
 
 
 def _undrained(fabric: Fabric) -> tuple[Fabric, Fabric]:
-    """The same fabric with nothing in maintenance, and with nothing down either."""
+    """Return the same fabric with drained parts up, and the same with everything up."""
     links, nodes = fabric.link_state, fabric.node_state
     states = (
         (np.where(one == State.DRAINED, State.UP, one), np.full_like(one, State.UP))

@@ -1,12 +1,12 @@
-"""Flows that nobody announced take what is left: all others are planned as if these were not there.
+"""Planning with unannounced flows: they take what the announced flows leave over.
 
-They are there, and what they send they send; but what a job is promised must not hang on them. So
-the plan of what was announced is made, kept and repaired by itself. Then each of the others is
-placed, the largest first, where the fullest link of its path is least full, and stays there for as
-long as no path is clearly better.
+Unannounced flows exist and send, but what a job is promised must not depend on them. So the plan of
+the announced flows is made, kept and repaired by itself. Then each unannounced flow, the largest
+first, is placed where the fullest link of its path is least full. It stays there until its path is
+overloaded and another path is clearly better.
 
-Where tables have an end, or switches hash, room for entries and ports is shared out among all
-flows at once, by weight: there, and where nothing was announced, all are planned together.
+Where tables are limited or switches hash, all flows share the room for entries and ports by weight,
+so all are planned together. They are also planned together where nothing was announced.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from heddle_controller.solve.tables.needs import limited
 from heddle_controller.solve.unrouted import reason_unrouted
 
 _WORTH = 0.02
-"""How much less full the fullest link of another path has to be for a flow to move to it."""
+"""How much less full, relatively, the fullest link of another path must be for a flow to move."""
 
 
 def announced(fabric: Fabric, flows: Flows) -> Flows:
-    """The flows that are planned by themselves: those before the first that nobody announced.
+    """Return the flows that are planned by themselves: those before the first unannounced one.
 
-    The same object where all flows are planned together.
+    Returns ``flows`` itself where all flows are planned together.
     """
     found = unannounced_rows(flows)
     apart = len(found) and 0 < found[0] == len(flows) - len(found)
@@ -51,7 +51,10 @@ def announced(fabric: Fabric, flows: Flows) -> Flows:
 def plan_anew(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
-    """A plan from nothing, as ``nic_ports.anew`` makes it of what was announced."""
+    """Return a plan from scratch.
+
+    ``nic_ports.plan_with_ports`` plans the announced flows, and ``with_leftover`` adds the others.
+    """
     told = announced(fabric, flows)
     if told is flows:
         return plan_with_ports(fabric, flows, before, options)
@@ -60,38 +63,44 @@ def plan_anew(
 
 
 def repairer_of(plan: Plan, options: Options | None = None) -> AnnouncedFirst:
-    """A plan, ready to be repaired."""
+    """Return a repairer of a plan."""
     return AnnouncedFirst(plan, options)
 
 
 class AnnouncedFirst:
-    """Repairs what was announced, and places the rest beside it."""
+    """Repairs the plan of the announced flows, and places the other flows beside it."""
 
     def __init__(self, previous: Plan, options: Options | None = None) -> None:
         self.options = options or Options()
         self.plan = previous
-        """The newest plan: the one given, then the last one that was made."""
+        """The newest plan: the given one, or the last one that was made."""
         self._base: Repairer | PortsRepairer = ports_repairer_of(
             announced_part(previous), self.options
         )
 
     def copy(self, *, backups: bool = True) -> AnnouncedFirst:
-        """See ``Repairer.copy``."""
+        """Return a copy, as ``Repairer.copy`` does."""
         return copied(self, _base=self._base.copy(backups=backups))
 
     def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
-        """See ``Repairer.beside``."""
+        """Return the plan with one new job added, as ``Repairer.beside`` does.
+
+        Also returns None where some flows are planned apart.
+        """
         return self._base.beside(fabric, flows) if announced(fabric, flows) is flows else None
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """A plan for the fabric and flows as they are now, which is held from then on."""
+        """Return a plan for the given fabric and flows, and keep it as the newest plan."""
         told = announced(fabric, flows)
         base = self._base.repair(fabric, told)
         self.plan = self._whole(base, flows) if told is not flows else base
         return self.plan
 
     def relieved(self) -> Plan | None:
-        """What was announced, brought to its bound by moving few; None where that is not to do."""
+        """Return a plan with announced flows brought to their bound by few moves, and keep it.
+
+        None where they are at their bound, or few moves do not bring them there.
+        """
         flows, apart = self.plan.flows, self.plan is not self._base.plan
         if apart and self._base.plan.certificate.gap <= 0:
             return None
@@ -101,7 +110,7 @@ class AnnouncedFirst:
         return None if base is None else self.plan
 
     def is_ready_for(self, plan: Plan) -> bool:
-        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        """Return whether the next repair begins with this very plan and all indexes are built."""
         return self.plan is plan and self._base.is_ready_for(self._base.plan)
 
     def _whole(self, base: Plan, flows: Flows) -> Plan:
@@ -109,7 +118,7 @@ class AnnouncedFirst:
 
 
 def announced_part(plan: Plan) -> Plan:
-    """A plan without the flows that took what was left; itself where there are none."""
+    """Return a plan without the unannounced flows; the same object where it has none apart."""
     told = announced(plan.fabric, plan.flows)
     if told is plan.flows:
         return plan
@@ -124,10 +133,15 @@ def announced_part(plan: Plan) -> Plan:
 
 
 def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Options) -> Plan:
-    """A plan with the flows behind its own placed, too; its own keep their paths.
+    """Return a plan that also places the flows behind its own. Its own flows keep their paths.
 
-    ``before`` is an earlier plan, on whose paths they stay where they can. The bound is that of the
-    plan's own flows: with more of them, the worst link can only be fuller.
+    The bound is that of the plan's own flows: more flows can only make the worst link fuller.
+
+    Args:
+        base: The plan of the first flows.
+        flows: All flows; the plan's own come first.
+        before: An earlier plan, on whose paths the placed flows stay where they can.
+        options: Options of the planner.
     """
     fabric, first = base.fabric, len(base.flows)
     network = Network(fabric)
@@ -170,7 +184,11 @@ def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Option
 def _least_full(
     network: Network, load: Floats, ways: Ints, gbps: float, stays: frozenset[int] | None
 ) -> int:
-    """Row of the way whose fullest link is least full; that of the way it has, if as good."""
+    """Return the row of the path whose fullest link is least full.
+
+    Returns the row of the current path (arcs ``stays``) instead if that path is nearly as good, or
+    is not above line rate.
+    """
     full = ((load[ways] + gbps) * network.per_gbps[ways]).max(axis=1)
     hops = np.count_nonzero(ways != network.pad, axis=1)
     best = int(np.lexsort((hops, full))[0])
@@ -185,7 +203,7 @@ def _least_full(
 def _standing(
     before: Plan | None, fabric: Fabric, flows: Flows, rows: Ints
 ) -> dict[int, frozenset[int]]:
-    """Arcs of the path that each flow has in an earlier plan, by its row now."""
+    """Return the arcs of each flow's path in an earlier plan, by the flow's row now."""
     if before is None or before.fabric.structure is not fabric.structure:
         return {}
     now = {flows.ids[row]: row for row in rows.tolist()}
@@ -199,7 +217,7 @@ def _standing(
 
 
 def _paths(network: Network, flows: Flows, chosen: dict[int, Ints]) -> Paths:
-    """Each flow whole on its way, ascending, with the arcs of its NICs."""
+    """Return each flow whole on its chosen path, ascending, with the arcs of its NICs."""
     rows = sorted(chosen)
     flow = np.array(rows, dtype=np.int64)
     ways = [chosen[row] for row in rows]

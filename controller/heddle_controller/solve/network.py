@@ -1,10 +1,10 @@
-"""What the planner sees of a fabric: the arcs it may use, and where NICs attach.
+"""The planner's view of a fabric: the arcs it may use, and where NICs attach.
 
-A NIC with one link has no choice: paths are searched between the *terminals* of
-flows, the leaf of such a NIC, or the NIC itself where it has several links. Those
-are a choice as much as any arc between switches, also while only one of them is up.
-One more arc than there are stands for "no arc" and pads paths of unequal length; its
-capacity is infinite.
+A NIC with one link has no choice. So paths are searched between the *terminals* of flows: the leaf
+of a NIC with one link, or the NIC itself if it has several links. The links of such a NIC are a
+choice like arcs between switches, even while only one of them is up.
+
+One additional arc stands for "no arc" and pads paths of unequal length. Its capacity is infinite.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ class Network:
         self.per_gbps: Floats = inverse
         """Utilisation that one Gbit/s adds to each arc, 0 for the padding."""
         self.tier: Ints = np.append(structure.tier_of_arc, len(structure.tiers))
-        """Tier of each arc; the padding is one of its own."""
+        """Tier of each arc. The padding has a tier of its own."""
         self.nic_arc: Ints
-        """The usable arc out of a NIC of one link; ``NONE`` for all other nodes."""
+        """The usable arc out of each NIC that has one link; ``NONE`` for all other nodes."""
         self.uplinks: Ints
-        """Usable arcs out of each NIC; 0 for switches."""
+        """Number of usable arcs out of each NIC; 0 for switches."""
         self.terminal: Ints
-        """Where path choice begins for each node; ``NONE`` for a NIC cut off."""
+        """Node at which path choice begins for each node; ``NONE`` for a NIC without a usable
+        link."""
         self.nic_arc, self.uplinks, self.terminal = _attachment(self)
 
     def with_states(self, fabric: Fabric) -> Network:
-        """The network of the same fabric after links changed."""
+        """Return the network of the same fabric after links changed."""
         other = copy(self)
         other.fabric, other.usable = fabric, fabric.plannable
         changed = np.flatnonzero(other.usable != self.usable)
@@ -57,7 +58,7 @@ class Network:
 
     @cached_property
     def choice(self) -> Bools:
-        """Marks the arcs that there is a choice about, usable or not: all but of lone NIC links."""
+        """Marks arcs that paths can choose, usable or not: all but those of NICs with one link."""
         is_nic = self.level == NodeKind.NIC
         links = np.bincount(self.tail, minlength=self.fabric.node_count)
         alone = is_nic & (links == 1)
@@ -66,12 +67,12 @@ class Network:
 
     @cached_property
     def chosen(self) -> Ints:
-        """The arcs that there is a choice about, usable or not, ascending."""
+        """The arcs that paths can choose, usable or not, ascending."""
         return np.flatnonzero(self.choice)
 
     @cached_property
     def several(self) -> Bools:
-        """Marks NICs of several links."""
+        """Marks NICs with several links, shape (nodes,)."""
         links = np.bincount(self.tail, minlength=self.fabric.node_count)
         marked: Bools = (self.level == NodeKind.NIC) & (links > 1)
         return marked
@@ -88,40 +89,40 @@ class Network:
         return np.append(self.head, NONE)
 
     def switch_parts(self) -> Ints:
-        """Number of the part of each switch, of those that usable links join; ``NONE`` for NICs."""
+        """Return the number of each switch's part that usable links join; ``NONE`` for NICs."""
         arcs = self.inner[self.usable[self.inner]]
         part = joined_parts(self.tail[arcs], self.head[arcs], self.fabric.node_count)
         return np.where(self.level == NodeKind.NIC, NONE, part)
 
     @cached_property
     def tiered(self) -> bool:
-        """Whether switches are leaves, spines and cores, linked to the next tier only."""
+        """Whether all switches are leaves, spines or cores, linked only to adjacent tiers."""
         levels = self.level
         ends = np.abs(levels[self.tail] - levels[self.head])[self.inner]
         return bool((levels != NodeKind.SWITCH).all() and (ends == 1).all())
 
     def by_tier(self, values: Floats, pad: float) -> Floats:
-        """What belongs to the tier of each arc, and to the padding, shape (arcs + 1,)."""
+        """Return the value of each arc's tier, shape (arcs + 1,), with ``pad`` for the padding."""
         first, tier = self.fabric.structure.tier_runs
         lengths = np.diff(np.append(first, [self.arc_count, self.arc_count + 1]))
         return np.repeat(np.append(values[tier], pad), lengths)
 
     def out(self, node: int) -> Ints:
-        """Usable arcs that leave a node, by the node they enter."""
+        """Return the usable arcs that leave a node, ordered by the node that they enter."""
         first, arcs = self.fabric.structure.out
         leaving = arcs[first[node] : first[node + 1]]
         usable: Ints = leaving[self.usable[leaving]]
         return usable
 
     def up(self, node: int) -> Ints:
-        """Usable arcs that leave a node for the tier above, by the node they enter."""
+        """Return the usable arcs from a node to the tier above, ordered by the node they enter."""
         arcs = self.out(node)
         rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
         return rising
 
 
 def _attachment(network: Network) -> tuple[Ints, Ints, Ints]:
-    """``nic_arc``, ``uplinks`` and ``terminal`` of a network."""
+    """Return ``nic_arc``, ``uplinks`` and ``terminal`` of a network."""
     count = network.fabric.node_count
     is_nic = network.level == NodeKind.NIC
     up = np.flatnonzero(network.usable & is_nic[network.tail])
@@ -136,7 +137,7 @@ def _attachment(network: Network) -> tuple[Ints, Ints, Ints]:
 
 
 def attached(network: Network, flows: Flows, rows: Ints | None = None) -> Bools:
-    """Whether both NICs of each flow, or of some rows, have a usable uplink."""
+    """Return whether both NICs of each flow (or of some rows) have a usable uplink."""
     source, destination = flows.source, flows.destination
     if rows is not None:
         source, destination = source[rows], destination[rows]

@@ -1,19 +1,19 @@
-"""A plan that hosts carry out: which source port each QP takes, where switches hash.
+"""Plans that hosts carry out by the source ports of QPs, where switches hash.
 
-Nobody programs these switches. A QP's source port decides its path, and for each two NICs some
-ports are known by the way they take (``model.port_paths``). Flows that meet no such switch with a
-choice are carried by entries as ever; both kinds are planned together (``KnownWays``).
+Nobody programs these switches. The source port of a QP decides its path, and for each pair of NICs
+the paths of some ports are known (``model.port_paths``). Flows that meet no hashing switch with a
+choice are carried by entries as usual. Both kinds are planned together (``KnownWays``).
 
-The plan of switches that could all be programmed is wished for. A path of it that no known port
-takes is given up: its QPs go where ports lead, and the same search that serves plans of programmed
-switches makes room for them. Loads and certificate are those of the ports. The bound is over all
-paths, so it says what hashing costs.
+A plan of switches that could all be programmed is made first, as a wish. Where no known port takes
+a path of it, its QPs go where ports lead, and the search that serves programmed switches makes room
+for them. Loads and certificate are those of the ports. The bound holds over all paths, so the gap
+tells what hashing costs.
 
-QPs that share a way take its ports in turns. Two QPs may have one port: a NIC tells QPs apart by
-their numbers, not by ports.
+QPs that share a path take its ports in turns. Two QPs may have the same port, since NICs tell QPs
+apart by their numbers and not by ports.
 
-A backup is another known way of the same two NICs, one that shares no link and no switch with the
-path if there is such; its port is kept ready, so a host turns to it by itself.
+A backup is another known path of the same two NICs, one that shares no link and no switch with the
+path if possible. Its port is kept ready, so a host changes to it by itself.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from heddle_controller.solve.tables.fit import fit_tables
 from heddle_controller.solve.unrouted import Reasons
 
 FIRST_PROBES, MOST_PROBES = 16, 64
-"""Ports of two NICs that are wanted known at first, and at most."""
+"""Ports of two NICs whose paths should be known: at first, and at most."""
 _PORTS = 1 << 16
 SHARED_LINK = 1 << 20
-"""What a link in common costs a backup; a switch in common costs one."""
+"""Cost of a link that a backup shares with its path. A shared switch costs 1."""
 
 
 def plan_with_ports(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
-    """A plan of all flows, by entries and, where switches hash, by ports that are known.
+    """Return a plan of all flows, by entries and, where switches hash, by known ports.
 
-    Pure, unless a time limit cuts it short. A flow that ports are to carry, and of whose NICs none
-    is known, has no path in the plan: the underlay carries it, nobody can say where. QPs keep the
-    ports that they have in the plan before, where these take their paths.
+    Pure, unless a time limit cuts it short. A flow that ports have to carry has no path in the plan
+    if no port of its NICs is known: the underlay carries it on a path that nobody knows. QPs keep
+    the ports of the plan ``before`` where these take their paths.
     """
     if not fabric.structure.hashes.any():
         return plan_by_entries(fabric, flows, before, options)
@@ -66,30 +66,30 @@ def plan_with_ports(
 
 
 def ports_repairer_of(plan: Plan, options: Options | None = None) -> Repairer | PortsRepairer:
-    """A plan, ready to be repaired."""
+    """Return a repairer of a plan."""
     hashes = plan.fabric.structure.hashes.any()
     return PortsRepairer(plan, options) if hashes else Repairer(plan, options)
 
 
 class PortsRepairer:
-    """Repairs plans of fabrics in which switches hash: as a ``Repairer`` would, as ports allow."""
+    """Repairs plans of fabrics in which switches hash: as a ``Repairer``, as far as ports allow."""
 
     def __init__(self, previous: Plan, options: Options | None = None) -> None:
         self.options = options or Options()
         self.plan = previous
-        """The newest plan: the one given, then the last one that ``repair`` made."""
+        """The newest plan: the given one, or the last one that ``repair`` made."""
 
     def copy(self, *, backups: bool = True) -> PortsRepairer:
-        """See ``Repairer.copy``; ports of backups are sought all the same."""
+        """Return a copy, as ``Repairer.copy`` does. Ports of backups are sought in any case."""
         del backups
         return PortsRepairer(self.plan, self.options)
 
     def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:  # noqa: ARG002 - as ``Repairer``
-        """None: ports are sought for all flows together."""
+        """Return None: ports are sought for all flows together."""
         return None
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """A plan for the fabric and flows as they are now, which is held from then on."""
+        """Return a plan for the given fabric and flows, and keep it as the newest plan."""
         if not fabric.structure.hashes.any():
             self.plan = Repairer(self.plan, self.options).repair(fabric, flows)
             return self.plan
@@ -102,11 +102,11 @@ class PortsRepairer:
         return self.plan
 
     def relieved(self) -> Plan | None:
-        """None: nothing is known beside a plan made anew."""
+        """Return None: a repair with ports keeps nothing that could be improved later."""
         return None
 
     def is_ready_for(self, plan: Plan) -> bool:
-        """Whether it is this very plan that the next repair begins with."""
+        """Return whether the next repair begins with this very plan."""
         return self.plan is plan
 
 
@@ -117,7 +117,10 @@ def _by_known_ports(
     options: Options,
     repaired: Plan | None = None,
 ) -> Plan:
-    """A plan like one of programmed switches, as far as ports that are known lead where it does."""
+    """Return a plan as near to that of programmed switches as known ports allow.
+
+    ``repaired`` is that plan if it was repaired already; None to make it here.
+    """
     network = Network(fabric)
     routed = attached(network, flows) & Reasons(network).joined(flows)
     unit = unit_of(cut_bound(network, flows, routed))
@@ -137,7 +140,7 @@ def _by_known_ports(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Planning:
-    """What a plan is made of."""
+    """The input of a plan with ports."""
 
     network: Network
     flows: Flows
@@ -147,7 +150,7 @@ class _Planning:
     """Whether only what must move may move."""
 
     def of(self, wished: Plan, before: Plan | None) -> Plan:
-        """The plan that comes nearest to the one wished for, with the ports of the one before."""
+        """Return the plan nearest to ``wished``, with ports of ``before`` where they still fit."""
         network, flows, ways = self.network, self.flows, self.ways
         deadline = self.options.deadline()
         unrouted = dict(wished.unrouted) | self._pathless(wished)
@@ -164,7 +167,7 @@ class _Planning:
         fitted = fit_tables(network, ways, flows, paths.take(rows[1]))
         problem.exclude(list(fitted.dropped))
         entries, carried = fitted.paths, paths.take(rows[0])
-        # By flow, and no flow is of both.
+        # Ordered by flow. No flow is in both sets.
         place = np.argsort(np.append(carried.flow, entries.flow), kind="stable")
         paths = join_paths([carried, entries]).take(place)
         ports = _Ports.of(ways.known, flows, carried)
@@ -188,7 +191,7 @@ class _Planning:
         )
 
     def _pathless(self, wished: Plan) -> dict[int, str]:
-        """Flows that have no path where switches hash, and why."""
+        """Return flows that have no path because switches hash, with the reason of each."""
         nodes, flows, found = self.network.fabric.structure.nodes.ids, self.flows, {}
         for flow in sorted(set(range(len(flows))) - set(wished.unrouted)):
             if len(self.ways.between(*self.ways.ends_of(flows, flow))):
@@ -202,9 +205,9 @@ class _Planning:
         return found
 
     def _wanted(self, wish: Paths) -> Ints:
-        """Ports wanted known of the NICs of each flow; see ``NicPorts.probes``.
+        """Return how many ports of each flow's NICs should be known; see ``NicPorts.probes``.
 
-        More than there are where a path that was wished for is one that no known port takes.
+        More than are known now, where no known port takes a wished path of the flow.
         """
         flows, ways = self.flows, self.ways
         probes = np.zeros(len(flows), dtype=np.int64)
@@ -226,7 +229,7 @@ class _Planning:
     def _nic_ports(
         self, paths: Paths, ports: _Ports, spare: Ints, before: Plan | None, probes: Ints
     ) -> NicPorts:
-        """Ports of all QPs, ``NONE`` where entries carry them."""
+        """Return the ports of all QPs, ``NONE`` where entries carry them."""
         mine = np.repeat(self.ways.by_ports[paths.flow], paths.qp_count)
         chosen = []
         for way, name in ((ports.way, "port"), (spare, "backup")):
@@ -237,7 +240,10 @@ class _Planning:
         return NicPorts(chosen[0], chosen[1], probes)
 
     def _kept(self, paths: Paths, before: Plan | None, name: str) -> Ints:
-        """What each QP had in the plan before; ``NONE`` where nothing."""
+        """Return each QP's port, or backup port, in the plan before; ``NONE`` where it had none.
+
+        ``name`` is the column of ``NicPorts``.
+        """
         count = paths.qp_count
         bounds = starts(count)
         if before is None or before.nic_ports is None:
@@ -258,7 +264,7 @@ class _Planning:
 
 
 def _without_tables(fabric: Fabric) -> Fabric:
-    """The same fabric whose switches hold any number of entries; see ``_Planning``."""
+    """Return the same fabric with switches that hold any number of entries."""
     nodes = fabric.structure.nodes
     if (nodes.table_size == NONE).all():
         return fabric
@@ -267,7 +273,7 @@ def _without_tables(fabric: Fabric) -> Fabric:
 
 
 def _paths_of_ways(known: PortPaths, paths: Paths, way: Ints) -> Paths:
-    """Parallel to ``paths``, the ways of some rows; ``NONE`` is one of no arcs."""
+    """Return the known paths in rows ``way``, parallel to ``paths``; no arcs for ``NONE``."""
     lengths = np.append(np.diff(known.first), 0)[way]
     first = starts(lengths)
     begin = np.append(known.first[:-1], 0)[way]
@@ -283,11 +289,11 @@ class _Ports:
     flows: Flows
     paths: Paths
     way: Ints
-    """Row in ``known`` of each path; ``NONE`` for the only way there is, where none is known."""
+    """Row in ``known`` of each path; ``NONE`` where no known port takes the path."""
 
     @classmethod
     def of(cls, known: PortPaths, flows: Flows, paths: Paths) -> _Ports:
-        """Find the way of each path."""
+        """Look up the row in ``known`` of each path."""
         width = int(max(np.diff(known.first).max(initial=0), np.diff(paths.first).max(initial=0)))
         ends = np.stack([known.source, known.destination], axis=1)
         mine = np.stack([flows.source[paths.flow], flows.destination[paths.flow]], axis=1)
@@ -302,11 +308,12 @@ class _Ports:
         return cls(known, flows, paths, row_of[number[len(known) :]])
 
     def of_qps(self, way: Ints, kept: Ints) -> Ints:
-        """Port of each QP over a way for its path, in the order of paths and then of QPs.
+        """Return the port of each QP on its path's row of ``way``, in the order of paths and QPs.
 
-        A QP keeps the port that it had where that takes the way. Others of two NICs go round the
-        ports of a way by their number among all of the two. Where a way is ``NONE`` the port is the
-        one that the QP has anyway for its own path, and ``NONE`` for a backup.
+        A QP keeps its port in ``kept`` if that takes the path. Otherwise QPs take the ports of the
+        path in turns, by their number among all QPs of the two NICs. Where ``way`` is ``NONE``, a
+        QP gets its usual port if ``way`` is that of the paths themselves, and ``NONE`` if it is
+        that of backups.
         """
         paths, known = self.paths, self.known
         count = paths.qp_count
@@ -328,9 +335,9 @@ class _Ports:
         return ports
 
     def backups(self, network: Network) -> Ints:
-        """Row in ``known`` of the backup of each path, ``NONE`` where there is no other way.
+        """Return the row in ``known`` of each path's backup, ``NONE`` where there is no other path.
 
-        Of those that share least with the path, each path takes another than the paths before it.
+        Backups share least with their paths. Among equals, successive paths take different ones.
         """
         known, paths = self.known, self.paths
         backup = np.full(len(paths), NONE, dtype=np.int64)
@@ -357,7 +364,7 @@ class _Ports:
         return backup
 
     def _shared(self, network: Network, path: Ints, way: Ints) -> Ints:
-        """What ways have in common with paths, a cost for each of these pairs."""
+        """Return the cost of what each known path has in common with a path, for parallel pairs."""
         width = int(max(np.diff(self.known.first).max(), np.diff(self.paths.first).max()))
         known = padded(self.known.first, self.known.arcs, width)[way]
         taken = padded(self.paths.first, self.paths.arcs, width)[path]

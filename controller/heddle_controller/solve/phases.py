@@ -1,10 +1,8 @@
-"""Loads of jobs whose phases take turns.
+"""Loads of jobs whose phases take turns, and copies that share what does not change.
 
-Such a job puts the greatest of its phases' loads on each arc. The table of a job
-holds one row a phase and one column for each arc that it has touched; column 0
-stands for all others and stays zero.
-
-Copies that share what does not change.
+Such a job puts the greatest of its phases' loads on each arc. The table of a job has one row for
+each phase and one column for each arc that the job has touched. Column 0 stands for all other arcs
+and stays zero.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ _T = TypeVar("_T")
 
 
 def copied(one: _T, *own: str, **others: Any) -> _T:  # noqa: ANN401 - attributes are of any type
-    """A copy that shares all attributes, but for those named.
+    """Return a shallow copy, with some attributes copied or replaced.
 
     Args:
-        one: What is copied.
-        own: Attributes of which it has a copy of its own, as their method ``copy`` makes it.
-        others: Attributes that are something else in the copy.
+        one: The object to copy.
+        own: Names of attributes that are copied as well, by their method ``copy``.
+        others: Attributes that have other values in the copy.
     """
     other = copy(one)
     for name in own:
@@ -39,23 +37,24 @@ def copied(one: _T, *own: str, **others: Any) -> _T:  # noqa: ANN401 - attribute
 
 
 class PhaseTable:
-    """Load of each phase of one job on each arc it uses."""
+    """Load of each phase of one job on each arc that it uses."""
 
     def __init__(self, phases: Ints, arcs: int) -> None:
-        """``arcs`` are so many, padding included."""
+        """Make an empty table. ``arcs`` is the number of arcs, padding included."""
         self._row = {int(phase): row for row, phase in enumerate(phases)}
         self._column: npt.NDArray[np.int32] = np.zeros(arcs, dtype=np.int32)
-        """Of each arc; memory is taken where a column is noted."""
+        """Column of each arc; 0 for arcs that are not used yet. Memory is taken only where columns
+        are set."""
         self._known = 1
         self._load: Floats = np.zeros((len(phases), 16))
         self._worst: Floats = np.zeros(16)
 
     def copy(self) -> PhaseTable:
-        """Another with the same loads, changed apart from this one."""
+        """Return another table with the same loads. Each can be changed without the other."""
         return copied(self, "_column", "_load", "_worst")
 
     def load(self, arcs: Ints, phases: Ints, gbps: Floats, total: Floats) -> None:
-        """Takes in many uses at once and adds what they amount to to ``total``."""
+        """Add many uses of arcs at once, and add the growth of each arc's load to ``total``."""
         if not len(arcs):
             return
         columns = self._columns(arcs, make=True)
@@ -68,7 +67,7 @@ class PhaseTable:
         total[used] += grown[self._columns(used, make=False)]
 
     def increase(self, arcs: Ints, phase: int, gbps: float) -> Floats:
-        """What each arc's load would grow by if the phase grew by ``gbps`` there."""
+        """Return by how much each arc's load would grow if the phase grew by ``gbps`` there."""
         columns = self._columns(arcs, make=False)
         worst = self._worst[columns]
         own = self._load[self._row[phase]][columns]
@@ -76,7 +75,7 @@ class PhaseTable:
         return grown
 
     def decrease(self, arcs: Ints, phase: int, gbps: float) -> Floats:
-        """What each arc's load would fall by if the phase fell by ``gbps`` there."""
+        """Return by how much each arc's load would fall if the phase fell by ``gbps`` there."""
         columns = self._columns(arcs, make=False)
         loads = self._load.take(columns, axis=1)
         loads[self._row[phase]] -= gbps
@@ -84,7 +83,7 @@ class PhaseTable:
         return fallen
 
     def change(self, arcs: Ints, phase: int, gbps: float) -> Floats:
-        """Changes the phase's load on arcs and returns what the arcs' loads change by."""
+        """Change the phase's load on arcs, and return by how much the loads of the arcs change."""
         columns = self._columns(arcs, make=True)
         before = self._worst[columns]
         own = self._load[self._row[phase]]  # a view: its changes are the table's
@@ -114,24 +113,24 @@ class PhaseTable:
 
 
 def loads_of_job(count: int, places: Ints, gbps: Floats, phase: Ints) -> Floats:
-    """What flows of one job amount to in each of some places: the greatest of its phases.
+    """Return the load of one job's flows in each of ``count`` places: the greatest of its phases.
 
-    ``places``, ``gbps`` and ``phase`` are parallel, an element a use of a place.
+    ``places``, ``gbps`` and ``phase`` are parallel, with one element for each use of a place.
     """
     first, last = int(phase.min(initial=0)), int(phase.max(initial=0))
     if first == last:
         return np.bincount(places, gbps, count).astype(np.float64, copy=False)
     rows = last - first + 1
     sums = np.bincount((phase - first) * count + places, gbps, rows * count).reshape(rows, count)
-    if first == ANY_PHASE:  # these add up with whatever else there is
+    if first == ANY_PHASE:  # flows without a phase add to the worst phase
         return np.asarray(sums[0] + sums[1:].max(axis=0))
     return np.asarray(sums.max(axis=0))
 
 
 def phase_tables(flows: Flows, arcs: int) -> dict[int, PhaseTable]:
-    """An empty table for each job that has flows in more than one phase, by job row.
+    """Return an empty table for each job that has flows in more than one phase, by job row.
 
-    ``arcs`` are so many, padding included.
+    ``arcs`` is the number of arcs, padding included.
     """
     jobs, phases = _job_phases(flows)
     first = np.flatnonzero(np.diff(jobs, prepend=-1))
@@ -143,9 +142,9 @@ def phase_tables(flows: Flows, arcs: int) -> dict[int, PhaseTable]:
 
 
 def only_appended(known: int, flows: Flows) -> bool:
-    """Whether flows from row ``known`` on leave the table of each earlier job as it is.
+    """Return whether flows from row ``known`` on leave the tables of earlier jobs as they are.
 
-    So it is where their jobs have no flows before them, or no more than one phase.
+    That is so if their jobs have no earlier flows, or have no more than one phase.
     """
     jobs = np.unique(flows.job[known:])
     earlier = np.intersect1d(jobs, flows.job[:known])
@@ -153,13 +152,13 @@ def only_appended(known: int, flows: Flows) -> bool:
 
 
 def phased_jobs(flows: Flows) -> Ints:
-    """Rows of the jobs that have flows in more than one phase."""
+    """Return the rows of the jobs that have flows in more than one phase."""
     jobs, count = np.unique(_job_phases(flows)[0], return_counts=True)
     return jobs[count > 1]
 
 
 def _job_phases(flows: Flows) -> Ints:
-    """The pairs of job and phase that there are, shape (2, pairs)."""
+    """Return the pairs of job and phase that occur, shape (2, pairs)."""
     phased, phases = flows.phase != ANY_PHASE, int(flows.phase.max(initial=0)) + 1
     codes = np.unique(flows.job[phased] * phases + flows.phase[phased])
     return np.stack([codes // phases, codes % phases])

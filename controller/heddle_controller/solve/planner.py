@@ -1,19 +1,19 @@
-"""A plan from nothing.
+"""Making a plan from scratch.
 
-1. In a fabric of tiers, colouring places every flow whose colour has no hole; on
-   a healthy fabric that is all of them, at the bound that cuts prove. What is left
-   is placed greedily, and local search takes load off arcs above the bound.
-2. Where that does not meet the bound, and in graphs without tiers from the start,
-   the linear relaxation is rounded, the rest placed and searched likewise; the
+1. In a fabric with tiers, colouring places every flow whose colour has a usable link. On a
+   healthy fabric these are all flows, and their loads meet the bound that cuts prove. The other
+   flows are placed greedily, and local search takes load off arcs above the bound.
+2. Where that does not meet the bound, and in graphs without tiers from the start, the linear
+   relaxation is rounded, and the other QPs are placed and searched in the same way. The
    relaxation also proves a better bound. The better of the two plans stays.
-3. Where no link is overloaded, QPs are spread further for room (``headroom``) if tables hold the
-   entries. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
-   equal loads allow (``fairness``); among equals who sends most. Then victims of incasts get
-   places of their own, where that costs nothing (``victims``).
-4. Where tables have no room for flows to part, or switches cannot tell them apart,
-   those are tied to one path (``tables.fit``) and planned again; what still exceeds a table then is
-   given up (``tables``).
-5. Each path gets a backup, and the plan its certificate.
+3. Where no link is overloaded, QPs are spread further to leave room (``headroom``), if tables
+   hold the entries. Where links stay overloaded, flows exchange QPs until the slowest flow is as
+   fast as equal loads allow (``fairness``). Ties go to the flow that sends more bytes. Then
+   victims of incasts move away from them where that costs nothing (``victims``).
+4. Where tables have no room to split flows, or switches cannot tell flows apart, these flows are
+   tied to one path (``tables.needs``) and planned again. What then still exceeds a table is left
+   to the underlay (``tables.fit``).
+5. Each path gets a backup, and the plan gets its certificate.
 """
 
 from __future__ import annotations
@@ -63,28 +63,31 @@ from heddle_controller.solve.unrouted import Reasons
 from heddle_controller.solve.victims import with_victims_apart
 
 _MOST_ROUNDS = 8
-"""Plans made to find out which flows the tables leave no room to part."""
+"""Most plans that are made to find out which flows the tables have no room to split."""
 
 TIES = 2.0**16, 2.0**40
-"""Bytes of flows, 64 KiB to 1 TiB, between which more bytes decide ties."""
+"""Sizes of flows in bytes: 64 KiB and 1 TiB. Between them, more bytes decide ties of fairness."""
 
 _NO_ROOM = "flows are not parted for room after a loss, to fit the tables"
 
 IMPROVING = 0.6
-"""Part of a time limit for improvement; backups and tables need some after it."""
+"""Part of a time limit that is for improvement. Backups and tables need some time after it."""
 
 _Step: TypeAlias = Callable[[PlanningProblem, Assignment], Assignment | None]
-"""What makes a plan better that is as good as it gets by its loads; None where it cannot."""
+"""A step that improves a plan without making its worst link fuller. It returns None where it finds
+nothing to improve."""
 
 MOST_LOAD = 2.0**20
-"""Least worst utilisation beyond which sums of loads are too coarse to compare."""
+"""Bound on the worst utilisation above which sums of loads are too coarse to compare."""
 
 
 def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
-    """Plans all flows anew. Pure, unless a time limit cuts the search short.
+    """Return a plan of all flows, made from scratch.
 
-    What counts as equal load is fixed, so demands that could all be met many times over,
-    or not by far, are planned in a unit of their own.
+    Pure, unless a time limit cuts the search short.
+
+    Loads count as equal within a fixed tolerance. Demands that are far below or far above capacity
+    are therefore scaled for planning (``unit_of``).
     """
     options = options or Options()
     deadline = options.deadline().part(IMPROVING)
@@ -99,7 +102,10 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
 
 
 def unit_of(bound: Bound) -> float:
-    """What demands of this bound are counted in."""
+    """Return the number that demands with this bound are divided by for planning.
+
+    It is a power of two: 1 for bounds above 0.5 and up to ``MOST_LOAD``, and for a bound of 0.
+    """
     size = power_of_two(bound.overall)
     return min(size, 1.0) * max(size / MOST_LOAD, 1.0)
 
@@ -111,7 +117,7 @@ def _solved(
     effort: tuple[Options, Deadline],
     known: Bound | None = None,
 ) -> Plan:
-    """The plan; ``known`` is the bound of the flows as they are."""
+    """Return the plan. ``known`` is the cut bound of ``flows``, if it was already computed."""
     options, deadline = effort
     steps: list[_Step] = (
         [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
@@ -157,15 +163,16 @@ def _solved(
 
 
 def _fairest(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
-    """See ``fairness.balance``."""
+    """Return the assignment with a faster slowest flow, or None; see ``fairness.balance``."""
     return even(_by_bytes(assignment), problem.candidates, problem.target(), problem.deadline)
 
 
 def _by_bytes(assignment: Assignment) -> Assignment:
-    """The same, with ties of fairness decided: who sends more weighs a hair more.
+    """Return the assignment with weights that let a flow with more bytes win ties of fairness.
 
-    A hundredth from one end of ``TIES`` to the other, by powers of two: enough to choose
-    among plans that are equally fair, never worth a flow much slower than it need be.
+    Weights grow by a hundredth from one end of ``TIES`` to the other, in proportion to the
+    logarithm of the size. That is enough to choose among plans that are equally fair, and too
+    little to slow any flow down much.
     """
     size = assignment.flows.bytes
     if not len(size) or (size == size[0]).all():
@@ -217,7 +224,7 @@ def _searched(problem: PlanningProblem, options: Options) -> Assignment:
 
 
 def finished_plan(problem: PlanningProblem, paths: Paths) -> Plan:
-    """Adds to paths what makes them a plan: backups, certificate, reasons."""
+    """Return a plan of the paths: with backups, a certificate and reasons for unrouted flows."""
     network, flows = problem.network, problem.flows
     fitted = fit_tables(network, problem.candidates, flows, paths)
     bare = np.bincount(paths.flow, minlength=len(flows)) == 0

@@ -1,9 +1,8 @@
-"""Why a flow has no path, in words that name what is in the way.
+"""Reasons why a flow has no path, in words that name the cause.
 
-Usable links sort the switches into parts that are joined within. What keeps two NICs
-apart are the links that leave the parts around one of them, all dead; of the two sides
-the smaller one is told. Parts are found once, so that a zone that is cut off costs
-little more to explain for all its flows than for one.
+Usable links sort the switches into connected parts. Two NICs are kept apart by the links that leave
+the parts around one of them, which are all unusable. The reason names the smaller of the two sides.
+Parts are found only once, so all flows of an isolated zone cost little more to explain than one.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from heddle_controller.solve.colouring.layers import ordinals
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
-"""Links named in one reason; the rest are counted."""
+"""Most links that one reason names. The others are counted."""
 
 
 class Reasons:
-    """Reasons on one network; nothing is looked for before the first is asked for."""
+    """Reasons on one network. Nothing is computed before the first is requested."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -31,7 +30,7 @@ class Reasons:
         self._leaving: dict[bytes, Ints] = {}
 
     def of(self, source: int, destination: int) -> str:
-        """The empty cut between two NICs: who is cut off, and by which links."""
+        """Return why two NICs have no path: which side is cut off, and by which links."""
         ids = self._fabric.structure.nodes.ids
         for nic in (source, destination):
             if self._network.terminal[nic] == NONE:
@@ -48,9 +47,9 @@ class Reasons:
         )
 
     def joined(self, flows: Flows) -> Bools:
-        """Whether usable links join the ends of each flow, shape (flows,).
+        """Return whether usable links join the ends of each flow, shape (flows,).
 
-        True, too, for NICs with no uplink.
+        Flows of a NIC without a usable uplink count as joined.
         """
         network = self._network
         result = np.ones(len(flows), dtype=np.bool_)
@@ -65,7 +64,7 @@ class Reasons:
         return result
 
     def _cut(self, parts: Ints, nic: int, other: int) -> Ints:
-        """Links that would lead from a NIC and the parts around it to another NIC."""
+        """Return the links that would lead from a NIC, and the parts around it, to another NIC."""
         head = self._network.head
         own, last = self._arcs_to_switches(nic), self._arcs_to_switches(other)
         own = own[~np.isin(self._part[head[own]], parts)]
@@ -73,7 +72,7 @@ class Reasons:
         return np.unique(np.concatenate([self._links_leaving(parts), own >> 1, last >> 1]))
 
     def _links_leaving(self, parts: Ints) -> Ints:
-        """Links between a switch in some parts and one that is not."""
+        """Return the links between a switch in some parts and one outside of them."""
         key = parts.tobytes()
         if key not in self._leaving:
             links = self._fabric.structure.links
@@ -83,7 +82,7 @@ class Reasons:
         return self._leaving[key]
 
     def _parts_around(self, nic: int) -> Ints:
-        """The parts that a NIC has a usable uplink to, ascending."""
+        """Return the parts that a NIC has usable uplinks to, ascending."""
         arcs = self._arcs_to_switches(nic)
         usable = arcs[self._network.usable[arcs]]
         return np.unique(self._part[self._network.head[usable]])
@@ -112,11 +111,11 @@ class Reasons:
 
     @cached_property
     def _size(self) -> Ints:
-        """Switches of each part."""
+        """Number of switches in each part."""
         return np.bincount(self._part[self._part != NONE])
 
     def _told(self, links: Ints) -> str:
-        """How links stand, in words."""
+        """Return the states of links in words."""
         fabric = self._fabric
         if not len(links):
             return "there are no links that could lead further"
@@ -129,5 +128,5 @@ class Reasons:
 
 
 def reason_unrouted(network: Network, source: int, destination: int) -> str:
-    """The reason for one pair of NICs alone; for many, ask one ``Reasons``."""
+    """Return the reason for a single pair of NICs; for many pairs, use one ``Reasons``."""
     return Reasons(network).of(source, destination)

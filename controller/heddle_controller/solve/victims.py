@@ -1,13 +1,15 @@
-"""Victim flows kept off the way to an incast, where that costs nothing.
+"""Keeping victim flows off the paths of an incast, where that costs nothing.
 
-An over-full link into a NIC holds up, by PFC, all who share a link with its flows. Two things part
-them, and neither makes a link fuller than the fullest of its tier, nor fills one beyond line rate:
+An over-full link into a NIC delays, by PFC, all flows that share a link with the flows to that NIC.
+Two measures separate them. Neither makes a link fuller than the fullest of its tier, nor fills one
+beyond line rate:
 
-- Chunks between the same two switches that are alike change places, so that those of an incast go
-  by links that others of it pass already. No link carries more or less.
-- A victim moves to a path without an incast, where its links have room.
+- Chunks between the same two switches that are alike change places, so that flows of an incast
+  use links that other flows of incasts use already. No link carries more or less.
+- A victim moves to a path without an incast, where links have room.
 
-Links that are over-full themselves are left alone: there, who is where decides how fast each is.
+Links that are over-full themselves are left alone: there, the place of each flow decides how fast
+it is.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from heddle_controller.solve.phases import phased_jobs
 
 _TOLERANCE = 1e-9
 _ROUNDS = 4
-"""Times that all groups are looked at: where one puts an incast is what the next goes by."""
+"""Most passes over all groups. Each group follows where the others put their incasts."""
 _MOST_GROUPS, _MOST_VICTIMS = 1000, 1000
-"""Groups of places, and victims, that are looked at; each takes less than 0.1 ms."""
+"""Most groups of places, and most victims, that are looked at. Each takes less than 0.1 ms."""
 
 
 def with_victims_apart(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
-    """The assignment with fewer victims of incasts; None where there is none. Numbers QPs anew."""
+    """Return the assignment with fewer victims of incasts, or None. QPs are numbered anew."""
     flows, network = problem.flows, problem.network
     into = network.nic_arc[flows.destination]
     asked = np.bincount(flows.destination, flows.gbps, network.fabric.node_count)
@@ -59,21 +61,22 @@ def with_victims_apart(problem: PlanningProblem, assignment: Assignment) -> Assi
 
 
 def _flow_count(paths: Paths, marked: Bools) -> int:
-    """Flows with a marked path."""
+    """Return the number of flows with a marked path."""
     return len(np.unique(paths.flow[marked]))
 
 
 def _groups(
     problem: PlanningProblem, inner: Paths, full: Bools, marks: tuple[Bools, Bools]
 ) -> list[Ints]:
-    """Rows of paths that may change places, each group with some of an incast and some exposed.
+    """Return rows of paths that may change places, by group.
 
-    ``marks`` are the paths of incasts, and those exposed.
+    Each group has at least one path of an incast and one exposed path. ``marks`` marks the paths of
+    incasts, and the exposed paths.
     """
     flows, terminal = problem.flows, problem.network.terminal
     over = np.bincount(inner.owner(), full[inner.arcs], minlength=len(inner)) > 0
     turning = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
-    hops = np.diff(inner.first)  # none beneath one leaf
+    hops = np.diff(inner.first)  # 0 within one leaf
     rows = np.flatnonzero((hops > 0) & ~over & ~turning[inner.flow])
     if not len(rows):
         return []
@@ -91,7 +94,7 @@ def _groups(
 
 
 def _exchanged(inner: Paths, incast: Bools, groups: list[Ints]) -> Paths:
-    """The paths with those of each group in other places, incasts by links that incasts go by."""
+    """Return the paths with places exchanged within groups, so that incasts share links."""
     led = inner.arcs[incast[inner.owner()]]
     fed: Ints = np.bincount(led, minlength=int(inner.arcs.max(initial=0)) + 1)
     some = [_Group.of(inner, incast, rows) for rows in groups[:_MOST_GROUPS]]
@@ -113,31 +116,32 @@ class _Group:
     ways: Ints
     """Arcs of each place, shape (rows, hops)."""
     crowd: Ints
-    """Greater the more places are like each place, and equal for those that are alike."""
+    """Greater for places that many others equal. Equal places have equal values."""
     leads: Ints
-    """Which of the rows are of an incast."""
+    """Which of the rows belong to an incast."""
     place: Ints
-    """Where each of the rows is."""
+    """Index in ``ways`` of each row's current place."""
 
     @classmethod
     def of(cls, inner: Paths, incast: Bools, rows: Ints) -> _Group:
-        """As the paths have them."""
+        """Return a group of rows at the places that the paths give them."""
         ways = inner.take(rows).arcs.reshape(len(rows), -1)
         _, kind, count = np.unique(ways, axis=0, return_inverse=True, return_counts=True)
         crowd = count[kind.ravel()] * len(rows) + kind.ravel()
         return cls(rows, ways, crowd, np.flatnonzero(incast[rows]), np.arange(len(rows)))
 
     def settle(self, fed: Ints) -> bool:
-        """Moves incasts where others pass already; whether any moved.
+        """Move incasts to places that others pass already, and return whether any moved.
 
-        ``fed`` is how many paths of incasts each arc carries, and follows.
+        ``fed`` is the number of incast paths on each arc, and is updated.
         """
         before = self.place[self.leads]
         np.subtract.at(fed, self.ways[before], 1)
         passed = np.count_nonzero(fed[self.ways] > 0, axis=1)
         held = np.zeros(len(self.rows), dtype=np.bool_)
         held[before] = True
-        # Those passed most, then where most are alike, then where they are: nothing moves in vain.
+        # Places passed most come first, then those with most equals, then the current ones, so that
+        # nothing moves in vain.
         best = np.lexsort((~held, -self.crowd, -passed))[: len(before)]
         free = best[~held[best]]
         held[best] = False
@@ -149,7 +153,7 @@ class _Group:
 
 
 def _move(problem: PlanningProblem, apart: Assignment, incast: Bools, victims: Ints) -> None:
-    """Moves victims to paths without an incast, where there is room."""
+    """Move victims to paths without an incast, where links have room."""
     network, flows = problem.network, problem.flows
     cap = network.by_tier(np.minimum(tier_worst(network, apart), 1.0) + _TOLERANCE, np.inf)
     fed = np.zeros(network.arc_count + 1, dtype=np.bool_)
@@ -157,7 +161,7 @@ def _move(problem: PlanningProblem, apart: Assignment, incast: Bools, victims: I
         fed[apart.path[chunk]] = True
     for chunk in victims[:_MOST_VICTIMS].tolist():
         if not fed[apart.path[chunk]].any():
-            continue  # what it shares is its NIC's own link
+            continue  # it shares only the link of its NIC
         flow = apart.flow[chunk]
         ends = problem.candidates.ends_of(flows, flow)
         paths = problem.candidates.of_class(*ends, int(flows.traffic_class[flow]))

@@ -1,7 +1,4 @@
-"""A proven lower bound, and by what it was proven.
-
-How good a plan is: what it reached, tier by tier, beside what nothing can beat.
-"""
+"""A proven lower bound, and certificates that compare a plan with it, tier by tier."""
 
 from __future__ import annotations
 
@@ -16,30 +13,32 @@ from heddle_controller.model.plan import Certificate, TierCertificate, utilizati
 from heddle_controller.solve.network import Network
 
 EXACT = 1e-9
-"""Relative; rates this close to a whole multiple of another are one."""
+"""Relative error within which a rate counts as a whole multiple of another."""
 DOUBT = 1e-6
-"""Steps by which a bound may be too much: it is a sum of many roundings."""
+"""Part of a step by which rounding errors may have raised a bound, which is a sum of many terms."""
 MOST_DIVISIONS = 64
-"""Divisions in search of a common measure, and of the least rate by that, at most."""
+"""Most divisions in the search for a common measure, and largest ratio of the least rate to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """No assignment of the same flows has a worst arc below this."""
+    """A lower bound on the worst utilisation of every assignment of the same flows."""
 
     tiers: Floats
-    """Least worst utilisation of each tier, shape (tiers,)."""
+    """Lower bound on the worst utilisation of each tier, shape (tiers,)."""
     overall: float
-    """Least worst utilisation of any arc."""
+    """Lower bound on the worst utilisation of any arc."""
     proof: str
-    """"cut" or "lp"."""
+    """Kind of proof, "cut" or "lp"."""
     arcs: Floats | None = None
-    """Where an arc need not be below: what is proven of the switches and zones that it
-    leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of
-    its worst place; a switch with one link left must not excuse collisions at the others."""
+    """Utilisation that each arc need not go below: the bound of the switches and zones that it
+    leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of its
+    worst place, and a switch with one link left must not excuse collisions at other switches. None
+    where not computed."""
     beside: Floats | None = None
     """Least worst utilisation of each tier in plans without an arc above ``overall``, where that is
-    more than ``tiers``: no proof of a tier, as another could be filled for its sake."""
+    more than ``tiers``; None where not computed. It proves nothing of a tier alone, since a plan
+    may relieve one tier by filling another beyond ``overall``."""
 
     @property
     def aims(self) -> Floats:
@@ -48,11 +47,11 @@ class Bound:
 
 
 def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:
-    """The bound, raised to the next load that whole QPs can put on an arc.
+    """Return the bound, raised to the next load that whole QPs can put on an arc.
 
-    Where the rates of all QPs are multiples of one, so is every load: the sum over jobs of
-    the greatest sum of a phase. Of arcs of unlike speed the least such step counts.
-    ``routed`` marks the flows that count, shape (flows,).
+    If the rates of all QPs are multiples of one rate, so is every load, which is the sum over jobs
+    of each job's worst phase. Where arcs have different speeds, the smallest such load that is not
+    below the bound counts. ``routed`` marks the flows that count, shape (flows,).
     """
     step = common_measure(flows.gbps[routed] / flows.qps[routed])
     if not step:
@@ -69,14 +68,14 @@ def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) ->
 
 
 def _raised(least: float, steps: Floats) -> float:
-    """The least multiple of any step that is not below ``least``."""
+    """Return the least multiple of any of ``steps`` that is not below ``least``."""
     if not len(steps):
         return least
     return max(least, float((np.ceil(least / steps - DOUBT) * steps).min()))
 
 
 def common_measure(rates: Floats) -> float:
-    """The greatest rate that all are whole multiples of (Euclid); 0 where none is found."""
+    """Return the greatest rate that divides all rates evenly (Euclid); 0 if none is found."""
     rates = np.unique(rates)
     if not len(rates):
         return 0.0
@@ -95,14 +94,14 @@ def common_measure(rates: Floats) -> float:
 
 
 def certify(fabric: Fabric, loads: Floats, bound: Bound) -> Certificate:
-    """The certificate of loads (Gbit/s by arc) against a proven bound."""
+    """Return the certificate of loads (Gbit/s by arc) against a proven bound."""
     return certify_worst(fabric, fabric.structure.worst_by_tier(utilization(fabric, loads)), bound)
 
 
 def certify_worst(fabric: Fabric, worst: Floats, bound: Bound) -> Certificate:
-    """The certificate of the worst utilisation of each tier against a proven bound."""
-    # Both are sums of the same rates in another order: a bound that is met may
-    # come out a rounding error above what meets it.
+    """Return the certificate of the worst utilisation of each tier against a proven bound."""
+    # Both are sums of the same rates in different order. So a bound that is met may be a rounding
+    # error above the value that meets it.
     tiers = tuple(
         TierCertificate(name, float(reached), float(min(least, reached)))
         for name, reached, least in zip(fabric.structure.tiers, worst, bound.tiers, strict=True)
@@ -113,7 +112,7 @@ def certify_worst(fabric: Fabric, worst: Floats, bound: Bound) -> Certificate:
 
 
 def scaled(certificate: Certificate, unit: float) -> Certificate:
-    """The certificate of the same paths where every demand is ``unit`` times as much."""
+    """Return the certificate of the same paths with every demand multiplied by ``unit``."""
     tiers = tuple(
         replace(
             tier, max_utilization=tier.max_utilization * unit, lower_bound=tier.lower_bound * unit

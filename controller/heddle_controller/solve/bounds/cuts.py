@@ -1,14 +1,13 @@
-"""Lower bounds from cuts: what has to leave a set of nodes must leave over its arcs.
+"""Lower bounds from cuts: traffic that has to leave a set of nodes leaves over the set's arcs.
 
-For a set of nodes, all traffic from inside to outside crosses the arcs that leave
-it, so one of them is at least as full as the whole demand over the whole
-capacity. Demand is counted as load is: the worst phase of each job. Where all
-QPs that cross have one rate, loads come in whole steps and the bound is rounded
-up to the next step that the arcs can hold together.
+All traffic from inside a set of nodes to the outside crosses the arcs that leave the set. So one of
+these arcs is at least as full as the whole demand over the whole capacity. Demand is counted like
+load: the worst phase of each job. Where all crossing QPs have one rate, loads come in whole steps,
+and the bound is rounded up to the next step that the arcs can hold together.
 
-The sets are every NIC, every switch with its NICs, all switches that NICs of several
-links join with their NICs, every zone, and their complements (traffic inwards). That is
-closed form, and exact for healthy fabrics.
+The sets are every NIC, every switch with its NICs, all switches that NICs with several links join
+together with these NICs, every zone, and the complements of all these (traffic inwards). The bounds
+have a closed form, and are exact for healthy fabrics.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import copied, loads_of_job
 
 _EQUAL_RATES = 1e-9
-"""Relative; rates this close are equal."""
+"""Relative difference up to which rates count as equal."""
 
 
 def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
-    """Least worst utilisation of each tier, and of the whole, proven by cuts.
+    """Return the bound on each tier and on the whole plan that cuts prove.
 
     ``routed`` marks the flows that count, shape (flows,).
     """
     cuts = Cuts(network, flows, routed)
     arcs = cuts.of_arcs(np.arange(network.arc_count))
-    bound = replace(cuts.bound(), arcs=np.append(arcs, np.inf))  # the padding has none to meet
+    bound = replace(cuts.bound(), arcs=np.append(arcs, np.inf))  # the padding has no bound
     if not network.several.any():
         return in_whole_qps(network, flows, routed, bound)
     return with_shared_leaves(network, flows, routed, bound)
 
 
 class Cuts:
-    """All cuts of one network and set of flows, kept for when links change."""
+    """All cuts of one network and set of flows, kept up to date when links or flows change."""
 
     def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
         rows = np.flatnonzero(routed)
@@ -58,31 +57,31 @@ class Cuts:
         ]
 
     def copy(self) -> Cuts:
-        """Others that prove the same, changed apart from these."""
+        """Return other cuts that prove the same. Each can be changed without the other."""
         return copied(self, _families=[family.copy() for family in self._families])
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
-        """Gives or takes capacity: arcs between switches that changed their state."""
+        """Add or remove the capacity of arcs between switches whose state changed."""
         if len(arcs):
             for family in self._families:
                 family.change(arcs, usable=usable)
 
     def prepare(self) -> None:
-        """Gets ready for changes: then they are quick from the first on."""
+        """Build indexes now, so that the first change is as quick as later ones."""
         for family in self._families:
             family.prepare()
 
     def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
-        """Takes on flows as they are now: more than were known, or others that count.
+        """Count the flows as they are now: flows were appended, or others count than before.
 
-        ``routed`` marks those that count, shape (flows,); ``rows`` are those that came,
-        or of which that changed. Known flows stay as and where they are.
+        ``routed`` marks those that count, shape (flows,). ``rows`` are the flows that were
+        appended, or whose mark changed. Known flows stay in their rows and unchanged.
         """
         for family in self._families:
             family.recount(flows, routed, rows)
 
     def bound(self) -> Bound:
-        """What the cuts prove now."""
+        """Return the bound that the cuts prove now."""
         tiers, overall = np.zeros(self._tier_count), 0.0
         for family in self._families:
             worst, by_tier = family.worst()
@@ -92,7 +91,7 @@ class Cuts:
         return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
 
     def of_arcs(self, arcs: Ints) -> Floats:
-        """The greatest bound of the cuts that each of some arcs is part of, shape of ``arcs``."""
+        """Return the greatest bound of the cuts that each arc is part of, shape of ``arcs``."""
         bounds = np.zeros(len(arcs))
         for family in self._families:
             np.maximum(bounds, family.of_arcs(arcs), out=bounds)
@@ -100,12 +99,12 @@ class Cuts:
 
 
 def _partitions(network: Network) -> list[Ints]:
-    """Ways to sort nodes into sets; ``NONE`` marks nodes that are in no set."""
+    """Return ways to sort nodes into sets: set of each node, or ``NONE`` for nodes in no set."""
     nodes = network.fabric.structure.nodes
     rows = np.arange(network.fabric.node_count, dtype=np.int64)
     is_nic = nodes.kind == NodeKind.NIC
     alone = np.where(is_nic, rows, NONE)
-    # A NIC with several ways is in no switch's set; nor is one that is cut off.
+    # A NIC with several usable links is in no switch's set; nor is one that is cut off.
     at_switch = np.where(is_nic, NONE, rows)
     sole = np.flatnonzero(network.usable & is_nic[network.tail])
     sole = sole[network.uplinks[network.tail[sole]] == 1]
@@ -120,7 +119,10 @@ def _partitions(network: Network) -> list[Ints]:
 
 
 def _joined(network: Network) -> Ints:
-    """Number of the part that each node is in, where only usable links of NICs join nodes."""
+    """Return the part of each node, where only usable links of NICs join nodes.
+
+    ``NONE`` for NICs without a usable link.
+    """
     is_nic, count = network.level == NodeKind.NIC, network.fabric.node_count
     up = np.flatnonzero(network.usable & is_nic[network.tail])
     group = joined_parts(network.tail[up], network.head[up], count)
@@ -129,7 +131,7 @@ def _joined(network: Network) -> Ints:
 
 
 class _Family:
-    """The cuts around each set of one partition, one way; arrays are by set."""
+    """The cuts around each set of one partition, in one direction. Arrays are by set."""
 
     def __init__(
         self, network: Network, flows: Flows, rows: Ints, group: Ints, *, inwards: bool
@@ -144,43 +146,40 @@ class _Family:
         arcs = np.flatnonzero(network.usable & leaves)
         around, speed = self._arc_set[arcs], self._speed[arcs]
         self._even: Floats = _common(speed, around, self._count)
-        """Speed of the arcs around each set where all are equal; else 0."""
+        """Speed of the arcs around each set where all have the same speed; else 0."""
         of_sets = (np.bincount(around, w, self._count) for w in (speed, np.ones(len(around))))
         self._capacity, self._width = (total.astype(np.float64) for total in of_sets)
         self._demand, self._qps = np.zeros(self._count), np.zeros(self._count)
         self._rate: Floats = np.zeros(self._count)
-        """Rate of the QPs that leave each set where all are equal; else 0."""
+        """Rate of the QPs that leave each set where all have the same rate; else 0."""
         self._flow_set = self._sets_of(flows)
-        """The set that each flow leaves (or enters, inwards), ``NONE`` where there is none."""
+        """The set that each flow leaves (or enters, inwards); ``NONE`` if it crosses no border."""
         self._open = network.usable & leaves
         self._tier_of_arc = network.fabric.structure.tier_of_arc
         self._tier = self._common_tier(arcs)
         self.sets_of_tier = _by_value(self._tier)
-        """The sets whose arcs are all of one tier."""
+        """The sets whose arcs all belong to one tier, by tier."""
         self.bounds: Floats = np.zeros(self._count)
-        """Least utilisation of the worst arc around each set; 0 where none is proven."""
+        """Lower bound on the worst arc around each set; 0 where nothing is proven."""
         self._worst: tuple[float, dict[int, float]] | None = None
         every = np.arange(self._count)
         self._account(flows, rows, every)
         self._renew(every)
 
     def copy(self) -> _Family:
-        """Another of the same cuts, changed apart from this one."""
+        """Return another family of the same cuts. Each can be changed without the other."""
         own = ("_capacity", "_width", "_even", "_tier", "_open", "_demand", "_qps", "_rate")
         return copied(self, *own, "bounds")
 
     def _sets_of(self, flows: Flows, known: int = 0) -> Ints:
-        """The set that each flow from row ``known`` on is counted in."""
+        """Return the set in which each flow from row ``known`` on is counted."""
         ends = (flows.source[known:], flows.destination[known:])
         inner, outer = reversed(ends) if self._inwards else ends
         first, second = self._group[inner], self._group[outer]
         return np.where(first != second, first, NONE)
 
     def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
-        """Takes on flows: as known but that more may have come behind, and others count.
-
-        ``rows`` are those that came, or count now and did not, or the other way round.
-        """
+        """Count the flows as they are now; see ``Cuts.recount``."""
         known = len(self._flow_set)
         if len(flows) > known:
             self._flow_set = np.append(self._flow_set, self._sets_of(flows, known))
@@ -196,7 +195,7 @@ class _Family:
             self._renew(sets)
 
     def _add(self, flows: Flows, rows: Ints) -> None:
-        """Counts the flows of a job that had none, on top of what is counted."""
+        """Count the flows of a job that had none before, on top of what is counted."""
         rows = rows[self._flow_set[rows] != NONE]
         flow_set, phase, count = self._flow_set[rows], flows.phase[rows], self._count
         sets = np.flatnonzero(np.bincount(flow_set, minlength=count))
@@ -210,7 +209,7 @@ class _Family:
         self._renew(sets)
 
     def _account(self, flows: Flows, rows: Ints, sets: Ints) -> None:
-        """Adds up what leaves some sets; ``rows`` are all the flows that do."""
+        """Sum up anew what leaves some sets. ``rows`` are all the flows that do."""
         rows = rows[self._flow_set[rows] != NONE]
         flow_set = self._flow_set[rows]
         together = (flow_set, flows.job[rows], flows.phase[rows])
@@ -220,11 +219,11 @@ class _Family:
         self._rate[sets] = _common(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)[sets]
 
     def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
-        """An amount of each flow by set, the worst phase of each job."""
+        """Return the sum of an amount of each flow by set, with the worst phase of each job."""
         return phased_loads(self._count, flow_set, amount, job, phase)
 
     def _common_tier(self, arcs: Ints) -> Ints:
-        """Tier of each set's arcs, ``NONE`` where they are of several."""
+        """Return the tier of each set's arcs, ``NONE`` where they are of several tiers."""
         tier = np.full(self._count, NONE, dtype=np.int64)
         around, own = self._arc_set[arcs], self._tier_of_arc[arcs]
         tier[around] = own
@@ -232,7 +231,7 @@ class _Family:
         return tier
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
-        """Gives or takes the capacity of arcs."""
+        """Add or remove the capacity of arcs."""
         arcs = arcs[self._arc_set[arcs] != NONE]
         if not len(arcs):
             return
@@ -249,7 +248,7 @@ class _Family:
         self._renew(sets)
 
     def _look_again(self, sets: Ints) -> None:
-        """Whether the arcs around some sets are alike now, and their tier."""
+        """Determine anew whether the arcs around some sets have one speed and one tier."""
         first, by_set = self._arcs_by_set
         known = self._tier[sets]
         for one in sets.tolist():
@@ -271,7 +270,7 @@ class _Family:
         return [0, *np.cumsum(counts).tolist()], arcs[np.argsort(around, kind="stable")]
 
     def prepare(self) -> None:
-        """Sorts arcs by set before it is asked for."""
+        """Sort the arcs by set now."""
         _ = self._arcs_by_set
 
     def _renew(self, sets: Ints) -> None:
@@ -279,14 +278,14 @@ class _Family:
         self._worst = None
 
     def worst(self) -> tuple[float, dict[int, float]]:
-        """The greatest bound, and the greatest of the sets of each tier."""
+        """Return the greatest bound, and the greatest bound of the sets of each tier."""
         if self._worst is None:
             tiers = {t: float(self.bounds[rows].max()) for t, rows in self.sets_of_tier.items()}
             self._worst = float(self.bounds.max(initial=0.0)), tiers
         return self._worst
 
     def of_arcs(self, arcs: Ints) -> Floats:
-        """The bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
+        """Return the bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
         return np.append(self.bounds, 0.0)[self._arc_set[arcs]]
 
     def _bounds(self, sets: Ints) -> Floats:
@@ -301,14 +300,17 @@ class _Family:
 
 
 def _is_job_behind(flows: Flows, known: int, rows: Ints) -> bool:
-    """Whether some flows, ascending, are behind those known and of one job that comes with them."""
+    """Return whether all flows from row ``known`` on, and all of ``rows``, are of one new job.
+
+    ``rows`` are ascending.
+    """
     job = flows.job[known:]
     one = job.min() == job.max() and job[0] > flows.job[:known].max(initial=NONE)
     return bool(one and len(rows) and rows[0] >= known)
 
 
 def _common(values: Floats, group: Ints, count: int) -> Floats:
-    """The value of each group whose values are all equal, 0 for all other groups."""
+    """Return the value of each group whose values are all equal, 0 for all other groups."""
     some = np.zeros(count)
     some[group] = values
     unlike = np.abs(values - some[group]) > _EQUAL_RATES * np.abs(values)
@@ -317,6 +319,6 @@ def _common(values: Floats, group: Ints, count: int) -> Floats:
 
 
 def _by_value(column: Ints) -> dict[int, Ints]:
-    """The rows of each value but ``NONE``."""
+    """Return the rows of each value except ``NONE``."""
     values = np.unique(column).tolist()
     return {value: np.flatnonzero(column == value) for value in values if value != NONE}

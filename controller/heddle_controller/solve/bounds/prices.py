@@ -1,21 +1,18 @@
-"""From prices of arcs to a proven bound.
+"""Proven bounds from prices of arcs, and candidates that these prices show to pay.
 
-Give each arc a price a Gbit/s. Every plan has to carry each commodity along some
-path, and pays at least the cheapest; if no arc were fuller than U it would pay at
-most U times the price of all capacity. So U is at least the one over the other,
-whatever the prices: linear programming duality, of which only the easy half is
-needed. Prices of a tier alone prove a bound for that tier. Of a job of several phases
-each asks for a part of an arc's price, and these add up to no more than the whole.
+Give each arc a price for a Gbit/s. Every plan has to carry each commodity along some path, and pays
+at least for the cheapest. If no arc is fuller than U, it pays at most U times the price of all
+capacity. So U is at least the former over the latter, whatever the prices are: this is the easy
+half of linear programming duality. Prices of one tier alone prove a bound for that tier. Each phase
+of a job with several phases asks for a part of an arc's price; these parts add up to no more than
+the whole.
 
-More candidates where they pay: paths that the relaxation's prices say are cheaper.
-
-Candidates are the shortest ways there are; in a damaged zone the way over the cores
-may be worth its length, and in an irregular graph a longer detour. Which ones, the
-dual prices of the relaxation tell (column generation, Gilmore and Gomory 1961): a path
-that costs less than every candidate of its commodity would bring the optimum down, and
-if there is none, no path would. In a fabric of tiers ways that climb and then fall come
-first: they cannot make a cycle of waiting buffers. A way that turns up again at some
-leaf is the last resort, taken where nothing else relieves an overloaded link.
+Candidates are the shortest paths. In a damaged zone the path over the cores may be worth its
+length, and in an irregular graph a longer detour. The dual prices of the relaxation tell which ones
+are (column generation, Gilmore and Gomory 1961): a path that costs less than every candidate of its
+commodity can lower the optimum, and if no such path exists, no path can. In a fabric with tiers,
+paths that go up and then down come first, since they cannot make a cycle of waiting buffers. A path
+that goes down and up again is the last resort.
 """
 
 from __future__ import annotations
@@ -33,13 +30,16 @@ from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
 
 MOST_WORK = 20_000_000
-"""Destinations times arcs beyond which no distances are looked for."""
+"""Largest product of destinations and arcs for which distances over all arcs are computed."""
 
 
 def price_bounds(
     network: Network, commodities: Commodities, relaxation: Relaxation
 ) -> tuple[Floats, float]:
-    """Bounds over the candidate paths, what a search may hope for: of tiers, of the whole."""
+    """Return bounds over the candidate paths, for each tier and for the whole plan.
+
+    They tell what a search over these candidates may reach.
+    """
     per_use = relaxation.prices * network.per_gbps[commodities.use_arc]
 
     def cheapest(counted: Bools) -> Floats:
@@ -54,9 +54,9 @@ def price_bounds(
 def unrestricted_bounds(
     network: Network, commodities: Commodities, relaxation: Relaxation
 ) -> tuple[Floats, float]:
-    """Bounds over all paths there are: of each tier, and of the whole.
+    """Return bounds over all paths, for each tier and for the whole plan.
 
-    Nothing is proven (0) where looking at all paths would be too much work.
+    They are 0 where looking at all paths would be too much work.
     """
     if not can_search_all_paths(network, commodities.destination):
         return np.zeros(len(network.fabric.structure.tiers)), 0.0
@@ -75,16 +75,16 @@ def unrestricted_bounds(
 
 
 def can_search_all_paths(network: Network, destinations: Ints) -> bool:
-    """Whether looking at all paths to terminals is not too much work."""
+    """Return whether all paths to the given terminals can be looked at with reasonable effort."""
     return len(np.unique(destinations)) * network.arc_count <= MOST_WORK
 
 
 def prices_of(
     network: Network, commodities: Commodities, relaxation: Relaxation, group: int
 ) -> Floats:
-    """Price of a Gbit/s on each arc to flows of a group, shape (arcs,).
+    """Return the price of a Gbit/s on each arc for flows of a group, shape (arcs,).
 
-    Where nothing of a job of several phases uses an arc, they share its price evenly.
+    Where no phase of a job with several phases uses an arc, the phases share its price evenly.
     """
     prices = relaxation.arc_prices[:-1]
     if group != LINEAR:
@@ -105,7 +105,10 @@ def _by_tier(
     relaxation: Relaxation,
     cheapest: Callable[[Bools], Floats],
 ) -> tuple[Floats, float]:
-    """Bounds from the prices of each tier alone, and from all prices."""
+    """Return bounds from the prices of each tier alone, and from all prices.
+
+    ``cheapest`` returns the least cost of each commodity, if only the marked arcs cost anything.
+    """
 
     def bound(counted: Bools) -> float:
         total = float(relaxation.arc_prices[:-1][counted].sum())
@@ -123,24 +126,24 @@ def _by_tier(
 
 
 GAIN = 0.001
-"""A path less cheaper than this, in parts of the cheapest candidate, is not worth it."""
+"""A path must be cheaper than the cheapest candidate by this, relative to it, to be added."""
 _EACH = 3
-"""Paths that one commodity is given at a time."""
+"""Most paths over higher tiers that one call adds to a commodity."""
 MOST_COMMODITIES = 2000
-"""Commodities that ways over higher tiers are looked for at a time."""
+"""Most commodities for which one call looks for paths over higher tiers."""
 HOP = 1e-6
-"""Of the mean price, for each hop: among equally cheap paths the shorter."""
+"""Price of each hop, relative to the mean price: of equally cheap paths the shorter one wins."""
 
 
 def widen(
     network: Network, candidates: Candidates, commodities: Commodities, relaxation: Relaxation
 ) -> bool:
-    """Adds candidates that are cheaper than those there are; False if none was found."""
+    """Add candidates that are cheaper than all known ones; return False if none was found."""
     price = relaxation.prices * network.per_gbps[commodities.use_arc]
     hop = HOP * max(float((relaxation.arc_prices * network.per_gbps).mean()), 1e-12)
     cost = np.bincount(commodities.use_path, weights=price + hop, minlength=commodities.path_count)
     least = np.minimum.reduceat(cost, commodities.first_path[:-1])
-    # What pays next to nothing has nothing to gain.
+    # Commodities that pay next to nothing have nothing to gain.
     paid = least * commodities.demand
     paying = np.flatnonzero((paid > GAIN * paid.mean()) & ~commodities.shortest_only)
     prices = {
@@ -159,13 +162,13 @@ def widen(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """What paths are worth having."""
+    """The paths that are worth adding."""
 
     commodities: Commodities
     prices: dict[int, Floats]
-    """Price of a Gbit/s on each arc to each group."""
+    """Price of a Gbit/s on each arc for each group, shape (arcs,)."""
     limit: Floats
-    """What a path has to cost less than, of each commodity."""
+    """Cost that a path must stay below, for each commodity."""
 
 
 def _over_higher(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:

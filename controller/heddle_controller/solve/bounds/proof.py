@@ -1,10 +1,9 @@
-"""A better bound for a plan that stands, by the linear relaxation.
+"""A better bound for an existing plan, by the linear relaxation.
 
-What a plan is made or repaired with has to be quick, so its certificate may know of
-cuts only: large plans skip the relaxation, repairs always do. Here it is solved for
-the flows that the plan carries, without a hurry, and its prices are held against
-every path there is. Nothing of the plan changes but its certificate, and that only
-upwards.
+Plans are made and repaired in little time, so their certificates may rest on cuts only: large plans
+skip the relaxation, and repairs always do. Here the relaxation is solved for the flows that the
+plan carries, without haste, and its prices are compared with every path. Only the certificate of
+the plan changes, and its bounds can only rise.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 
 GAP = 1e-6
-"""Relative distance from the bound that is none."""
+"""Relative distance from the bound that counts as none."""
 
 
 def proven_bound(plan: Plan, options: Options | None = None) -> Certificate:
-    """The plan's certificate with the best bound that can be proven now.
+    """Return the plan's certificate with the best bound that can be proven now.
 
-    Over flows that the plan carries and that links in service could carry: fewer flows
-    are a lower bound for more. Within the time limit of ``options``; cut short, prices
-    prove less, never too much. As it was where all paths are too many to look at.
+    It covers the flows that the plan carries and whose NICs have a usable link: a bound for fewer
+    flows also holds for more. The time limit of ``options`` may cut it short. Prices then prove
+    less, but never too much. The certificate stays as it is where there are too many paths to look
+    at.
     """
     if plan.certificate.gap <= GAP:
         return plan.certificate
@@ -50,7 +50,7 @@ def proven_bound(plan: Plan, options: Options | None = None) -> Certificate:
 
 
 def _raised(certificate: Certificate, bound: Bound) -> Certificate:
-    """The certificate, raised to a bound; what was reached is never below either."""
+    """Return the certificate, raised to a bound but never above what the plan reached."""
     tiers = tuple(
         replace(tier, lower_bound=max(tier.lower_bound, min(float(least), tier.max_utilization)))
         for tier, least in zip(certificate.tiers, bound.tiers, strict=True)

@@ -1,20 +1,20 @@
-"""The linear relaxation: how far any splitting of flows could spread the load.
+"""The linear relaxation: how far splitting flows freely could spread the load.
 
-Flows between the same terminals are one commodity; a commodity divides itself freely
-over its candidate paths. The sum of the tiers' worst utilisations, each in proportion to
-its proven least, is made small: so a tapered core does not drown what happens beneath it.
-A job of several phases puts the worst of them on an arc.
+Flows between the same terminals form one commodity, which divides itself freely over its candidate
+paths. The sum of the tiers' worst utilisations is minimised, each relative to its proven least, so
+that a tapered core does not hide what happens below it. A job with several phases puts its worst
+phase on an arc.
 
-Each maximum is smoothed to the logarithm of a sum of exponentials, and the smooth function
-made small by an accelerated gradient method, on the simplex of each commodity's shares
-with entropy for distance (Nesterov, Smooth minimization of non-smooth functions, 2005;
-Tseng, On accelerated proximal gradient methods, 2008; for flows in networks Bienstock and
-Iyengar, Approximating fractional packings and coverings in O(1/epsilon) iterations, 2006).
-The smoothing gets finer stage by stage. A step is two products with a sparse matrix; a
-stage is a number of steps, never of seconds, so equal input gives equal output.
+Each maximum is smoothed to the logarithm of a sum of exponentials. An accelerated gradient method
+minimises the smooth function on the simplex of each commodity's shares, with entropy as distance
+(Nesterov, Smooth minimization of non-smooth functions, 2005; Tseng, On accelerated proximal
+gradient methods, 2008; for flows in networks Bienstock and Iyengar, Approximating fractional
+packings and coverings in O(1/epsilon) iterations, 2006). The smoothing gets finer stage by stage. A
+step is two products with a sparse matrix. Stages are counted in steps and not in seconds, so equal
+input gives equal output.
 
-The gradient is a price of each arc. It is never trusted as a bound: ``prices`` turns it
-into one that holds however far the method came, because any prices prove a bound.
+The gradient is a price of each arc. It is not used as a bound itself: ``prices`` turns it into one
+that holds however far the method came, because any prices prove a bound.
 """
 
 from __future__ import annotations
@@ -31,42 +31,43 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 
 FRESH, _FINEST = 0.3, 0.001
-"""Smoothing at first and at last: what it may add to a tier's worst, in parts of that, at most.
+"""First and last smoothing: the most that it may add to a tier's worst utilisation, relative to it.
 
-What it does add is a small part of that.
-"""
+In practice it adds a small part of that."""
 REFINING = 0.3
-"""Factor from the smoothing of one stage to the next."""
+"""Factor from the smoothing of one stage to that of the next."""
 _STEPS = 150
-"""Steps of one stage."""
+"""Most steps of one stage."""
 ACCURACY = 3e-4
-"""Relative distance of the optimum from the prices' bound that ends the search for it."""
+"""Distance between the best value and the prices' bound, relative to the value, that ends the
+search."""
 COARSE_STEPS = 40
-"""Steps of a stage after which more paths come."""
+"""Steps of a stage that is followed by more paths."""
 LOOK = 25
-"""Steps between two looks at that distance."""
+"""Steps between two checks of that distance."""
 ROUNDING = 1e-12
-"""Relative; values this close are equal."""
+"""Relative difference up to which values count as equal."""
 FLATTEST = 1e-4
-"""Curvature that is tried first, in parts of the smooth function's own; doubled as need be."""
+"""Curvature that is tried first, relative to that of the smooth function. It is doubled as
+needed."""
 LEAST_SHARE = 1e-15
-"""No share is quite 0: entropy could never raise it again."""
+"""Least value of a share, since entropy could never raise a share of 0."""
 NEW_SHARE = 0.02
-"""What a new path is given of its commodity."""
+"""Share of its commodity that all new paths get together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhasedArcs:
-    """Pairs of a job of several phases and an arc that some of them use; shapes (phased arcs,)."""
+    """Pairs of a job with several phases and an arc that some phase uses; shapes (phased arcs,)."""
 
     job: Ints
     arc: Ints
     idle_price: Floats
-    """Price of the arc to each of the job's phases that does not use it yet."""
+    """Price of the arc for each of the job's phases that does not use it yet."""
 
 
 def no_phased_arcs() -> PhasedArcs:
-    """None, for flows whose loads simply add up."""
+    """Return no pairs, for flows whose loads simply add up."""
     none = np.empty(0, dtype=np.int64)
     return PhasedArcs(none, none, np.empty(0))
 
@@ -80,30 +81,29 @@ class Relaxation:
     prices: Floats
     """Price of each use of an arc (``Commodities.use_arc``), at least 0.
 
-    For any job the prices of its phases on an arc add up to at most the arc's.
-    """
+    The prices of a job's phases on an arc add up to at most the arc's price."""
     arc_prices: Floats
     """Price of each arc and the padding, at least 0, shape (arcs + 1,)."""
     phased_arcs: PhasedArcs
-    """Pairs of a job of several phases and an arc that it uses."""
+    """Pairs of a job with several phases and an arc that it uses."""
 
 
 class _Loads:
-    """Loads of arcs under shares, by the rule of the whole project, and smoothly.
+    """Loads of arcs under shares of paths, both exact and smoothed.
 
-    Rows are arcs, their loads told as utilisation in proportion to their tier's least;
-    *slots* are pairs of a phase and an arc, *phased arcs* pairs of a job and an arc.
+    Rows are arcs, with loads as utilisation relative to their tier's proven least. *Slots* are
+    pairs of a phase and an arc, *phased arcs* pairs of a job and an arc.
     """
 
     def __init__(self, network: Network, commodities: Commodities, scale: Floats) -> None:
-        # Arcs that no candidate uses yet have a price too, while that is coarse.
+        # Arcs that no candidate uses yet have a price, too, while smoothing is coarse.
         inner = network.inner[network.usable[network.inner]]
         self.arcs = np.union1d(inner, commodities.use_arc)
         row = np.searchsorted(self.arcs, commodities.use_arc)
         tier = network.fabric.structure.tier_of_arc[self.arcs]
         most = float(scale.max(initial=0.0))
         self.scale = np.where(scale > 0, scale, most or 1.0)[tier]
-        """Of each row's tier."""
+        """The proven least of each row's tier, shape (rows,)."""
         order = np.argsort(tier, kind="stable")
         self.first = np.flatnonzero(np.diff(tier[order], prepend=-1))
         self.order, self.tier_count = order, len(self.first)
@@ -123,7 +123,7 @@ class _Loads:
         self._transposed = self._matrix.T.tocsr()
 
     def _phase(self, commodities: Commodities, row: Ints) -> None:
-        """Numbers slots and phased arcs, slots in order of their phased arcs."""
+        """Number slots and phased arcs, with slots in the order of their phased arcs."""
         width = len(self.arcs)
         self.slot = np.full(len(row), -1, dtype=np.int64)
         phased = np.flatnonzero(commodities.use_job != LINEAR)
@@ -143,18 +143,18 @@ class _Loads:
         of_job = np.stack([commodities.job, commodities.group])
         job, count = np.unique(np.unique(of_job, axis=1)[0], return_counts=True)
         self.idle = count[np.searchsorted(job, self.job_of_phased)] - sizes
-        """Phases of each phased arc's job that do not use it, shape (phased arcs,)."""
+        """Number of phases of each phased arc's job that do not use it, shape (phased arcs,)."""
 
     def of(self, shares: Floats) -> Floats:
-        """Loads under shares of all paths, shape (rows and slots,)."""
+        """Return loads under shares of all paths, shape (rows + slots,)."""
         return np.asarray(self._matrix @ shares, dtype=np.float64)
 
     def costs(self, slope: Floats) -> Floats:
-        """What all of its commodity would cost on each path, shape (paths,)."""
+        """Return what each path would cost if it carried all of its commodity, shape (paths,)."""
         return np.asarray(self._transposed @ slope, dtype=np.float64)
 
     def rows(self, loads: Floats) -> Floats:
-        """The load of each arc, in proportion to its tier's least."""
+        """Return the load of each arc, relative to its tier's proven least."""
         rows = loads[: len(self.arcs)]
         if len(self.row_of_phased):
             heaviest = np.maximum.reduceat(loads[len(self.arcs) :], self.first_slot)
@@ -162,11 +162,15 @@ class _Loads:
         return rows
 
     def worst(self, loads: Floats) -> float:
-        """What is made small, exactly."""
+        """Return the exact value that is minimised: the sum of the tiers' worst loads."""
         return float(np.maximum.reduceat(self.rows(loads)[self.order], self.first).sum())
 
     def smooth(self, loads: Floats, sharp: float) -> tuple[float, Floats]:
-        """The smooth function and its slope by rows and slots; ``sharp`` is one over its unit."""
+        """Return the smooth function and its slope by rows and slots.
+
+        ``sharp`` is the inverse of the unit in which exponents are counted: the larger, the less
+        smooth.
+        """
         width, part = len(self.arcs), np.empty(0)
         rows = loads[:width]
         if len(self.row_of_phased):
@@ -185,7 +189,7 @@ class _Loads:
         return float((top + np.log(sums) / sharp).sum()), slope
 
     def idle_slope(self, loads: Floats, sharp: float, slope: Floats) -> Floats:
-        """The slope by the load of a phase that does not use its arc yet, shape (phased arcs,)."""
+        """Return the slope by the load of a phase that does not use its arc yet, (phased arcs,)."""
         if not len(self.row_of_phased):
             return np.empty(0)
         slots = loads[len(self.arcs) :]
@@ -198,7 +202,7 @@ class _Loads:
 
 
 class Descent:
-    """The relaxation being solved; shares and prices get better with every stage."""
+    """The solver of the relaxation. Shares and prices get better with every stage."""
 
     def __init__(
         self,
@@ -209,7 +213,7 @@ class Descent:
     ) -> None:
         self.network, self.commodities = network, commodities
         self.done = not commodities.count
-        """Whether the shares are as good as the prices say any could be."""
+        """Whether the shares are as good as the prices prove possible."""
         self._first, self._of = commodities.first_path[:-1], commodities.path_commodity
         self.shares: Floats = np.ones(commodities.path_count) if shares is None else shares
         self._bound = 0.0
@@ -219,17 +223,17 @@ class Descent:
         self._loads = _Loads(network, commodities, scale)
         self.shares = self._whole(np.log(np.maximum(self.shares, LEAST_SHARE)))
         self._iterate = self.shares
-        """Where the next stage begins; the best shares may be others."""
+        """Shares with which the next stage begins; ``shares`` are the best ones so far."""
         self._best = self._loads.worst(self._loads.of(self.shares))
         self._slope: Floats = np.zeros(self._loads.count)
         self._idle: Floats = np.zeros(len(self._loads.row_of_phased))
         most = np.zeros(commodities.path_count)
         np.maximum.at(most, commodities.use_path, self._loads.weight)
         self._reach: Floats = np.maximum.reduceat(most, self._first)
-        """The most that each commodity can put on an arc: what its distance is weighed by."""
+        """The most that each commodity can put on an arc, which weighs its distance."""
 
     def _whole(self, logs: Floats) -> Floats:
-        """Shares that add up to 1 in each commodity, from their logarithms and any constants."""
+        """Return shares that sum to 1 in each commodity, from logarithms of any scale."""
         grown = np.exp(logs - np.maximum.reduceat(logs, self._first)[self._of])
         shares: Floats = grown / np.add.reduceat(grown, self._first)[self._of]
         return shares
@@ -243,13 +247,13 @@ class Descent:
         return float((rows * self._loads.scale).max())
 
     def coarsely(self, smoothing: float, deadline: Deadline) -> None:
-        """One short stage, whose prices stand for themselves: more paths are to come."""
+        """Run one short stage and use its prices alone, since more paths follow."""
         if self.commodities.count:
             self._bound = 0.0
             self._run(smoothing, deadline, COARSE_STEPS)
 
     def refine(self, smoothing: float, deadline: Deadline) -> None:
-        """Stage after stage from a smoothing to the finest, or until nothing is to be gained."""
+        """Run stages from a smoothing to the finest, or until nothing more can be gained."""
         while not self.done and not deadline.passed():
             self._run(smoothing, deadline, _STEPS)
             if smoothing <= _FINEST:
@@ -257,12 +261,12 @@ class Descent:
             smoothing = max(_FINEST, smoothing * REFINING)
 
     def _run(self, smoothing: float, deadline: Deadline, steps: int) -> None:
-        """One stage. ``smoothing`` is as ``_FINEST`` has it."""
+        """Run one stage. ``smoothing`` has the meaning of ``_FINEST``."""
         loads, reach = self._loads, self._reach[self._of]
         tiers = loads.tier_count
         sharp = tiers * max(math.log(len(loads.arcs)), 1.0) / (smoothing * max(self._best, 1e-300))
         self._curve = max(self._curve / 4, FLATTEST * sharp)
-        steepest = sharp * float(self._reach.sum())  # no function of these is more curved
+        steepest = sharp * float(self._reach.sum())  # the smooth function is never more curved
         shares = ahead = self._iterate
         now = goes = loads.of(shares)
         value, slope = loads.smooth(now, sharp)
@@ -299,7 +303,7 @@ class Descent:
             self._close(now, sharp)
 
     def extended(self, commodities: Commodities, scale: Floats) -> Descent:
-        """The same over more paths, which stand behind those known of each commodity."""
+        """Return the solver over more paths, which come after the known paths of each commodity."""
         known, now = self.commodities, commodities
         counts = np.diff(known.first_path)
         place = np.arange(known.path_count) + np.repeat(
@@ -313,13 +317,13 @@ class Descent:
         return other
 
     def _note(self, shares: Floats, loads: Floats) -> None:
-        """Keeps the shares if none before were better."""
+        """Keep the shares if they are at least as good as the best so far."""
         worst = self._loads.worst(loads)
         if worst <= self._best:
             self._best, self.shares = worst, shares
 
     def _close(self, loads: Floats, sharp: float) -> bool:
-        """Keeps the prices if none before proved more; whether that proves enough."""
+        """Keep the prices if they prove more than earlier ones; return ``done``."""
         slope = self._loads.smooth(loads, sharp)[1]
         cheapest = np.minimum.reduceat(self._loads.costs(slope), self._first)
         proven = float(cheapest.sum())
@@ -330,7 +334,7 @@ class Descent:
         return self.done
 
     def relaxation(self) -> Relaxation:
-        """The best shares and prices so far."""
+        """Return the best shares and prices so far."""
         commodities, arc_prices = self.commodities, np.zeros(self.network.arc_count + 1)
         if not commodities.count:
             return Relaxation(self.shares, np.empty(0), arc_prices, no_phased_arcs())
@@ -347,9 +351,9 @@ class Descent:
 
 
 def power_of_two(size: float) -> float:
-    """The least power of two that is not below a size; 1 for none.
+    """Return the least power of two that is not below a size; 1 for size 0.
 
-    To divide by one rounds nothing.
+    Division by a power of two causes no rounding.
     """
     fraction, exponent = math.frexp(size)
     return math.ldexp(1.0, exponent - (fraction == 0.5)) if size > 0 else 1.0  # noqa: PLR2004

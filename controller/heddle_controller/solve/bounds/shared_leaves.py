@@ -1,9 +1,10 @@
-"""Bounds of leaves whose NICs have links to other leaves, too.
+"""Bounds of leaves whose NICs also have links to other leaves.
 
-What the NICs of a leaf send to others leaves upwards there, or by other links of these NICs. A cut
-around the leaf and all its NICs proves too little of this, as it counts links of NICs whose flows
-stay beneath the leaf. No path leads through a NIC, so the cut may go around the leaf and only those
-of its NICs that send more than their other links carry. The same holds of what they receive.
+What the NICs of a leaf send to other leaves goes up from that leaf, or over other links of these
+NICs. A cut around the leaf and all its NICs proves too little, because it counts the links of NICs
+whose flows stay below the leaf. No path leads through a NIC, so the cut may go around the leaf and
+only those NICs that send more than their other links carry. The same holds for traffic that they
+receive.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from heddle_controller.solve.bounds.bound import DOUBT, Bound, common_measure, i
 from heddle_controller.solve.network import Network
 
 _ROUNDS = 8
-"""Times that NICs are left out whose other links are wide enough (Dinkelbach); few are needed."""
+"""Most rounds that leave out NICs whose other links are wide enough (Dinkelbach). Few are
+needed."""
 _CLOSE = 1e-9
 
 
 def with_shared_leaves(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:
-    """The bound in whole QPs with what is proven of such leaves, and what links upwards must carry.
+    """Return the bound in whole QPs, raised to what shared leaves prove.
 
-    ``routed`` marks the flows that count, shape (flows,).
+    ``routed`` marks the flows that count, shape (flows,). ``arcs`` and ``beside`` of the result
+    also include what the links of leaves to other switches must carry.
     """
     ways = [_SharedLeaves.of(network, flows, routed, inwards=inwards) for inwards in (False, True)]
     least = max(float(way.least().max(initial=0.0)) for way in ways)
@@ -53,9 +56,9 @@ def with_shared_leaves(network: Network, flows: Flows, routed: Bools, bound: Bou
 
 
 def _next_possible(network: Network, ways: list[_SharedLeaves], least: float, step: float) -> float:
-    """The least worst utilisation from ``least`` on at which whole QPs leave every leaf.
+    """Return the least worst utilisation, from ``least`` on, at which whole QPs leave every leaf.
 
-    Or, after some steps, one below it.
+    The search stops after some steps, so the result may be too low, but never too high.
     """
     steps = step * np.unique(network.per_gbps[:-1][network.usable])
     for _ in range(_ROUNDS):
@@ -67,7 +70,7 @@ def _next_possible(network: Network, ways: list[_SharedLeaves], least: float, st
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SharedLeaves:
-    """The leaves of NICs, and what these send beyond them; or receive, inwards."""
+    """The leaves of NICs, and what these NICs send beyond them, or receive (inwards)."""
 
     leaf: Ints
     """Leaf of each pair of a leaf and one of its NICs."""
@@ -76,16 +79,16 @@ class _SharedLeaves:
     up: Floats
     """Gbit/s of each node's links to other switches, shape (nodes,)."""
     mixed: Bools
-    """Whether these are of several tiers, shape (nodes,)."""
+    """Whether these links are of several tiers, shape (nodes,)."""
     pair: Ints
-    """Pairs of the flows that go beyond their leaf, one element for each such leaf of a flow."""
+    """Pairs that flows go beyond: one element for each leaf of a flow's NIC that it must leave."""
     flow: Ints
-    """The flow, shape of ``pair``."""
+    """Flow row of each element of ``pair``."""
     flows: Flows
 
     @classmethod
     def of(cls, network: Network, flows: Flows, routed: Bools, *, inwards: bool) -> _SharedLeaves:
-        """Look at the leaves of one fabric; ``routed`` marks the flows that count."""
+        """Return the leaves of one fabric. ``routed`` marks the flows that count."""
         capacity, count = network.fabric.structure.capacity, network.fabric.node_count
         is_nic = network.level == NodeKind.NIC
         out = np.flatnonzero(network.usable & is_nic[network.tail])
@@ -113,7 +116,7 @@ class _SharedLeaves:
         return cls(leaf, wide, up, mixed, pair[beyond], rows[flow[beyond]], flows)
 
     def least(self) -> Floats:
-        """Least worst utilisation of the links around each leaf, shape (nodes,)."""
+        """Return the lower bound on the worst of the links around each leaf, shape (nodes,)."""
         sent, count = self._sent(), len(self.up)
         least = np.zeros(count)
         for _ in range(_ROUNDS):
@@ -127,9 +130,10 @@ class _SharedLeaves:
         return least
 
     def least_upwards(self, most: float, step: float) -> Floats:
-        """The same of the links between switches where no link is fuller than ``most``.
+        """Return the least that each leaf's links to switches carry, if no link exceeds ``most``.
 
-        0 where they are of several tiers. ``step`` measures the rates of all QPs; 0 for none.
+        It is a utilisation, shape (nodes,), and 0 where these links are of several tiers. ``step``
+        is the common measure of the rates of all QPs; 0 for none.
         """
         wide = self.wide * most
         if step:
@@ -140,11 +144,11 @@ class _SharedLeaves:
         return np.divide(over, self.up, out=np.zeros(count), where=counted)
 
     def _sent(self) -> Floats:
-        """What each NIC sends beyond each of its leaves, shape (pairs,)."""
+        """Return what each NIC sends beyond each of its leaves, shape (pairs,)."""
         return self._summed(self.pair, self.flow, len(self.leaf))
 
     def _demand(self, some: Bools) -> Floats:
-        """What some NICs together send beyond each leaf, shape (nodes,)."""
+        """Return what the marked NICs together send beyond each leaf, shape (nodes,)."""
         counted = some[self.pair]
         return self._summed(self.leaf[self.pair[counted]], self.flow[counted], len(self.up))
 

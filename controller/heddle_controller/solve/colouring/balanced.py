@@ -1,19 +1,15 @@
-"""Balanced edge colouring of bipartite multigraphs: the healthy fabric's whole problem.
+"""Balanced edge colouring of bipartite multigraphs, which solves healthy fabrics completely.
 
-Flows are edges from the leaf they leave to the leaf they enter, spines are
-colours. Give every vertex each colour as often as every other colour, to within
-one, and every uplink and downlink carries the floor or the ceiling of its fair
-share: no plan does better. Such *equitable* colourings always exist for
-bipartite graphs (de Werra 1971, after Konig 1916).
+Flows are edges from the leaf that they leave to the leaf that they enter, and spines are colours.
+If every vertex has each colour as often as every other colour, to within one, then every uplink and
+downlink carries the floor or the ceiling of its fair share, and no plan does better. Such
+*equitable* colourings always exist for bipartite graphs (de Werra 1971, after Konig 1916).
 
-An even number of colours is halved: pair up the edges at each vertex of either
-side; the two pairings together are even circles; colour each circle in turns
-and every vertex has its edges split in two halves (Gabow 1976). Circles are
-found by pointer doubling, so a level costs O(m log m) in numpy however the
-edges lie. An odd number first gives up one colour as a perfect matching of a
-regular graph (a maximum flow), after which it is even.
-
-OR-Tools' maximum flow, as far as it is needed and with types that hold.
+An even number of colours is halved: pair up the edges at each vertex of either side. The two
+pairings together form even circles. Colour each circle alternately, and every vertex has its edges
+split into two halves (Gabow 1976). Circles are found by pointer doubling, so a level costs O(m log
+m) in numpy whatever the graph. An odd number first gives up one colour as a perfect matching of a
+regular graph (a maximum flow by OR-Tools), after which it is even.
 """
 
 from __future__ import annotations
@@ -25,18 +21,18 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Ints, stable_order
 
 Nests = tuple[list[Ints], list[Ints]]
-"""Sets of vertices of the left and of the right side, the smallest first, by edge."""
+"""Sets of vertices for the left and the right side, as set numbers by edge, smallest sets first."""
 
 
 def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([], [])) -> Ints:
-    """A colour, 0 to ``colours - 1``, for each edge ``left[i] - right[i]``.
+    """Return a colour, 0 to ``colours - 1``, for each edge ``left[i] - right[i]``.
 
-    At every vertex each colour is used floor(degree / colours) or
-    ceil(degree / colours) times. Vertices are any integers of 0 and above; the
-    two sides have numbers of their own. Pure: equal input, equal output.
+    At every vertex each colour is used floor(degree / colours) or ceil(degree / colours) times.
+    Vertices are integers from 0 on, numbered separately on the two sides. Pure: equal input gives
+    equal output.
 
-    ``nests`` number sets of vertices, each within one of the next. With a power of two of
-    colours the same holds of all edges of such a set.
+    ``nests`` are sets of vertices, each within one set of the next level. If the number of colours
+    is a power of two, the same also holds for the edges of each such set.
     """
     colour = np.zeros(len(left), dtype=np.int64)
     rows, part = np.arange(len(left), dtype=np.int64), colour
@@ -44,7 +40,8 @@ def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([
         [_dense(sets) for sets in (left, *nests[0])],
         [_dense(sets) for sets in (right, *nests[1])],
     )
-    # Edges are divided into parts, each with so many colours from its least on; all parts at once.
+    # Edges are divided into parts that share the same ``colours`` colours. All parts are handled at
+    # once.
     while colours > 1 and len(rows):
         if colours % 2:
             # From here on vertices are groups of at most `colours` edges: the matching
@@ -59,7 +56,7 @@ def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([
         colours //= 2
         colour[rows] += half * colours
         part = 2 * part + half
-        # Edges of a part stand together: circles are then followed within what caches hold.
+        # Keep the edges of a part together, so that circles are followed within processor caches.
         order = stable_order(part)
         rows, part = rows[order], part[order]
         sides = [sets[order] for sets in sides[0]], [sets[order] for sets in sides[1]]
@@ -67,22 +64,22 @@ def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([
 
 
 def _dense(vertex: Ints) -> Ints:
-    """The same vertices by the fewest numbers."""
+    """Return the same vertices, numbered from 0 without gaps."""
     number: Ints = np.cumsum(np.bincount(vertex) > 0) - 1
     return number[vertex]
 
 
 def _of_parts(vertex: Ints, part: Ints) -> Ints:
-    """Vertices numbered apart for each part that they have edges in."""
+    """Return vertices numbered separately for each part in which they have edges."""
     return part * (int(vertex.max(initial=0)) + 1) + vertex
 
 
 def _partners(levels: list[Ints]) -> Ints:
-    """Pairs up the edges at each vertex, an odd one out with another of the next level's set.
+    """Pair up the edges at each vertex; an odd one is paired within its set of the next level.
 
-    What is left of the last level is paired as it comes. The answer has an even number of
-    rows: where there is an odd number of edges, one more is made up and paired with the
-    last one out.
+    What is left over on the last level is paired as it comes. The result has an even number of
+    rows: if the number of edges is odd, a made-up edge is added and paired with the last one left
+    over.
     """
     rest = np.arange(len(levels[0]), dtype=np.int64)
     pairs: list[Ints] = []
@@ -107,25 +104,25 @@ def _partners(levels: list[Ints]) -> Ints:
 
 
 def _halve(left: list[Ints], right: list[Ints]) -> Bools:
-    """Splits edges in two so that each vertex's halves differ by at most one, as a mask.
+    """Split edges in two so that each vertex's halves differ by at most one; return a mask.
 
-    Walking from partner to partner's partner meets every second edge of a circle;
-    the least edge met names the walk. A circle has two walks: the one of the
-    greater name is the second half.
+    Going from an edge to its partner's partner visits every second edge of a circle. The smallest
+    edge that is visited names the walk. Each circle has two walks, and the one with the greater
+    name is the second half.
     """
     first, second = _partners(left), _partners(right)
     step = second[first]
     name = np.arange(len(step), dtype=np.int64)
     while True:
         least = np.minimum(name, name[step])
-        if (least == name).all():  # twice as far along all walks there are no others
+        if (least == name).all():  # no walk has a smaller name twice as far along
             break
         name, step = least, step[step]
     return (name > name[first])[: len(left[0])]
 
 
 def _groups(vertex: Ints, size: int) -> Ints:
-    """Splits vertices into vertices of at most ``size`` edges, all but one full."""
+    """Split each vertex into vertices with at most ``size`` edges, all but one of them full."""
     order = stable_order(vertex)
     ordered = vertex[order]
     new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -136,7 +133,7 @@ def _groups(vertex: Ints, size: int) -> Ints:
 
 
 def _matching(left: Ints, right: Ints, degree: int) -> Bools:
-    """Edges of a matching that covers every vertex of full ``degree``, as a mask."""
+    """Return a mask of edges that form a matching which covers every vertex of full ``degree``."""
     count = max(int(left.max()), int(right.max())) + 1
     missing = [degree - np.bincount(side, minlength=count) for side in (left, right)]
     fill = [np.repeat(np.arange(count, dtype=np.int64), m) for m in missing]
@@ -148,7 +145,7 @@ def _matching(left: Ints, right: Ints, degree: int) -> Bools:
 
 
 def unit_flow(left: Ints, right: Ints, count: int) -> Bools:
-    """A largest matching of the bipartite multigraph ``left[i] - right[i]``, as a mask.
+    """Return a largest matching of the bipartite multigraph ``left[i] - right[i]``, as a mask.
 
     Vertices of each side are 0 to ``count - 1``.
     """

@@ -1,28 +1,24 @@
-"""Exchanges of colours that leave every leaf as it is and even out what leaves its zone.
+"""Exchanges of colours that keep every leaf balanced and even out what leaves its zone.
 
-An equitable colouring of flows by plane is fair to every leaf, but of the flows that
-leave a zone one plane may have more than its links can take, and no tier of cores
-mends that. Take two colours. At every leaf pair up its edges of the one with its
-edges of the other: edges and pairs make chains and circles of colours in turns
-(Kempe). Turning one around exchanges its colours, and at no leaf does a count of
-colours change by more than its odd one out; only how many of each colour leave a zone
-does. There are many chains, and other ones for every pairing; those that bring the
-zones nearer to an even share, in squares summed over zones, are turned around, and
-now and then one that does not. In the few small and tight cases which that leaves,
-CP-SAT (OR-Tools) divides what some colours have among them anew, within a budget of
-deterministic time.
+An equitable colouring of flows by plane is fair to every leaf. But of the flows that leave a zone
+one plane may have more than its links can take, and no tier of cores can correct that. Take two
+colours. At every leaf, pair up its edges of one colour with its edges of the other. Edges and pairs
+form chains and circles of alternating colours (Kempe). Turning one around exchanges its colours: at
+each leaf the count of a colour changes by at most its one unpaired edge, and only the number of
+each colour that leaves a zone changes. There are many chains, and others for every pairing. Those
+that bring the zones nearer to an even share, in squares summed over zones, are turned around, and
+now and then one that does not. In the few small and tight cases that this does not solve, CP-SAT
+(OR-Tools) divides the edges of a few colours anew, within a budget of deterministic time.
 
-Colouring flows within and between zones, so that leaves and cores are both at their least.
-
-A flow between zones needs spines of one *plane* in both: spines that share cores.
-Flows are first coloured by plane, all together, which is fair to every leaf; what
-leaves a zone is evened out over planes by exchanges (``exchange``), as far as links to
-the cores need it. Within a plane
-of several spines a zone, up to all of them (a full mesh), each zone is then coloured
-by itself, the flows that leave or enter it ending at one more vertex that stands for
-all the rest: so a zone's spines get even shares of them too, and a flow may rise by
-one spine and fall by another. A fair share of a fair share is a fair share, rounded
-up or down once, so the least is reached in each tier.
+``colour_zones`` colours flows within and between zones so that leaves and cores both get the least
+load. A flow between zones needs spines of one *plane* in both zones: spines that share cores. Flows
+are first coloured by plane, all together, which is fair to every leaf. What leaves a zone is then
+evened out over planes by exchanges, as far as links to the cores need it. Within a plane with
+several spines in a zone, up to all of them (a full mesh), each zone is then coloured by itself.
+Flows that leave or enter it end at one more vertex, which represents the rest of the fabric. So a
+zone's spines get even shares of these flows, too, and a flow may go up by one spine and come down
+by another. A fair share of a fair share is a fair share, rounded once, so each tier reaches its
+least.
 """
 
 from __future__ import annotations
@@ -39,47 +35,48 @@ from heddle_controller.solve.colouring.balanced import equitable_colouring
 PATIENCE = 60
 """Pairings tried in a row without gain before giving up; a count, so that plans repeat."""
 WORSE = (0, 0, 0, 1, 2)
-"""How much worse, in squares, an exchange may be, drawn for each pairing: some way out of
-where no single chain helps. The best colouring met is the one that counts."""
+"""How much worse an exchange may be, in quarters of the growth of a squared gap, drawn for each
+pairing. This leads out of states where no single chain helps. The best colouring that was met
+counts."""
 _MOST_CHOICES = 20_000
-"""Edges times colours beyond which a case is not small."""
+"""Edges times colours above which a case is not small."""
 _FEW = 5
-"""Colours that CP-SAT divides anew at a time."""
+"""Number of colours that CP-SAT divides anew at a time."""
 PARTS = 20
-"""How often it does."""
+"""Most times that CP-SAT is used."""
 _EFFORT_SECONDS = 0.1
-"""Of its deterministic time, each time."""
+"""CP-SAT's deterministic time for each of these."""
 SEED = 20
-"""Of the pairings: any does, but always the same."""
+"""Seed of the pairings. Any number does if it is always the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """Flows between leaves that all weigh the same; arrays have shape (flows,)."""
+    """Flows between leaves that all count the same. Arrays have shape (flows,)."""
 
     left: Ints
-    """Leaf that each leaves."""
+    """Leaf that each flow leaves."""
     right: Ints
-    """Leaf that each enters."""
+    """Leaf that each flow enters."""
     zone_left: Ints
     zone_right: Ints
 
     @property
     def cross(self) -> Ints:
-        """Rows of those that leave their zone."""
+        """Rows of the flows that leave their zone."""
         return np.flatnonzero(self.zone_left != self.zone_right)
 
     def take(self, rows: Ints) -> Edges:
-        """Some of them, in the order given."""
+        """Return some of the flows, in the order given."""
         columns = (self.left, self.right, self.zone_left, self.zone_right)
         return Edges(*(column[rows] for column in columns))
 
 
 def even_out(edges: Edges, colour: Ints, colours: int, most: int) -> Ints:
-    """The colouring with exchanges, until no colour leaves or enters a zone more than that.
+    """Return a colouring with at most ``most`` edges of each colour out of, or into, any zone.
 
-    Each leaf keeps the floor and the ceiling of its fair share. Where ``most`` is not
-    reached, the colouring that is most even of those met.
+    Each leaf keeps the floor and the ceiling of its fair share. If ``most`` is not reached, the
+    most even colouring that was met is returned.
     """
     shares = _Shares(edges, colours)
     random = np.random.default_rng(SEED)
@@ -95,7 +92,7 @@ def even_out(edges: Edges, colour: Ints, colours: int, most: int) -> Ints:
 
 
 class _Shares:
-    """How many edges of each colour leave and enter each zone."""
+    """The number of edges of each colour that leave and enter each zone."""
 
     def __init__(self, edges: Edges, colours: int) -> None:
         self.edges = edges
@@ -105,23 +102,27 @@ class _Shares:
         zones, row = np.unique(ends, return_inverse=True)
         self._count = len(zones)
         self._row = row.reshape(2, -1)
-        """Number of the zone that each edge leaves, and of the one it enters."""
+        """Number of the zone that each edge leaves, and of the zone that it enters; shape (2,
+        edges)."""
 
     def _table(self, colour: Ints) -> Ints:
-        """Edges that leave or enter a zone, shape (zones left and entered, colours)."""
+        """Return the edges that leave or enter a zone, shape (zones left and entered, colours)."""
         rows, of = self._row[:, self._cross], colour[self._cross]
         code = (rows * self.colours + of).ravel()
         size = self._count * self.colours
         return np.bincount(code, minlength=size).reshape(self._count, self.colours)
 
     def unevenness(self, colour: Ints) -> int:
-        """Sum of the squares of the numbers of each colour in each zone."""
+        """Return the sum over zones and colours of the squared number of edges."""
         return int((self._table(colour) ** 2).sum())
 
     def too_many(
         self, colour: Ints, most: int, random: np.random.Generator
     ) -> tuple[int, int] | None:
-        """A colour that a zone has too many of, and one it has few of; None if it has of none."""
+        """Return a colour that some zone has too many of, and one that it has fewest of.
+
+        None if no zone has too many of any colour.
+        """
         table = self._table(colour)
         uneven = np.flatnonzero(table.max(axis=1, initial=0) > most)
         if not len(uneven):
@@ -131,7 +132,7 @@ class _Shares:
         return int(random.choice(np.flatnonzero(row == row.max()))), int(random.choice(fewest))
 
     def exchange(self, colour: Ints, pair: tuple[int, int], random: np.random.Generator) -> Ints:
-        """Turns chains of two colours around, where that makes the whole not much less even."""
+        """Exchange two colours along chains, where that makes the whole not much less even."""
         allowed = int(random.choice(WORSE))
         rows = random.permutation(np.flatnonzero((colour == pair[0]) | (colour == pair[1])))
         first = colour[rows] == pair[0]
@@ -142,7 +143,7 @@ class _Shares:
         gap = table[:, pair[0]] - table[:, pair[1]]
         turned = np.zeros(int(chain.max(initial=0)) + 1, dtype=np.bool_)
         for number, zone, by in effects:
-            # The squared gap after, less before: (gap - 2 by)^2 - gap^2.
+            # A quarter of the growth of the squared gap: (gap - 2 by)^2 - gap^2.
             if int((by * (by - gap[zone])).sum()) <= allowed:
                 gap[zone] -= 2 * by
                 turned[number] = True
@@ -152,7 +153,7 @@ class _Shares:
         return result
 
     def _effects(self, rows: Ints, chain: Ints, first: Ints) -> list[tuple[int, Ints, Ints]]:
-        """Of each chain: its number, zones, and by how much it is of the first colour there."""
+        """Return for each chain its number, zones, and the first colour's surplus in each zone."""
         sign = np.where(first, 1, -1)
         code = np.concatenate([chain * self._count + self._row[side, rows] for side in (0, 1)])
         place, inverse = np.unique(code, return_inverse=True)
@@ -167,7 +168,7 @@ class _Shares:
 
 
 def _solved_by_parts(shares: _Shares, colour: Ints, most: int, random: np.random.Generator) -> Ints:
-    """The colouring with what few colours share divided anew among them, some after others."""
+    """Return the colouring with the edges of few colours divided anew, several times in a row."""
     for _ in range(PARTS):
         pair = shares.too_many(colour, most, random)
         if pair is None:
@@ -183,7 +184,10 @@ def _solved_by_parts(shares: _Shares, colour: Ints, most: int, random: np.random
 
 
 def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
-    """A colouring that is fair to leaves and has no zone exceed ``most``, if found in time."""
+    """Return a colouring fair to leaves with at most ``most`` edges a colour and zone, or None.
+
+    None where the case is too large, or no such colouring is found in time.
+    """
     count = len(edges.left)
     if count * colours > _MOST_CHOICES:
         return None
@@ -208,12 +212,12 @@ def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
 
 
 def _by_vertex(vertex: Ints, rows: Ints) -> list[list[int]]:
-    """The rows of each vertex that has any."""
+    """Return the rows of each vertex that has any."""
     return [rows[vertex[rows] == value].tolist() for value in np.unique(vertex[rows]).tolist()]
 
 
 def _chains(left: Ints, right: Ints, first: Ints) -> Ints:
-    """Number of the chain or circle of each edge, pairs taken in the order given."""
+    """Return the number of each edge's chain or circle, with pairs taken in the order given."""
     count = len(left)
     links = [_pairs(side, first) for side in (left, right)]
     tails, heads = (np.concatenate(ends) for ends in zip(*links, strict=True))
@@ -221,7 +225,7 @@ def _chains(left: Ints, right: Ints, first: Ints) -> Ints:
 
 
 def _pairs(vertex: Ints, first: Ints) -> tuple[Ints, Ints]:
-    """Pairs at each vertex an edge of one colour with one of the other, as far as they go."""
+    """Pair edges of one colour with edges of the other at each vertex, as far as they go."""
     order = np.lexsort((first, vertex))
     group = np.flatnonzero(np.diff(2 * vertex[order] + first[order], prepend=-1))
     size = np.diff(group, append=len(order))
@@ -233,10 +237,10 @@ def _pairs(vertex: Ints, first: Ints) -> tuple[Ints, Ints]:
 
 
 def colour_zones(edges: Edges, group: Ints, links: int) -> tuple[Ints, Ints]:
-    """Colour of each flow where it rises and where it falls.
+    """Return the colour of each flow where it goes up and where it comes down.
 
-    ``group`` is the plane of each colour, shape (colours,). ``links`` is how many lead
-    from a spine to cores; 0 if flows weigh unlike, so that they cannot be exchanged.
+    ``group`` is the plane of each colour, shape (colours,). ``links`` is how many links lead from a
+    spine to cores; 0 if flows have unequal rates and therefore cannot be exchanged.
     """
     plane, size = np.unique(group, return_counts=True)
     if not len(edges.cross) or size.max() == 1 or size.min() != size.max():
@@ -244,7 +248,7 @@ def colour_zones(edges: Edges, group: Ints, links: int) -> tuple[Ints, Ints]:
         return colour, colour
     chosen = _by_plane(edges, len(plane), links * int(size[0]))
     inside = _by_spine(edges, chosen, len(plane), int(size[0]))
-    # Colours of one plane need not stand next to each other.
+    # Colours of one plane need not be adjacent.
     table = np.argsort(group, kind="stable").reshape(len(plane), -1)
     return table[chosen, inside[0]], table[chosen, inside[1]]
 
@@ -270,18 +274,18 @@ def _by_plane(edges: Edges, planes: int, links: int) -> Ints:
 
 
 def _least(edges: Edges, links: int) -> int:
-    """What the fullest link of the fullest zone has to carry, of so many links a zone."""
+    """Return the load of the fullest link of the fullest zone, if each zone has ``links`` links."""
     zones = (edges.zone_left[edges.cross], edges.zone_right[edges.cross])
     return -(-max(int(np.bincount(zone).max()) for zone in zones) // links)
 
 
 def _by_spine(edges: Edges, plane: Ints, planes: int, spines: int) -> tuple[Ints, Ints]:
-    """Spine within its plane where each flow rises and where it falls."""
+    """Return the spine within its plane where each flow goes up and where it comes down."""
     cross = edges.zone_left != edges.zone_right
     inside, between = np.flatnonzero(~cross), np.flatnonzero(cross)
     outside = int(max(edges.left.max(), edges.right.max())) + 1
     far_left, far_right = outside + edges.zone_left, outside + edges.zone_right
-    # Within a zone, out of it, into it; a vertex is one leaf and plane, or the rest and plane.
+    # Rows: within a zone, out of it, into it. Vertices: a leaf, or all the rest, in one plane.
     rows = np.concatenate([inside, between, between])
     first = [edges.left[inside], edges.left[between], far_right[between]]
     second = [edges.right[inside], far_left[between], edges.right[between]]
@@ -295,9 +299,9 @@ def _by_spine(edges: Edges, plane: Ints, planes: int, spines: int) -> tuple[Ints
 
 
 def _separable(edges: Edges, colours: int) -> bool:
-    """Whether colouring flows within and between zones apart costs no leaf anything.
+    """Return whether colouring flows within and between zones separately costs no leaf anything.
 
-    Apart is better for the cores, which then see each zone's flows balanced.
+    Separate colouring is better for the cores, because each zone's flows to them are then balanced.
     """
     cross = edges.zone_left != edges.zone_right
     if not cross.any() or cross.all():

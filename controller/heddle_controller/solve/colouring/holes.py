@@ -1,11 +1,12 @@
-"""Edge colouring where some vertices lack colours: damaged fabrics.
+"""Edge colouring where some vertices lack colours, for damaged fabrics.
 
-An equitable colouring comes first, as if nothing was missing. Edges whose colour is missing at an
-end, or has less room there than the others, change it. Where no colour has room at both ends, one
-that has at the left end is taken, and an alternating chain of it and one with room at the right end
-makes room there (Kempe): the shortest, found breadth first, as a vertex has several edges of a
-colour. A little room goes a long way: each edge of a chain has as many continuations. Where chains
-find none, the colour is taken that is least too full.
+First comes an equitable colouring as if nothing was missing. Edges whose colour is missing at an
+end, or has less room there than the others, change it. Where no colour has room at both ends, the
+edge takes one with room at the left end, and an alternating chain (Kempe) of this colour and one
+with room at the right end makes room there, or the other way round. The shortest chain is found
+breadth first, since a vertex has several edges of a colour. A little room helps much, because each
+edge of a chain has many continuations. Where chains find none, the edge takes the colour that is
+least too full.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from heddle_controller.model.arrays import NONE, Floats, Ints, stable_order, sta
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 
 _MOST_LOOKED_AT = 400
-"""Edges looked at for one chain."""
+"""Most edges looked at for one chain."""
 _MOST_PAIRS = 12
-"""Pairs of colours tried for one edge."""
+"""Most pairs of colours tried for one edge."""
 _EFFORT = 300
-"""Edges looked at in all, for each that has to change its colour."""
+"""Most edges looked at in all, for each edge that has to change its colour."""
 _CLOSE = 1e-9
 
 
 def colour_around_holes(left: Ints, right: Ints, width: tuple[Floats, Floats], line: float) -> Ints:
-    """A colour for each edge ``left[i] - right[i]``; ``NONE`` where its ends share none.
+    """Return a colour for each edge ``left[i] - right[i]``; ``NONE`` if its ends share none.
 
     Args:
         left: Vertices, integers from 0.
-        right: The same on the other side, of numbers of their own.
-        width: Of each vertex by colour, for either side, in proportion: 0 for a colour that is
+        right: Vertices of the other side, numbered separately.
+        width: Relative width of each colour at each vertex, for either side: 0 for a colour that is
             missing there, 1 for a whole one; shapes (vertices, colours).
-        line: Edges that a whole colour has room for, beyond which it is too full.
+        line: Number of edges that a whole colour has room for. With more it is too full.
     """
     some = np.flatnonzero((width[0] > 0).any(axis=0) & (width[1] > 0).any(axis=0))
     if not len(some) or not len(left):
@@ -49,29 +50,30 @@ def colour_around_holes(left: Ints, right: Ints, width: tuple[Floats, Floats], l
 
 @dataclass(slots=True, eq=False)
 class _Side:
-    """One side of the graph; lists are by vertex and colour, vertex by vertex."""
+    """One side of the graph. Lists are by vertex and colour, vertex by vertex."""
 
     vertex: list[int]
-    """Vertex of each edge."""
+    """Vertex of each edge, shape (edges,)."""
     colours: int
     count: list[int]
-    """Edges of a colour at a vertex."""
+    """Number of edges with a colour at a vertex."""
     room: list[int]
-    """Edges up to which that is not too full."""
+    """Number of edges up to which a colour is not too full: its even share, but at most its
+    line."""
     most: list[int]
-    """An even share of all edges at the vertex, where that is more."""
+    """Even share of the vertex's edges, rounded up; 0 for a missing colour."""
     spare: list[int]
-    """Room that all vertices together have left, by colour."""
+    """Room left at all vertices together, by colour."""
     order: list[int]
     """Edges by vertex and colour, as they were at first."""
     first: list[int]
-    """Where those of each vertex and colour begin."""
+    """Where the edges of each vertex and colour begin in ``order``."""
     changed: dict[int, list[int]]
-    """Edges of a vertex and colour as they are now, where that was asked for."""
+    """Current edges of a vertex and colour, once they were looked up."""
 
     @classmethod
     def of(cls, vertex: Ints, colour: Ints, wide: Floats, line: float) -> _Side:
-        """``wide`` and ``line`` are as ``colour_around_holes`` has them."""
+        """Return a side. ``wide`` and ``line`` are as in ``colour_around_holes``."""
         vertices, colours = wide.shape
         code = vertex * colours + colour
         count = np.bincount(code, minlength=wide.size)
@@ -93,11 +95,11 @@ class _Side:
         )
 
     def at(self, edge: int, colour: int) -> int:
-        """Place of a colour at the vertex of an edge."""
+        """Return the place of a colour at the vertex of an edge."""
         return self.vertex[edge] * self.colours + colour
 
     def members(self, place: int) -> list[int]:
-        """The edges of a vertex and colour; to be changed by ``move`` alone."""
+        """Return the edges of a vertex and colour. Only ``add`` and ``remove`` change the list."""
         found = self.changed.get(place)
         if found is None:
             found = self.order[self.first[place] : self.first[place + 1]]
@@ -105,7 +107,7 @@ class _Side:
         return found
 
     def add(self, edge: int, colour: int) -> None:
-        """Gives an edge a colour."""
+        """Give an edge a colour."""
         place = self.at(edge, colour)
         self.members(place).append(edge)
         if self.count[place] < self.room[place]:
@@ -113,7 +115,7 @@ class _Side:
         self.count[place] += 1
 
     def remove(self, edge: int, colour: int) -> None:
-        """Takes an edge its colour."""
+        """Remove the colour of an edge."""
         place = self.at(edge, colour)
         self.members(place).remove(edge)
         self.count[place] -= 1
@@ -121,7 +123,7 @@ class _Side:
             self.spare[colour] += 1
 
     def free(self, edge: int, limit: list[int]) -> list[int]:
-        """Colours with less than a limit at the vertex of an edge, least full first."""
+        """Return the colours below ``limit`` at the vertex of an edge, least full first."""
         low = self.vertex[edge] * self.colours
         count = self.count[low : low + self.colours]
         found = [c for c in range(self.colours) if count[c] < limit[low + c]]
@@ -130,7 +132,7 @@ class _Side:
 
 
 class _Chains:
-    """Edges being coloured anew."""
+    """Edges that are being coloured anew."""
 
     def __init__(self, colour: Ints, sides: tuple[_Side, _Side]) -> None:
         self._colour: list[int] = colour.tolist()
@@ -138,7 +140,7 @@ class _Chains:
         self._effort = 0
 
     def settled(self) -> Ints:
-        """The colours, with those changed that had to; ``NONE`` where there is none."""
+        """Return the colours, after necessary changes; ``NONE`` for edges without one."""
         loose = self._loose()
         self._effort = _EFFORT * len(loose)
         for edge in loose:
@@ -146,7 +148,7 @@ class _Chains:
         return np.array(self._colour, dtype=np.int64)
 
     def _loose(self) -> list[int]:
-        """Takes edges their colours where a vertex has more of one than its share."""
+        """Uncolour edges where a vertex has too many of a colour, and return these edges."""
         loose: dict[int, None] = {}
         for side in self._sides:
             over = np.array(side.count) - np.array(side.most)
@@ -161,7 +163,7 @@ class _Chains:
         return [*loose]
 
     def _settle(self, edge: int) -> None:
-        """Gives an edge without a colour the one that makes vertices least too full."""
+        """Give an edge without a colour the one that makes its vertices least too full."""
         left, right = self._sides
         for one, other in (
             (left.room, right.room),
@@ -186,7 +188,7 @@ class _Chains:
             self._take(edge, min(open_, key=lambda colour: self._excess(edge, colour)))
 
     def _excess(self, edge: int, colour: int) -> tuple[int, int]:
-        """How much too full an edge would make its vertices, and how full."""
+        """Return how much too full a colour makes an edge's vertices, and how full they are."""
         over = full = 0
         for side in self._sides:
             place = side.at(edge, colour)
@@ -200,7 +202,7 @@ class _Chains:
         self._colour[edge] = colour
 
     def _make_room(self, edge: int, free: tuple[list[int], list[int]]) -> bool:
-        """Takes a colour that is free at one end, where a chain makes it so at the other."""
+        """Give an edge a colour that is free at one end, if a chain frees it at the other end."""
         pairs = 0
         for near, far in ((0, 1), (1, 0)):
             here, there = self._sides[near], self._sides[far]
@@ -221,19 +223,19 @@ class _Chains:
         return False
 
     def _chain(self, vertex: int, side: int, colour: int, instead: int) -> list[int]:
-        """The shortest chain that frees a colour at a vertex: edges, from there; none if none.
+        """Return the edges of the shortest chain that frees a colour at a vertex; empty if none.
 
-        They are of the colour and of the one instead, in turns.
+        The edges begin at the vertex and have ``colour`` and ``instead`` alternately.
         """
         colours = self._sides[0].colours
         pair = colour, instead
         seen = {(side, vertex)}
         queue: list[tuple[int, int, int]] = []
-        """Edges to be changed, each with the place of the one before, and how many are before."""
+        """Edges to be changed, each with the index of its predecessor, and its depth."""
         looked = 0
 
         def expand(at: int, which: int, turn: int, before: int) -> list[int]:
-            """Looks at edges of a vertex; the chain, if one of them ends it."""
+            """Look at edges of a vertex; return the chain if one completes it, else []."""
             nonlocal looked
             own, other = self._sides[which], self._sides[1 - which]
             for edge in own.members(at * colours + pair[turn % 2]):
@@ -262,7 +264,7 @@ class _Chains:
         return found
 
     def _carry_out(self, chain: list[int], colour: int, instead: int) -> None:
-        """Changes the edges of a chain."""
+        """Exchange the two colours along a chain."""
         pair = colour, instead
         for turn, edge in enumerate(chain):
             for side in self._sides:

@@ -1,22 +1,18 @@
-"""Two neighbouring tiers as a table: what makes colouring planes out of spines.
+"""Cables between two neighbouring tiers as a table, from which colours of a plane are made.
 
-Within a connected part of leaves and spines (a zone), or of spines and cores (a
-plane), every lower switch is joined to much the same upper switches, by one cable
-or by several in parallel. An upper switch is a *slot* of its part. The table says
-by which cables a lower switch fills a slot; damage leaves holes. Colours are
-slots, repeated in proportion to their speed where speeds differ, so that equal
-colours are equal capacity. Which of parallel cables a flow takes is settled at
-each end by itself, in turns.
+Within a connected part of leaves and spines (a zone), or of spines and cores (a plane), every lower
+switch is joined to much the same upper switches, by one cable or by several in parallel. An upper
+switch is a *slot* of its part. The table tells which cables join a lower switch to a slot. Damage
+leaves holes. Colours are slots, repeated in proportion to their speed where speeds differ, so that
+equal colours have equal capacity. At each end, flows take parallel cables in turns.
 
-Ways for edges such that no vertex has more than its even share on any way.
-
-What falls from one link must fall on all others alike, at both its ends: that is an
-edge colouring of the graph whose vertices are the arcs that paths leave and enter
-leaves by. Such a graph has few edges at a vertex, mostly, and then ranks alone tell
-the edges of a vertex apart: the rank at the one end counts units, that at the other
-counts in steps of the largest rank. Where there are too many for that, the exact
-colouring (``balanced``) does it, at more cost; beyond some tens of thousands of edges
-ranks have to do, and are even on the whole, not at every vertex.
+``spread`` gives ways to edges such that no vertex has more than its even share on any way. What
+leaves a lost link must be spread evenly over all others at both ends of the link. That is an edge
+colouring of the graph whose vertices are the arcs by which paths leave and enter leaves. Most
+vertices of this graph have few edges, and then ranks alone tell the edges of a vertex apart: the
+rank at one end counts units, the rank at the other counts in steps of the largest rank. Vertices
+with too many edges need the exact colouring (``balanced``), which costs more. Beyond some tens of
+thousands of edges ranks have to do: they are even on the whole, but not at every vertex.
 """
 
 from __future__ import annotations
@@ -31,17 +27,17 @@ from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.network import Network
 
 _MOST_COLOURS = 1024
-"""Beyond so many, speeds have no useful common measure: each slot is one colour."""
+"""Most colours of a part. Where speeds would need more, each slot is one colour."""
 
 
 class Layer:
     """Cables upwards between two tiers, by lower switch and slot."""
 
     def __init__(self, network: Network, lower: int, group: Ints | None = None) -> None:
-        """``lower`` is the lower tier's ``NodeKind``.
+        """Build the table. ``lower`` is the ``NodeKind`` of the lower tier.
 
-        ``group`` numbers the upper nodes: slots are sorted by it first, so that
-        slot i of two parts lies in the same group where that is possible.
+        ``group`` numbers the upper nodes. Slots are sorted by group first, so that slot i of two
+        parts belongs to the same group where possible.
         """
         level, count = network.level, network.fabric.node_count
         arcs = np.flatnonzero((level[network.tail] == lower) & (level[network.head] == lower + 1))
@@ -53,19 +49,19 @@ class Layer:
         upper = upper[np.lexsort((upper, groups, self.part[upper]))]
         self._group = np.zeros(len(upper), dtype=np.int64) if group is None else group[upper]
         self.first = np.searchsorted(self.part[upper], np.arange(count + 1))
-        """First slot of each part, over all parts."""
+        """First slot of each part, counted over all parts."""
         slot_of_node = np.full(count, NONE, dtype=np.int64)
         slot_of_node[upper] = np.arange(len(upper)) - self.first[self.part[upper]]
         self.slot_of_arc = np.full(network.arc_count, NONE, dtype=np.int64)
         """Slot of each arc, counted within its part; ``NONE`` outside the layer."""
         self.slot_of_arc[arcs] = slot_of_node[head]
         self.width = np.diff(self.first, append=len(upper))
-        """Slots of each part."""
+        """Number of slots of each part."""
         self._speed = _usual_speed(network, arcs, self.first[self.part[tail]] + slot_of_node[head])
         self._tabulate(network, arcs, count)
 
     def _tabulate(self, network: Network, arcs: Ints, count: int) -> None:
-        """Sorts cables by lower switch and slot, within these usable ones first."""
+        """Sort cables by lower switch and slot, with usable cables first within these."""
         lowers, row = np.unique(network.tail[arcs], return_inverse=True)
         self._row = np.full(count, len(lowers), dtype=np.int64)
         self._row[lowers] = np.arange(len(lowers))
@@ -80,11 +76,11 @@ class Layer:
 
     @property
     def parallel(self) -> int:
-        """Usable cables between two switches, where there are most."""
+        """Most usable cables between any two switches."""
         return int(self._count.max(initial=1))
 
     def with_states(self, network: Network, arcs: Ints) -> Layer:
-        """The same cables after some arcs became usable, or ceased to be."""
+        """Return the same cables after the usability of some arcs changed."""
         arcs = arcs[self.slot_of_arc[arcs] != NONE]
         if not len(arcs):
             return self
@@ -93,7 +89,7 @@ class Layer:
         return other
 
     def sort_again(self, network: Network, arcs: Ints) -> None:
-        """Sorts the cables that lie beside some arcs by what is usable now."""
+        """Sort the cables parallel to some arcs anew, by what is usable now."""
         self._cables, self._count = self._cables.copy(), self._count.copy()
         places = self.places(network.tail[arcs], self.slot_of_arc[arcs])
         for place in np.unique(places).tolist():
@@ -104,7 +100,7 @@ class Layer:
             self._count[place] = np.count_nonzero(usable)
 
     def colours(self, part: int) -> Ints:
-        """Slot of each colour of a part, counted within the part."""
+        """Return the slot of each colour of a part, counted within the part."""
         first = int(self.first[part])
         speed = self._speed[first : first + int(self.width[part])]
         milli = np.round(speed * 1000).astype(np.int64)
@@ -114,29 +110,29 @@ class Layer:
         return np.repeat(np.arange(len(speed), dtype=np.int64), repeat)
 
     def groups(self, part: int) -> Ints:
-        """Group of each slot of a part."""
+        """Return the group of each slot of a part."""
         first = int(self.first[part])
         return self._group[first : first + int(self.width[part])]
 
     def places(self, nodes: Ints, slots: Ints | int) -> Ints:
-        """A number of its own for each slot of each lower switch."""
+        """Return a unique number for each slot of each lower switch."""
         return self._row[nodes] * self._stride + slots
 
     def width_of(self, nodes: Ints, slots: Ints) -> Floats:
-        """The part of its cables to each slot that is usable, shape (nodes, slots)."""
+        """Return the usable part of each node's cables to each slot, shape (nodes, slots)."""
         place = self.places(nodes[:, None], slots)
         every = np.diff(self._first)[place]
         width: Floats = self._count[place] / np.maximum(every, 1)
         return width
 
     def line(self, part: int) -> float:
-        """What each colour of a part carries at most, Gbit/s, where all cables are usable."""
+        """Return what each colour of a part carries at most, Gbit/s, if all cables are usable."""
         first, slots = int(self.first[part]), self.colours(part)
         speed = self._speed[first : first + int(self.width[part])]
         return float(speed[slots[0]] / np.count_nonzero(slots == slots[0]))
 
     def cables(self, nodes: Ints, slots: Ints, turn: Ints) -> Ints:
-        """The arc each lower switch fills a slot by, parallel ones in turns.
+        """Return the arc from each lower switch to a slot, one of parallel ones by ``turn``.
 
         ``NONE`` for holes. All shapes are equal.
         """
@@ -146,12 +142,12 @@ class Layer:
         return np.where(count > 0, arcs, NONE)
 
     def in_turns(self, nodes: Ints, slots: Ints) -> Ints:
-        """The arc for each of many flows at once, evenly over parallel cables."""
+        """Return the arc for each of many flows at once, spread evenly over parallel cables."""
         return self.cables(nodes, slots, ordinals(self.places(nodes, slots)))
 
 
 def _parts(tail: Ints, head: Ints, count: int) -> Ints:
-    """Least node row of the connected part of each node, ``NONE`` for lone ones."""
+    """Return the least node row of the connected part of each node, ``NONE`` for lone nodes."""
     label = np.full(count, NONE, dtype=np.int64)
     label[tail], label[head] = tail, head
     while True:
@@ -165,7 +161,7 @@ def _parts(tail: Ints, head: Ints, count: int) -> Ints:
 
 
 def _usual_speed(network: Network, arcs: Ints, slot: Ints) -> Floats:
-    """Median over lower switches of the speed of all their cables to a slot, Gbit/s."""
+    """Return the median over lower switches of the speed of all their cables to a slot, Gbit/s."""
     nodes = network.fabric.node_count
     pairs, inverse = np.unique(slot * nodes + network.tail[arcs], return_inverse=True)
     speed = np.bincount(inverse, weights=network.fabric.structure.capacity[arcs])
@@ -178,7 +174,7 @@ def _usual_speed(network: Network, arcs: Ints, slot: Ints) -> Floats:
 
 
 def ordinals(values: Ints) -> Ints:
-    """How many equal values stand before each."""
+    """Return how many equal values come before each value."""
     order = stable_order(values)
     ordered, at = values[order], np.arange(len(values), dtype=np.int64)
     begins = np.ones(len(values), dtype=np.bool_)
@@ -189,15 +185,15 @@ def ordinals(values: Ints) -> Ints:
 
 
 MOST_EXACT = 50_000
-"""Edges beyond which an exact colouring takes longer than all the rest of a plan."""
+"""Number of edges above which an exact colouring takes longer than the rest of a plan."""
 
 
 def spread(left: Ints, right: Ints, ways: Ints) -> Ints:
-    """A way, 0 to ``ways[i] - 1``, for each edge ``left[i] - right[i]``; all shapes equal.
+    """Return a way, 0 to ``ways[i] - 1``, for each edge ``left[i] - right[i]``.
 
-    Among edges with equally many ways, up to ``MOST_EXACT``, each way is used at most
-    ceil(degree / ways) times at every vertex. Vertices are integers of 0 and above, on
-    two sides of their own.
+    All shapes are equal. Among edges with equally many ways, up to ``MOST_EXACT`` edges, each way
+    is used at most ceil(degree / ways) times at every vertex. Vertices are integers from 0 on,
+    numbered separately on the two sides.
     """
     result = np.zeros(len(left), dtype=np.int64)
     for count in np.unique(ways).tolist():
@@ -216,7 +212,7 @@ def _of_equal(left: Ints, right: Ints, count: int) -> Ints:
 
 
 def _even(vertex: Ints, way: Ints, count: int) -> Bools:
-    """Whether each edge's way is used at its vertex no more than evenly."""
+    """Return whether each edge's way is used no more than evenly at the edge's vertex."""
     most = -(-np.bincount(vertex) // count)
     used = np.bincount(vertex * count + way)
     result: Bools = used[vertex * count + way] <= most[vertex]

@@ -1,27 +1,25 @@
-"""First paths in a fabric of tiers: colour leaf pairs with spines, spine pairs with cores.
+"""First paths in a fabric with tiers: colour pairs of leaves by spine, pairs of spines by core.
 
-Flows of one round run together; they are coloured as one bipartite multigraph of
-leaves, which balances every uplink and every downlink at once. A flow between
-zones takes the same colour, hence the same plane, in both; which core of the
-plane it takes is a second colouring, of spines. Jobs of several phases have one
-round for each phase, since their phases never add up.
+Flows of one round run at the same time. They are coloured as one bipartite multigraph of leaves,
+which balances every uplink and every downlink at once. A flow between zones takes the same colour,
+and hence the same plane, in both. A second colouring, of spines, picks the core within the plane.
+Jobs with several phases have a round for each phase, since their phases never add up.
 
-What a colour promises may be a hole (a dead link, an irregular zone): such flows
-stay without a path here and are placed by search. Where NICs have several links, flows
-within a zone are coloured around the holes: they are in parts already, and all parts of
-all of them would have to be searched.
+A colour may be a hole at a switch (a dead link, an irregular zone). Flows with such a colour get no
+path here and are placed by search. Where NICs have several links, flows within a zone are coloured
+around the holes instead: they are split into parts already, and search would have to handle all
+parts of all of them.
 
-Which of its links the QPs of a NIC take, where it has several.
+``NicLinks`` decides which of its links the QPs of a NIC with several links take. The links of a NIC
+are colours, as spines are colours for a leaf. Flows are edges from NIC to NIC, and an equitable
+colouring gives every link of every NIC the floor or the ceiling of its fair share, at both ends at
+once. Edges left over at a NIC are paired within its *place*, the NICs with the same first leaf, and
+those that leave the place come first. So the leaves of a place get equal shares of the traffic that
+goes up from it, too.
 
-The links of a NIC are colours, as spines are colours to a leaf: flows are edges from
-NIC to NIC, and an equitable colouring gives every link of every NIC the floor or the
-ceiling of its fair share, at both ends at once. Edges that are left over at a NIC are
-paired within its *place*, the NICs that share its first leaf, those that leave the place
-first: so the leaves of a place have equal shares of what climbs from it, too.
-
-A flow has one colour for both its ends. Where leaves are of several planes that do not
-meet below the cores, colour i is plane i at every NIC; so no flow has to change planes,
-and what stays within a place passes one leaf. Links of unlike speed are several colours.
+A flow has one colour for both its ends. Where leaves belong to several planes that do not meet
+below the cores, colour i is plane i at every NIC. So no flow has to change planes, and traffic
+within a place passes one leaf. Links of unlike speed count as several colours.
 """
 
 from __future__ import annotations
@@ -43,14 +41,15 @@ from heddle_controller.solve.colouring.layers import Layer, ordinals
 from heddle_controller.solve.network import Network
 
 _MOST_COLOURS = 64
-"""Beyond so many the counts or speeds of links have no useful common measure."""
+"""Most colours. Where numbers or speeds of links would need more, colours are not in exact
+proportion to them."""
 
 
 class NicLinks:
     """The links of NICs as colours."""
 
     def __init__(self, network: Network, part: Ints) -> None:
-        """``part`` numbers leaves that can meet below the cores, shape (nodes,)."""
+        """Build the table. ``part`` numbers leaves that meet below the cores, shape (nodes,)."""
         self.network = network
         self._part = part
         self.part_of = np.append(part[network.head], NONE)
@@ -58,7 +57,7 @@ class NicLinks:
         self._arcs = network.nic_arc[:, None]
         """The usable arc out of each node by colour, ``NONE`` for none; shape (nodes, colours)."""
         self._own: Bools = self._arcs != NONE
-        """Whether that is the colour's own arc, and none that stands in for it."""
+        """Whether that is the colour's own arc and not a substitute."""
         self._place = network.terminal
         groups = self._slots()
         if groups:
@@ -78,9 +77,9 @@ class NicLinks:
                 self._arcs[nics] = chosen
 
     def _slots(self) -> list[tuple[Ints, Ints]]:
-        """NICs of several links, and these links in order of parts, usable or not.
+        """Return NICs with several links, and these links in order of parts, usable or not.
 
-        Those of equally many together, shapes (NICs,) and (NICs, links). Links of unlike speed
+        NICs with equally many are grouped, shapes (NICs,) and (NICs, links). Links of unlike speed
         are repeated in proportion to it.
         """
         network, structure = self.network, self.network.fabric.structure
@@ -106,7 +105,7 @@ class NicLinks:
         return [(np.concatenate(rows), np.concatenate(table)) for rows, table in found.values()]
 
     def _open(self, own: Ints, chosen: Ints) -> Ints:
-        """Arcs chosen, those unusable replaced by usable ones of the same part in turns."""
+        """Replace unusable arcs by usable ones of the same part in turns, else by ``NONE``."""
         usable = self.network.usable
         if usable[chosen].all():
             return chosen
@@ -117,12 +116,17 @@ class NicLinks:
         return result
 
     def choose(self, flows: Flows, rounds: Ints, pieces: Ints | None = None) -> tuple[Ints, Ints]:
-        """The arc out of each flow's source, and that out of its destination; shape (flows,).
+        """Return the arc out of each flow's source and that out of its destination, shape (flows,).
 
-        ``NONE`` for NICs without any, where the links that are left do not meet, and where
-        a flow of the latency class would go a longer way than it has to.
-        ``rounds`` says which flows run together. Given whose ``pieces`` they are, those of one
-        take turns on the links that both its ends have left, and none stands in for another.
+        ``NONE`` for NICs without a usable link, where the usable links of both do not meet, and, as
+        the source's arc, where a flow of the latency class would take a longer path than necessary.
+
+        Args:
+            flows: The flows.
+            rounds: Round of each flow; flows of one round run at the same time.
+            pieces: The flow that each row is a piece of, if rows are pieces. Pieces of a flow then
+                take turns on the links that are usable at both ends, and use no substitutes where
+                they can avoid them.
         """
         ends = self._arcs[flows.source], self._arcs[flows.destination]
         width = self._arcs.shape[1]
@@ -157,13 +161,13 @@ class NicLinks:
         return first, second
 
     def of(self, nics: Ints) -> Ints:
-        """The usable arcs out of NICs by colour, ``NONE`` for none; shape (NICs, colours)."""
+        """Return the usable arcs out of NICs, shape (NICs, colours), ``NONE`` for none."""
         return self._arcs[nics]
 
     def others(self, nics: Ints, arcs: Ints) -> Ints:
-        """Another link of each NIC, to another leaf of the same part; ``NONE`` where there is none.
+        """Return another link of each NIC, to another leaf of the same part; ``NONE`` if none.
 
-        ``arcs`` are those out of the NICs that the others are to stand in for.
+        ``arcs`` are the arcs out of the NICs that the result is to replace.
         """
         head, part, own = self.network.head_or_none, self.part_of, self._arcs[nics]
         old = arcs[:, None]
@@ -172,9 +176,10 @@ class NicLinks:
         return np.where(good.any(axis=1), found, NONE)
 
     def _fits(self, first: Ints, second: Ints) -> Bools:
-        """Whether both ends have a link of each colour, and these meet; shape (flows, colours).
+        """Return which colours have a link at both ends that meet; shape (flows, colours).
 
-        At a leaf where any do, else below the cores, else, between zones, somewhere.
+        Only colours that meet at a leaf count if there are any, else those that meet below the
+        cores. If there are none of these either, all colours with links at both ends count.
         """
         both = (first != NONE) & (second != NONE)
         fits: Bools = both.copy()
@@ -185,7 +190,7 @@ class NicLinks:
         return fits
 
     def _is_detour(self, nics: tuple[Ints, Ints], arcs: tuple[Ints, Ints]) -> Bools:
-        """Whether other links of two NICs meet nearer than these, at a leaf or below the cores."""
+        """Return whether other links of two NICs meet nearer: at a leaf, or below the cores."""
         found = np.zeros(len(arcs[0]), dtype=np.bool_)
         first, second = (self._arcs[nic] for nic in nics)
         for label in (self.part_of, self.network.head_or_none):
@@ -202,7 +207,7 @@ class NicLinks:
 
 
 def _in_turns(marked: Bools, turn: Ints) -> Ints:
-    """The column of each row that is marked and so many marked ones after the first, round them."""
+    """Return a marked column of each row: number ``turn``, counted from 0 and cyclically."""
     count = np.cumsum(marked, axis=1)
     wanted = turn % np.maximum(count[:, -1], 1) + 1
     column: Ints = (marked & (count == wanted[:, None])).argmax(axis=1)
@@ -210,7 +215,7 @@ def _in_turns(marked: Bools, turn: Ints) -> Ints:
 
 
 def _proportion(speed: Floats) -> Ints:
-    """How often each of some links counts, by its speed."""
+    """Return how often each link of a NIC counts, by its speed."""
     milli = np.round(speed * 1000).astype(np.int64)
     times = milli // math.gcd(*milli.tolist())
     return times if times.sum() <= _MOST_COLOURS else np.ones(len(speed), dtype=np.int64)
@@ -218,15 +223,16 @@ def _proportion(speed: Floats) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColouredPaths:
-    """Arcs of each flow that there is a choice about; -1 pads, and fills rows without a path."""
+    """The arcs that colours give to flows."""
 
     arcs: Ints
-    """Shape (flows, 6): between leaves, and before and after of NICs of several links."""
+    """Shape (flows, 6): up to four arcs between leaves, and before and after them those of NICs
+    with several links. -1 pads, and fills rows without a path."""
     placed: Bools
 
 
 class Planes:
-    """The tiers of one network, ready to colour."""
+    """The tiers of one network, prepared for colouring."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -238,13 +244,13 @@ class Planes:
         """Whether flows within a zone are coloured around holes."""
 
     def leaving_holes(self) -> Planes:
-        """The same, but flows whose colour has a hole stay without a path."""
+        """Return the same planes, but flows whose colour has a hole get no path."""
         other = copy(self)
         other.around_holes = False
         return other
 
     def with_states(self, network: Network) -> Planes:
-        """The planes of the same fabric after links changed."""
+        """Return the planes of the same fabric after links changed."""
         changed = np.flatnonzero(network.usable != self.network.usable)
         other = copy(self)
         other.network = network
@@ -255,7 +261,10 @@ class Planes:
         return other
 
     def colour(self, flows: Flows, pieces: Ints | None = None) -> ColouredPaths:
-        """Paths of flows, as far as colours give them; ``pieces`` as ``NicLinks.choose`` has it."""
+        """Return paths of flows as far as colours give them.
+
+        ``pieces`` is as in ``NicLinks.choose``.
+        """
         network, level, rounds = self.network, self.network.level, phase_rounds(flows)
         nic_links = self.nic_links.choose(flows, rounds, pieces)
         source, destination = (network.head_or_none[arc] for arc in nic_links)
@@ -276,7 +285,7 @@ class Planes:
         return ColouredPaths(np.concatenate(ways, axis=1), placed)
 
     def _alike(self, source: Ints, destination: Ints) -> list[Ints]:
-        """Splits flows by the colours of their parts; those of unlike parts drop out."""
+        """Group flows by the colours of their parts. Flows between unlike parts are left out."""
         part = self.spines.part
         signature: dict[int, tuple[bytes, bytes]] = {}
         for p in np.unique(np.concatenate([part[source], part[destination]])).tolist():
@@ -295,7 +304,7 @@ class Planes:
         return [np.flatnonzero(fits & (code[first] == kind)) for kind in range(len(kinds))]
 
     def _colour_round(self, rows: Ints, flows: Flows, ends: tuple[Ints, Ints], arcs: Ints) -> None:
-        """Leaf-to-spine and spine-to-leaf arcs of flows whose parts are alike."""
+        """Fill in leaf-to-spine and spine-to-leaf arcs of flows whose parts are alike."""
         if not len(rows):
             return
         spines = self.spines
@@ -317,9 +326,10 @@ class Planes:
         arcs[rows[whole], 3] = down[whole] ^ 1
 
     def _colour_parts(self, rows: Ints, flows: Flows, ends: tuple[Ints, Ints], arcs: Ints) -> None:
-        """The same of flows within parts of the fabric, around holes, part by part."""
+        """Do the same for flows within parts of the fabric, around holes, part by part."""
         spines = self.spines
-        # What is too much for a leaf falls to the last: these should be of as many flows.
+        # What is too much for a leaf falls to its last edges, which should belong to different
+        # flows.
         nics = flows.source[rows] * self.network.fabric.node_count + flows.destination[rows]
         rows = rows[stable_order(ordinals(nics))]
         part = spines.part[ends[0][rows]]
@@ -342,7 +352,7 @@ class Planes:
             arcs[own[found], 3] = spines.in_turns(right[found], slot) ^ 1
 
     def _through_cores(self, choice: Ints, source: Ints, destination: Ints, arcs: Ints) -> None:
-        """Fills in the core of flows between parts and closes the ranks of the others."""
+        """Fill in the core of flows between parts, and close the gap in the rows of other flows."""
         part = self.spines.part
         cross = part[source[choice]] != part[destination[choice]]
         inside = choice[~cross]
@@ -365,7 +375,7 @@ class Planes:
 
 
 def _links_up(network: Network, level: int) -> int:
-    """Usable links upwards that every node of a tier with any has at least; 0 for none."""
+    """Return the fewest usable links up of any node of a tier that has some; 0 if none has."""
     rising = network.usable & (network.level[network.tail] == level)
     rising &= network.level[network.head] == level + 1
     count = np.unique(network.tail[rising], return_counts=True)[1]
@@ -375,11 +385,18 @@ def _links_up(network: Network, level: int) -> int:
 def coloured_paths(
     planes: Planes, flows: Flows, rows: Ints, *, on_links_left: bool = False
 ) -> Paths:
-    """Paths between terminals as colours give them. A row named n times goes in n parts.
+    """Return paths between terminals as colours give them.
 
-    ``rows`` name flows, in order, each at most as often as it has QPs; parts differ by
-    one QP at most. Flows that colours do not place whole are left out. ``on_links_left`` gives
-    the parts of a flow to links of its NICs in turns (``NicLinks.choose``).
+    A row that occurs n times is split into n parts. Flows that colours do not place completely are
+    left out.
+
+    Args:
+        planes: The tiers.
+        flows: All flows.
+        rows: Flow rows, ascending, each at most as often as the flow has QPs. Parts of a flow
+            differ by at most one QP.
+        on_links_left: Whether the parts of a flow take the links of its NICs in turns
+            (``NicLinks.choose``).
     """
     parts = np.bincount(rows, minlength=len(flows))[rows]
     pieces = flows.take(rows)
@@ -391,7 +408,7 @@ def coloured_paths(
     if parts.max(initial=1) > 1:
         order = np.lexsort((*arcs.T, rows))
         rows, arcs, share = rows[order], arcs[order], share[order]
-    # Parts of one flow on the same path become one.
+    # Join parts of one flow on the same path.
     new = np.ones(len(rows), dtype=np.bool_)
     new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)
     first = np.flatnonzero(new)
@@ -399,15 +416,15 @@ def coloured_paths(
     ends = np.cumsum(np.add.reduceat(share, first)) if len(first) else first
     begin = np.append(0, ends[:-1])[: len(ends)]
     base = begin[np.searchsorted(row, row)]
-    # Between leaves there are 0 arcs within one, 2 in a zone, 4 beyond it.
+    # Between leaves there are 0 arcs within a leaf, 2 in a zone, 4 between zones.
     lengths = (arcs != NONE).sum(axis=1)
     return Paths(row, begin - base, ends - base - 1, starts(lengths), arcs[arcs != NONE])
 
 
 def phase_rounds(flows: Flows) -> Ints:
-    """Which colouring each flow takes part in: 0, or the place of its phase in its job.
+    """Return the round of colouring for each flow: 0, or the rank of its phase in its job.
 
-    A job's first phase is its most demanding one.
+    The most demanding phase of a job has rank 0.
     """
     jobs, phases = len(flows.job_names), len(flows.phase_names)
     if not phases or not len(flows):

@@ -1,10 +1,10 @@
-"""Ejection chains: make room by moving what is in the way, and what is in its way.
+"""Ejection chains: make room by moving what is in the way, and what is then in its way.
 
-A chunk goes where one or two arcs are then too full; each of these ejects a chunk
-of its own, and so on to a small depth. In a healthy fabric this is the exchange
-along an alternating path (Kempe) that edge colouring rests on. A chain that comes
-to no end is taken back whole. Each chain has a budget, or the search would
-explode: chains that succeed are short, long searches fail.
+A chunk moves to a path where one or two arcs are then too full. Each of these ejects a chunk of its
+own, and so on to a small depth. In a healthy fabric this is the exchange along an alternating path
+(Kempe) that edge colouring uses. A chain that does not succeed is undone as a whole. Each chain has
+a budget, since the search would explode otherwise: chains that succeed are short, and long searches
+usually fail.
 """
 
 from __future__ import annotations
@@ -23,70 +23,71 @@ TOLERANCE = 1e-9
 """Utilisations closer than this are equal: loads are sums of many rates."""
 
 MOST_FULL_ARCS = 2
-"""A path with more full arcs needs as many chains to succeed at once; they rarely do."""
+"""Most full arcs on a path that is tried. Each needs a chain, and many rarely succeed together."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How hard to try."""
+    """Limits of the effort. All are counts and not times, so that plans repeat."""
 
     depth: int = 4
-    """Length of an ejection chain."""
+    """Longest ejection chain."""
     width: int = 3
     """Paths tried for a chunk within a chain."""
     budget: int = 300
-    """Chunks looked at in one chain."""
+    """Chunks looked at for one chain."""
     effort: int = 40000
-    """Chunks looked at in the whole search; a count, not a time, so that plans repeat."""
+    """Chunks looked at in the whole search."""
     spare: int = 3000
-    """Chunks looked at in all for arcs that are within a QP of their bound."""
+    """Chunks looked at in all for arcs that are within a QP of their bounds."""
     beneath: int = 800
-    """The same for arcs above their own targets only, as full as their tier has to be elsewhere."""
+    """Chunks looked at in all for arcs that are above their own targets, but no fuller than their
+    tier's bound."""
     rounds: int = 20000
-    """Arcs relieved at most."""
+    """Most arcs that are relieved."""
     patience: int = 24
-    """Arcs in a row that could not give before the search ends."""
+    """Arcs in a row that could not be relieved, after which the search ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ceiling:
-    """The utilisation that each arc may have: a measure of its tier, or its own target."""
+    """The utilisation that each arc may have: its tier's limit, or its own target if higher."""
 
     tier: Ints
     """Tier of each arc and the padding."""
     of_tier: Floats
     target: Floats
-    """Of each arc and the padding."""
+    """Target of each arc and the padding."""
     cap: Floats
-    """What no arc may exceed for the sake of others; of each arc and the padding."""
+    """Utilisation that no arc may exceed to relieve others; of each arc and the padding."""
 
     def at(self, arcs: Ints) -> Floats:
-        """The ceilings of some arcs, any shape."""
+        """Return the ceilings of some arcs, any shape."""
         of_tier = np.minimum(self.of_tier[self.tier[arcs]], self.cap[arcs])
         ceilings: Floats = np.maximum(of_tier, self.target[arcs])
         return ceilings
 
     def of(self, arc: int) -> float:
-        """The ceiling of one arc."""
+        """Return the ceiling of one arc."""
         of_tier = min(float(self.of_tier[self.tier[arc]]), float(self.cap[arc]))
         return max(of_tier, float(self.target[arc]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainLink:
-    """Where an ejection chain stands."""
+    """State of an ejection chain."""
 
     ceiling: Ceiling
-    """What arcs may not exceed in the end."""
+    """Utilisation that arcs may not exceed in the end."""
     depth: int
     """Steps that are left."""
     freed: tuple[int, ...]
-    """Arcs that gave something up, which nothing may move to."""
+    """Arcs that gave something up. Nothing may move to them."""
     placed: frozenset[int]
-    """Chunks that were moved, which stay."""
+    """Chunks that were moved. They do not move again."""
 
     def after(self, chunk: int, full: list[int]) -> ChainLink:
-        """One step on."""
+        """Return the state after one more step."""
         return ChainLink(self.ceiling, self.depth - 1, (*self.freed, *full), self.placed | {chunk})
 
 
@@ -110,9 +111,9 @@ class Chains:
         self.spent = 0
 
     def free(self, arc: int, ceiling: Ceiling, budget: int) -> bool:
-        """Takes one chunk, or one QP of one, off an arc; False leaves all as it was.
+        """Take one chunk, or one QP of one, off an arc; False leaves everything as it was.
 
-        ``spent`` then says how many chunks it looked at.
+        Afterwards ``spent`` is the number of chunks that it looked at.
         """
         self._left = budget
         freed = self._eject(arc, ChainLink(ceiling, self.limits.depth, (arc,), frozenset()))
@@ -147,7 +148,7 @@ class Chains:
         return False
 
     def _order(self, after: Floats, over: Bools, paths: Ints, link: ChainLink) -> list[int]:
-        """Rows worth a try: fewest full arcs first, none that the chain has freed."""
+        """Return rows of paths worth trying, fewest full arcs first; none over freed arcs."""
         full = over.sum(axis=1)
         barred = (paths[:, :, None] == np.array(link.freed)).any(axis=(1, 2))
         order = np.lexsort((after.max(axis=1), full))
@@ -156,7 +157,7 @@ class Chains:
         return rows
 
     def _place(self, chunk: int, size: int, path: Ints, full: list[int], link: ChainLink) -> bool:
-        """Puts a chunk on a path and frees each arc that this overfills."""
+        """Put a chunk on a path and free each arc that this overfills; undo all if that fails."""
         assignment = self.assignment
         before = len(assignment.journal)
         piece = chunk if size == assignment.qps(chunk) else assignment.split(chunk, size)
@@ -171,20 +172,20 @@ class Chains:
         return True
 
     def members(self, arc: int) -> list[int]:
-        """Chunks on an arc that may be moved."""
+        """Return the chunks on an arc that may be moved."""
         chunks = self.assignment.members(arc)
         if self.movable is None:
             return chunks
         return [chunk for chunk in chunks if self.assignment.flow[chunk] in self.movable]
 
     def paths(self, flow: int) -> Ints:
-        """Candidate paths of a flow."""
+        """Return the candidate paths of a flow."""
         flows = self.assignment.flows
         ends = self.candidates.ends_of(flows, flow)
         return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
     def with_longer(self, flow: int) -> Ints:
-        """Candidate paths of a flow, and longer ones unless it has to take the shortest."""
+        """Return the candidates of a flow, and longer paths unless it must take the shortest."""
         flows = self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
@@ -192,7 +193,7 @@ class Chains:
         return self.candidates.with_longer(*ends)
 
     def with_detours(self, flow: int) -> Ints:
-        """The same with ways that come down and go up again in a fabric of tiers."""
+        """Return the same with paths that go down and up again in a fabric with tiers."""
         flows = self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
@@ -200,6 +201,6 @@ class Chains:
         return self.candidates.with_detours(*ends)
 
     def trimmed(self, path: Ints) -> Ints:
-        """A path without its padding."""
+        """Return a path without its padding."""
         kept: Ints = path[path != self.assignment.network.pad]
         return kept

@@ -1,10 +1,11 @@
-"""Guided local search: bring every arc within a limit, where direct moves and chains end.
+"""Guided local search: bring every arc within a limit where direct moves and chains fail.
 
-An arc above its limit gives up a chunk to the path that costs least, also where that makes another
-arc too full. Cost grows with the square of an arc's excess, times its weight. An arc that nothing
-relieves for free becomes heavier, so that load gathers nowhere for long (guided local search,
-Voudouris and Tsang 1999; breakout, Morris 1993). The best that was met is kept. Effort is counted
-in steps, and numbers are drawn from a given seed, so that equal input gives equal output.
+An arc above its limit gives up a chunk to the path that costs least, even if another arc becomes
+too full by that. Cost grows with the square of an arc's excess, times its weight. An arc that
+nothing relieves for free becomes heavier, so that load does not stay anywhere for long (guided
+local search, Voudouris and Tsang 1999; breakout, Morris 1993). The best assignment that was met is
+kept. Effort is counted in steps, and random numbers come from a given seed, so that equal input
+gives equal output.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from heddle_controller.model.arrays import Floats, Ints, starts
 from heddle_controller.solve.search.chains import TOLERANCE, Chains
 
 _SAMPLE = 4
-"""Chunks of an arc that are weighed against each other at most."""
+"""Most chunks of an arc that are compared in one step."""
 _HEAVIER = 1.0
-"""What an arc weighs more after each step that did not relieve it for free."""
+"""Growth of an arc's weight after each step that did not relieve it for free."""
 
 
 class GuidedSearch:
     """Moves chunks of one assignment, in place."""
 
     def __init__(self, chains: Chains, limit: Floats, seed: int) -> None:
-        """``limit`` is the utilisation allowed on each arc and the padding, shape (arcs + 1,)."""
+        """Prepare. ``limit`` is the utilisation allowed on arcs and padding, shape (arcs + 1,)."""
         self._chains = chains
         self._assignment = chains.assignment
         network = self._assignment.network
         self._per_gbps = network.per_gbps
         self._limit: Floats = np.full(len(limit), np.inf)
-        """Utilisation that each arc may have; no end to it where there is no choice."""
+        """Utilisation that each arc may have; infinite for arcs that paths cannot choose."""
         self._limit[network.chosen] = limit[network.chosen] + TOLERANCE
         self._counts = self._excess(self._assignment.load, slice(None))
-        """What the excess of each arc counts for now."""
+        """Current penalty of each arc for its excess."""
         self._weight = np.ones(len(limit))
         self._random = random.Random(seed)  # noqa: S311 - nothing secret
         self._over: dict[int, None] = {}
@@ -45,15 +46,16 @@ class GuidedSearch:
         """Candidate paths of each flow that was looked at, all of one width."""
         self._width = 0
         self._saved: Floats = np.full((2 * _SAMPLE, len(limit)), np.nan)
-        """Room to note what leaving an arc saves, a row for each move; empty between steps."""
+        """Working space for what leaving an arc saves, with a row for each move; NaN between
+        steps."""
         self.steps = 0
-        """Steps made."""
+        """Number of steps made."""
 
     def run(self, patience: int, effort: int) -> bool:
-        """Moves chunks until no arc is above its limit; returns whether that was reached.
+        """Move chunks until no arc is above its limit; return whether that was reached.
 
-        Ends after ``effort`` steps, or ``patience`` of them in a row without gain. The assignment
-        is left at the least total excess met.
+        Ends after ``effort`` steps, or after ``patience`` steps in a row without gain. The
+        assignment is left at the least total penalty that was met.
         """
         assignment = self._assignment
         journal = assignment.journal
@@ -74,7 +76,7 @@ class GuidedSearch:
         return done
 
     def _excess(self, load: Floats, arcs: Ints | slice) -> Floats:
-        """What arcs count for that carry so much, by their excess; any shape."""
+        """Return the penalty of arcs with the given loads in Gbit/s, by their excess; any shape."""
         over = load * self._per_gbps[arcs]
         over -= self._limit[arcs]
         np.maximum(over, 0.0, out=over)
@@ -82,7 +84,7 @@ class GuidedSearch:
         return excess
 
     def _step(self) -> float:
-        """One move off an arc that is too full; by how much the excess of all grows."""
+        """Make one move off an arc that is too full; return by how much the total penalty grows."""
         arc = self._random.choice([*self._over])
         members = self._chains.members(arc)
         if len(members) > _SAMPLE:
@@ -95,9 +97,12 @@ class GuidedSearch:
         return self._best(arc, moves, [ways[self._assignment.flow[chunk]] for chunk, _ in moves])
 
     def _best(self, arc: int, moves: list[tuple[int, int]], ways: list[Ints]) -> float:
-        """Makes the cheapest of some moves of QPs of chunks off an arc, if any; as ``_step``.
+        """Make the cheapest of some moves of QPs off an arc, if any; return as ``_step`` does.
 
-        ``ways`` are the paths that there are for each of them.
+        Args:
+            arc: The arc.
+            moves: Chunks, and how many QPs of each may move.
+            ways: Candidate paths of each move.
         """
         paths = np.concatenate(ways)
         first = starts(np.array([len(some) for some in ways], dtype=np.int64))
@@ -113,7 +118,7 @@ class GuidedSearch:
         return self._move(chunk, size, paths[row])
 
     def _ways_of(self, flows: list[int]) -> dict[int, Ints]:
-        """Candidate paths of some flows, and others, all of one width."""
+        """Return the candidate paths of at least these flows, all of one width."""
         known = self._ways
         for flow in flows:
             if flow in known:
@@ -131,12 +136,12 @@ class GuidedSearch:
         return known
 
     def _costs(self, moves: list[tuple[int, int]], paths: Ints, first: Ints) -> Floats:
-        """Weighted excess that each path adds if QPs move there from where they are.
+        """Return the weighted penalty that each path adds if QPs move to it.
 
         Args:
             moves: Chunks, and how many QPs of each.
-            paths: Of all moves, shape (paths, hops).
-            first: Where those of each begin, shape (moves + 1,).
+            paths: Paths of all moves, shape (paths, hops).
+            first: Where the paths of each move begin, shape (moves + 1,).
         """
         assignment = self._assignment
         flows = [assignment.flow[chunk] for chunk, _ in moves]
@@ -161,7 +166,7 @@ class GuidedSearch:
             less = assignment.load[left] - gbps[mover]
         adds = (self._excess(more, paths) - self._counts[paths]) * self._weight[paths]
         saves = (self._counts[left] - self._excess(less, left)) * self._weight[left]
-        # What a path shares with the old one is left and taken again.
+        # Arcs that a path shares with the old one are left and used again.
         self._saved[mover, left] = saves
         again = self._saved[move[:, None], paths]
         self._saved[mover, left] = np.nan

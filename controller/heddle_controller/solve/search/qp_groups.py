@@ -1,7 +1,7 @@
-"""QPs that are alike, and how many of them take each path.
+"""Equal QPs, and how many of them take each path.
 
-Programmes (CP-SAT) count such QPs instead of telling them apart; here their answer becomes moves
-of chunks.
+Programmes (CP-SAT) count such QPs instead of telling them apart. This module turns their answers
+into moves of chunks.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from heddle_controller.solve.search.search import Search
 
 @dataclass(slots=True)
 class QpGroup:
-    """Chunks of QPs that are alike, and the paths they may take."""
+    """Chunks of equal QPs, and the paths that they may take."""
 
     chunks: list[int]
     paths: Ints
-    """Candidates, shape (paths, hops)."""
+    """Candidate paths, shape (paths, hops)."""
     unit: float
     """Gbit/s of one QP."""
 
 
 def path_rows(search: Search, group: QpGroup) -> dict[bytes, int]:
-    """Row of each path of a group, by the bytes of its arcs without padding."""
+    """Return the row of each path of a group, by the bytes of its arcs without padding."""
     trimmed = [search.chains.trimmed(path) for path in group.paths]
     return {path.tobytes(): row for row, path in enumerate(trimmed)}
 
 
 def put_in_numbers(search: Search, group: QpGroup, count: Ints) -> None:
-    """Moves chunks of a group so that each path has its number of QPs; few are split."""
+    """Move chunks of a group so that each path gets its number of QPs; few chunks are split.
+
+    ``count`` is the number of QPs on each path of the group, shape (paths,).
+    """
     assignment = search.assignment
     trimmed = [search.chains.trimmed(path) for path in group.paths]
     row_of = path_rows(search, group)

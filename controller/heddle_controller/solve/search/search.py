@@ -1,27 +1,25 @@
-"""Local search: take load off the worst arcs, one after another, until none can give.
+"""Local search: take load off the worst arcs, one after another, until none can be relieved.
 
-How bad an arc is, is its utilisation over the proven bound of its tier: so a core
-that is over-subscribed on purpose does not hide a collision beneath it. Where an
-arc's own switches and zones prove less than its tier, that is its target: so one
-switch with few links left does not hide collisions at the others. The worst arc
-gives up a chunk, whole if that helps enough, else some of its QPs, to the candidate
-path that this leaves best. Where every candidate is too full, an *ejection chain*
-(``chains``) makes room. No step makes any arc as bad as the one it relieves was, so
-the sorted list of badness falls and the search ends. Only if the fullest arc of all
-is then above what is worth having, it may be relieved at the cost of other tiers;
-what that gained is kept as a ceiling.
+The badness of an arc is its utilisation over the proven bound of its tier. So a core that is
+over-subscribed on purpose does not hide a collision below it. If less is proven for an arc's own
+switches and zones than for its tier, that is its target. So one switch with few links left does not
+hide collisions at the others. The worst arc gives up a chunk, whole if that helps enough, otherwise
+some of its QPs, to the candidate path that is then least above its targets. Where every candidate
+is too full, an *ejection chain* (``chains``) makes room. No step makes any arc as bad as the
+relieved one was, so the sorted list of badness falls and the search ends. Only if the fullest arc
+of all is then still above what is worth having, it may be relieved at the cost of other tiers. What
+that gained stays as a ceiling.
 
-An arc whose tier has a high bound may so end up fuller than the fullest was. Where it
-is also above what no plan can have a worst arc below, everything is taken back, and
-the search runs again with the fullest as its ceiling.
+In this way an arc whose tier has a high bound may become fuller than the fullest arc was. If it is
+then also above the bound on the worst arc of any plan, all changes are undone, and the search runs
+again with the fullest arc's utilisation as its ceiling.
 
-Arcs wait in a heap; an entry is checked when it is taken, so none has to be found
-when loads change.
+Arcs wait in a heap. An entry is checked when it is taken, so no entry has to be found when loads
+change.
 
-Places flows one by one, greatest first, each where it weighs least.
-
-For what colouring cannot place: irregular graphs, holes left by dead links, NICs
-with several uplinks, QPs that rounding left over. Search improves on the result.
+``place_greedily`` places flows one by one, the largest first, each where it is least above its
+targets. It serves what colouring cannot place: irregular graphs, holes left by dead links, NICs
+with several uplinks, and QPs that rounding left over. Search improves the result.
 """
 
 from __future__ import annotations
@@ -40,21 +38,23 @@ from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.search.chains import TOLERANCE, Ceiling, Chains, SearchLimits
 
 LITTLE = 0.1
-"""How far above its target an arc is worth no chain, where its tier is as full elsewhere."""
+"""An arc no more than this above its target, relative to it, is worth no chain where its tier is as
+full elsewhere."""
 WORTH_SEARCHING = 0.01
-"""A plan this close to its bound, QPs being whole, is not worth a worse tier."""
+"""A plan this close to its bound in whole QPs, relative to it, is not worth making a tier worse."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTarget:
-    """The load below which there is nothing more to gain."""
+    """The utilisation below which there is nothing more to gain."""
 
     bounds: Floats
     """Utilisation that arcs of each tier need not go below, shape (tiers,)."""
     overall: float
-    """Utilisation that no plan can have a worst arc below."""
+    """Utilisation that the worst arc of every plan reaches."""
     arcs: Floats | None = None
-    """The same of each arc and the padding, where more is known than of its tier."""
+    """Utilisation that each arc, and the padding, need not go below; None where only bounds of
+    tiers are known."""
 
 
 class Search:
@@ -72,23 +72,25 @@ class Search:
         network = assignment.network
         self.tier = network.tier
         self.target = self.enough = network.by_tier(target.bounds + TOLERANCE, np.inf)
-        """Utilisation that each arc and the padding need not go below."""
+        """Utilisation that each arc and the padding need not go below, shape (arcs + 1,)."""
         if target.arcs is not None:
             self.target = target.arcs + TOLERANCE
             self.enough = np.maximum(self.enough, self.target)
-        """Below this, and a QP's worth above, an arc is worth little trouble."""
+        """``enough`` is the greater of an arc's target and its tier's bound. Arcs up to this, or
+        less than a QP above it, are worth little effort."""
         self.overall = target.overall
         self.limits = limits or SearchLimits()
         self.chains = Chains(assignment, candidates, deadline, self.limits)
         self._scale = np.where(target.bounds > 0, target.bounds, max(target.overall, 1e-6))
-        """What badness is counted in, for each tier."""
+        """Unit of badness for each tier: its bound, if there is one."""
         self._sparing = False
-        """Whether what is full enough is left alone, so that few others move."""
+        """Whether arcs near enough to their bounds are left alone, so that few more flows move."""
         self.cap: Floats = np.full(len(self.target), np.inf)
-        """Utilisation that each arc and the padding may not exceed any more."""
+        """Utilisation that no arc may exceed any more, except up to its target; also of the
+        padding."""
         self._heap: list[tuple[float, int]] = []
         self._mark = 0
-        """Changes in the journal before the newest trial."""
+        """Length of the journal before the newest trial."""
         self._allow_effort()
 
     def _allow_effort(self) -> None:
@@ -96,15 +98,15 @@ class Search:
         self._effort = self.limits.effort
 
     def run(self) -> None:
-        """Relieves arcs, worst first, until each is at its target or cannot give.
+        """Relieve arcs, the worst first, until each is at its target or cannot be relieved.
 
-        No arc that there is a choice about ends up fuller than the fullest was, except
-        up to what no plan can have a worst arc below.
+        No arc that paths can choose ends up fuller than the fullest such arc was, except up to the
+        bound on the worst arc of any plan.
         """
         self._never_fuller(self._improve)
 
     def _never_fuller(self, improve: Callable[[], None]) -> None:
-        """Runs a search, and once more below a ceiling if it made the fullest arc fuller."""
+        """Run a search, and again below a ceiling if it made the fullest arc fuller."""
         journal = self.assignment.journal
         journal.clear()
         most = max(self.assignment.utilization_of(self._fullest()), self.overall) + TOLERANCE
@@ -132,9 +134,9 @@ class Search:
             self._descend()
 
     def run_sparing(self, movable: frozenset[int]) -> None:
-        """Moves some flows alone as far as that helps; others only if it is not enough.
+        """Move only the ``movable`` flows as far as that helps; others only if it is not enough.
 
-        Enough is the bound of each tier and a QP's worth.
+        It is enough if no arc is over ``enough`` by more than one QP.
         """
         self._never_fuller(partial(self._improve_sparing, movable))
 
@@ -147,7 +149,10 @@ class Search:
             self._improve()
 
     def run_alone(self) -> bool:
-        """Moves all flows as ``run_sparing`` moves those that it may; whether that is enough."""
+        """Relieve arcs by moving any flow; return whether no arc is still too full.
+
+        Too full means over ``enough`` by more than one QP. Also False if effort or time ran out.
+        """
         self._never_fuller(self._descend)
         self._survey()
         return not self._exhausted() and not any(self._over_goal(arc) for _, arc in self._heap)
@@ -169,7 +174,7 @@ class Search:
         return self._effort <= 0 or self.chains.deadline.passed()
 
     def _survey(self) -> None:
-        """Finds the arcs that are over their targets."""
+        """Find the arcs that are over their targets."""
         network = self.assignment.network
         used, tier = self.assignment.utilization()[network.chosen], self.tier[network.chosen]
         over = np.flatnonzero(used > self.target[network.chosen])
@@ -181,7 +186,7 @@ class Search:
         return self.assignment.utilization_of(arc) / float(self._scale[self.tier[arc]])
 
     def _worst(self) -> int | None:
-        """Takes the worst arc over its target from the heap."""
+        """Take the worst arc over its target from the heap; None if there is none left."""
         while self._heap:
             noted, arc = heappop(self._heap)
             if self.assignment.utilization_of(arc) <= self.target[arc]:
@@ -195,7 +200,7 @@ class Search:
         return None
 
     def _note_changes(self, relieved: int) -> None:
-        """Puts the arcs that the newest changes touched back into the heap."""
+        """Put the arcs that the newest changes touched back into the heap."""
         arcs = {relieved}
         for step in self.assignment.journal[self._mark :]:
             arcs.update(self.assignment.path[step.chunk].tolist())
@@ -204,20 +209,23 @@ class Search:
                 heappush(self._heap, (-self._badness(arc), arc))
 
     def _relieve(self, arc: int) -> bool:
-        """Takes something off an arc without making any arc as bad as it was."""
+        """Take something off an arc without making any arc as bad as it was."""
         less = self._badness(arc) - 10 * TOLERANCE
         ceiling = np.append(less * self._scale, np.inf)
         return self._try(arc, ceiling)
 
     def _fullest(self) -> int:
-        """The fullest arc that there is a choice about."""
+        """Return the fullest of the arcs that paths can choose; the padding if there are none."""
         chosen = self.assignment.network.chosen
         if not len(chosen):
             return self.assignment.network.pad
         return int(chosen[self.assignment.utilization()[chosen].argmax()])
 
     def _over_goal(self, arc: int, bound: float | None = None) -> bool:
-        """Whether an arc is fuller than a bound, its tier's or that given, and a QP."""
+        """Return whether an arc is over a bound by more than one QP.
+
+        The bound is ``enough`` if none is given. A small part of it is allowed on top.
+        """
         assignment = self.assignment
         least = float(self.enough[arc]) if bound is None else bound
         unit = max((assignment.unit_of(c) for c in assignment.members(arc)), default=0.0)
@@ -232,7 +240,7 @@ class Search:
         used = self.assignment.utilization_of(arc)
         if used <= self.enough[arc]:
             return used > self.target[arc] * (1 + LITTLE) and self._free_beneath(arc, ceiling)
-        # Within a QP of its bound an arc is worth only so much trouble in all.
+        # Arcs within a QP of their bounds are worth only a limited effort in all.
         over = self._over_goal(arc)
         left = self._effort if over else self._spare
         freed = self.chains.free(arc, ceiling, min(self.limits.budget, left))
@@ -242,13 +250,13 @@ class Search:
         return freed
 
     def _free_beneath(self, arc: int, ceiling: Ceiling) -> bool:
-        """A short chain for an arc that the certificate does not depend on."""
+        """Try a short chain for an arc that the certificate does not depend on."""
         freed = self.chains.free(arc, ceiling, min(self.limits.budget // 4, self._beneath))
         self._beneath -= self.chains.spent
         return freed
 
     def _shift(self, arc: int, ceiling: Ceiling) -> bool:
-        """Moves the chunk, or part of one, that ends up least over target, directly."""
+        """Move, directly, the chunk or part of one that ends up least over its targets."""
         best: tuple[float, int, int, Ints] | None = None
         for chunk in self.chains.members(arc):
             self._effort -= 1
@@ -265,7 +273,10 @@ class Search:
         return True
 
     def _best_shift(self, chunk: int, ceiling: Ceiling) -> tuple[float, int, Ints] | None:
-        """The best move of a chunk below the ceiling: how far over targets, QPs, path."""
+        """Return a chunk's best move below the ceiling: the excess over targets, QPs and path.
+
+        The excess is that of ``_excess``. Returns None if no move fits.
+        """
         assignment, paths = self.assignment, self.chains.paths(self.assignment.flow[chunk])
         qps = assignment.qps(chunk)
         limit = ceiling.at(paths)
@@ -279,16 +290,16 @@ class Search:
         return None
 
     def _excess(self, used: Floats, paths: Ints) -> Floats:
-        """How far over target, in parts of its tier's bound, each path's worst arc is."""
+        """Return how far each path's worst arc is over its target, relative to its tier's bound."""
         scale = np.append(self._scale, 1.0)[self.tier[paths]]
         excess: Floats = (np.maximum(used - self.target[paths], 0.0) / scale).max(axis=1)
         return excess
 
     def settle(self, chunk: int) -> None:
-        """Gives a chunk without a path the best one, or several where one is too little.
+        """Give a chunk without a path the best one, or split it over several paths.
 
-        The best is the least over its targets, among equals the least full. A chunk
-        that would overfill it is split by halves as far as that helps.
+        The best path is the least over its targets, among equals the least full. A chunk that would
+        overfill it is split by halves, down to single QPs.
         """
         assignment, qps = self.assignment, self.assignment.qps(chunk)
         paths = self.chains.paths(assignment.flow[chunk])
@@ -306,7 +317,7 @@ class Search:
 
 
 def _parts(qps: int) -> list[int]:
-    """Sizes to try when moving a chunk: all of it, then halves, down to one QP."""
+    """Return sizes to try when moving a chunk: all of it, then halves, down to one QP."""
     sizes = [qps]
     while sizes[-1] > 1:
         sizes.append(sizes[-1] // 2)
@@ -314,7 +325,7 @@ def _parts(qps: int) -> list[int]:
 
 
 def place_greedily(search: Search, flow: Ints, first_qp: Ints, last_qp: Ints) -> list[int]:
-    """Places QPs of flows, parallel columns; returns flows that no path exists for."""
+    """Place QPs of flows, given as parallel columns; return the flows that have no path."""
     assignment = search.assignment
     gbps = assignment.unit[flow] * (last_qp - first_qp + 1)
     order = np.argsort(-gbps, kind="stable")

@@ -1,16 +1,16 @@
-"""Small problems as an integer programme: whole QPs on paths, the worst link least.
+"""Small problems as an integer programme: whole QPs on paths that make the worst link least full.
 
-First the worst utilisation of all is made least; then, at that, what each tier's worst
-exceeds its bound by. Longer ways than the candidates are tried too: a relaxation says
-nothing of what whole QPs may gain by them. Ways that turn up again at some leaf are the
-last resort, where a link is overloaded still.
+First the worst utilisation of all arcs is minimised, then, at that value, the excess of each tier's
+worst arc over its bound. Paths longer than the candidates are also tried, since the relaxation does
+not tell what whole QPs may gain by them. Paths that go down and up again are the last resort, used
+only while a link is overloaded.
 
-Loads add up as in ``model.load``: a job of several phases puts the worst of them on an
-arc. Flows between the same terminals, of one rate a QP, one job and phase where that
-matters, are one group; how many of its QPs take each path is an integer variable.
+Loads add up as in ``model.load``: a job with several phases puts its worst phase on an arc. Flows
+between the same terminals, with the same rate of a QP, and with the same job and phase where that
+matters, form one group. An integer variable counts how many of its QPs take each path.
 
-CP-SAT (OR-Tools) solves it within a budget of deterministic time, starting from the
-assignment there is, so that equal input gives equal output and no plan gets worse.
+CP-SAT (OR-Tools) solves the programme within a budget of deterministic time, starting from the
+existing assignment, so that equal input gives equal output and no plan gets worse.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _MOST_CHOICES = 3000
-"""Pairs of a group and a path beyond which a problem is not small."""
+"""Pairs of a group and a path above which a problem is not small."""
 _EFFORT_SECONDS = 0.3
-"""Of CP-SAT's deterministic time, for each of the two objectives."""
+"""CP-SAT's deterministic time for each of the two objectives."""
 _WORTH = 1e-6
-"""Relative gain that is one."""
+"""Smallest relative gain that counts."""
 FINE = 1 << 22
-"""Steps in which the largest rate of a QP is counted: CP-SAT reckons in integers."""
+"""Steps in which the largest rate of a QP is counted, since CP-SAT computes with integers."""
 FINE_RATIO = 1000
-"""Largest denominator of the ratio of two capacities; a finer one is rounded to such."""
+"""Largest denominator of the ratio of two capacities. A finer ratio is rounded."""
 
 _Turn = tuple[int, int]
-"""A job of several phases and one of these; ``LINEAR`` and ``ANY_PHASE`` for the rest."""
+"""A job with several phases and one of its phases; ``LINEAR`` and ``ANY_PHASE`` for other flows."""
 _Key = tuple[int, int, int, float, _Turn]
-"""Terminals, class, Gbit/s of one QP and turn: what makes QPs alike."""
+"""Terminals, class, rate of one QP in Gbit/s, and turn: QPs that agree in these are equal."""
 
 
 def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
-    """Lowers the worst utilisation of a small assignment, where that can be; in place.
+    """Lower the worst utilisation of a small assignment, in place, where that is possible.
 
-    One whose fullest arc is at its proven bound stays: what else is fuller than it need be
-    is weighed against the slowest flow by ``fairness``.
+    An assignment whose fullest arc is at its proven bound stays as it is. ``fairness`` weighs other
+    arcs that are too full against the slowest flow.
     """
-    # What the paths there are can reach is no bound here: longer ones may reach more.
+    # What the candidates can reach is no bound here, since longer paths may reach more.
     problem = replace(problem, lp_tiers=None)
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
     if not _above_bound(problem, assignment):
@@ -69,7 +69,7 @@ def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
     if not groups:
         return
     groups = _groups(search, search.chains.with_longer) or groups
-    # What takes too long with fewer paths takes longer with more.
+    # Try more paths only if the problem with fewer was solved: more paths take longer.
     if (
         _lower(problem, search, groups)
         and problem.network.tiered
@@ -81,15 +81,15 @@ def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
 
 
 def _above_bound(problem: PlanningProblem, assignment: Assignment) -> bool:
-    """Whether something may be gained, and there is time for it."""
+    """Return whether the worst arc is above its bound and there is time left."""
     bound = problem.target().overall * (1 + _WORTH)
     return _worst(problem, assignment) > bound and not problem.deadline.passed()
 
 
 def _lower(problem: PlanningProblem, search: Search, groups: dict[_Key, QpGroup]) -> bool:
-    """Moves QPs to where the programme has them, where that is better.
+    """Move QPs to the paths that the programme gives them, if that is better.
 
-    Returns whether it is proven that these paths allow no better.
+    Returns whether it is proven that these paths allow nothing better.
     """
     assignment = search.assignment
     before = _worst(problem, assignment)
@@ -110,7 +110,10 @@ def _worst(problem: PlanningProblem, assignment: Assignment) -> float:
 
 
 def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[_Key, QpGroup]:
-    """Chunks by what makes their QPs alike; none where there are too many paths in all."""
+    """Return chunks grouped by equal QPs; nothing where all groups together have too many paths.
+
+    ``ways`` returns the paths of a flow. Flows that begin and end at one terminal are left out.
+    """
     assignment = search.assignment
     flows, count = assignment.flows, 0
     several = set(phased_jobs(flows).tolist())
@@ -133,7 +136,10 @@ def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[_Key, QpGroup]:
 
 
 class _Programme:
-    """The model. Loads are counted in steps of a rate, utilisation in steps on the fastest arc."""
+    """The integer programme.
+
+    Loads are counted in steps of a rate, utilisation in steps of load on the fastest arc.
+    """
 
     def __init__(
         self, problem: PlanningProblem, search: Search, of_key: dict[_Key, QpGroup]
@@ -143,7 +149,7 @@ class _Programme:
         self._problem, self._search, self._groups = problem, search, groups
         network = problem.network
         self.proven = False
-        """Whether the worst utilisation found is the least there is."""
+        """Whether the worst utilisation that was found is the least possible."""
         self._step = max(group.unit for group in groups) / FINE
         self._rates = [max(1, round(group.unit / self._step)) for group in groups]
         sizes = [sum(map(search.assignment.qps, group.chunks)) for group in groups]
@@ -151,7 +157,7 @@ class _Programme:
         self._columns = [self._column(*one) for one in zip(groups, sizes, strict=True)]
         loads = self._loads(turns)
         self._per_step = self._step * float(network.per_gbps[[*loads]].min())
-        """Utilisation that one step amounts to on the fastest arc."""
+        """Utilisation that one step of load amounts to on the fastest arc."""
         self._tiers: dict[int, cp_model.IntVar] = {}
         for arc, load in loads.items():
             slower = float(network.per_gbps[arc]) * self._step / self._per_step
@@ -160,7 +166,7 @@ class _Programme:
             self._model.add(load * ratio.numerator <= self._worst_of(tier) * ratio.denominator)
 
     def _column(self, group: QpGroup, size: int) -> list[cp_model.IntVar]:
-        """QPs of a group on each of its paths, those there are as a first guess."""
+        """Return variables for a group's QPs on each path, with the present numbers as hints."""
         column = [self._model.new_int_var(0, size, "") for _ in range(len(group.paths))]
         self._model.add(sum(column) == size)
         assignment, row_of = self._search.assignment, path_rows(self._search, group)
@@ -174,7 +180,7 @@ class _Programme:
         return column
 
     def _loads(self, turns: list[_Turn]) -> dict[int, cp_model.LinearExprT]:
-        """The load of each arc that any path uses."""
+        """Return the load of each arc that any path uses."""
         pad = self._problem.network.pad
         uses: dict[tuple[int, _Turn], list[cp_model.LinearExprT]] = defaultdict(list)
         for group, column, rate, turn in zip(
@@ -197,7 +203,7 @@ class _Programme:
         return {arc: sum(terms) for arc, terms in loads.items()}
 
     def _worst_of(self, tier: int) -> cp_model.IntVar:
-        """The worst utilisation of a tier, from its target upwards: less is worth nothing."""
+        """Return the worst utilisation of a tier as a variable, which is never below its target."""
         if tier not in self._tiers:
             least = self._steps(float(self._problem.target().bounds[tier]))
             most = max(least, FINE_RATIO * self._most)
@@ -205,11 +211,11 @@ class _Programme:
         return self._tiers[tier]
 
     def _steps(self, utilization: float) -> int:
-        """A utilisation in steps; rounding may not make it more than the QPs it is made of."""
+        """Return a utilisation in steps, rounded down: never above the QPs that it is made of."""
         return max(0, int(utilization * (1 - TOLERANCE) / self._per_step))
 
     def solve(self) -> list[Ints] | None:
-        """QPs of each group on each of its paths; None where none are found in time."""
+        """Return how many QPs of each group take each of its paths; None if not found in time."""
         model, tiers = self._model, [*self._tiers.values()]
         least = self._steps(self._problem.target().overall)
         worst = model.new_int_var(least, max(least, FINE_RATIO * self._most), "")
@@ -237,7 +243,7 @@ class _Programme:
 
     def _solved(self) -> cp_model.CpSolver | None:
         solver = cp_sat.new_solver(_EFFORT_SECONDS)
-        # Several ways of searching take turns, in an order that is always the same.
+        # Several search strategies take turns, in an order that is always the same.
         solver.parameters.interleave_search = True
         remaining = self._problem.deadline.remaining()
         if remaining is not None:

@@ -1,25 +1,23 @@
-"""Keeps a plan within the exact-match tables of its switches.
+"""Keeping a plan within the exact-match tables of its switches.
 
 Where paths need more entries than a table holds, the plan gives up, in this order:
 
-1. *Parting.* The QPs of a pair of NICs go back to one path, which needs one entry a
-   switch and no more.
-2. *Pairs.* Where even one entry a pair is too many, pairs are left to the underlay.
-   Whatever that makes room for is taken back, most important first, and so are pairs
-   that fit in on another of their candidate paths.
+1. *Splitting.* All QPs of a pair of NICs return to one path, which needs only one entry at each
+   switch.
+2. *Pairs.* Where even one entry a pair is too many, pairs are left to the underlay. Then pairs
+   that have room again are taken back, the most important first, and so are pairs that fit on
+   another of their candidate paths.
 
-Pairs that matter least go first (priority, and whether what they send is tiny: both are
-the flows' weight), then those that send fewest bytes for each entry that they free,
-then the slowest. Where bytes are not known those go first that free most entries.
+Pairs that matter least go first. The weight of flows counts first (it includes priority and whether
+a flow sends next to nothing), then fewest bytes for each freed entry, then the lowest rate. Where
+bytes are not known, pairs that free most entries go first.
 
-A pair is given up whole: flows of one pair on one path need no more than one of them.
-Each flow given up has its reason in the plan. Entries are counted by ``needs``.
+A pair is given up as a whole: if one of its flows keeps its entry, the other flows on the path need
+no more. Each flow that is given up has its reason in the plan. ``needs`` counts entries.
 
-Room in tables for pairs of NICs that were to be given up.
-
-A pair comes back on the paths it had, if the tables have room for them by now, or
-with all its QPs on the candidate path that fits and leaves the least full links.
-Looking at candidates takes time, so only the most important pairs are looked at.
+``Readmission`` takes pairs back: on the paths they had if the tables have room for them now, or
+with all QPs on the candidate path that fits and has the least full links. Looking at candidates
+takes time, so only the most important pairs are looked at.
 """
 
 from __future__ import annotations
@@ -41,24 +39,24 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.tables.needs import TableNeeds, entry_needs, limited, pairs_of
 
 MOST_SOUGHT = 1000
-"""Pairs that are looked at in vain before no more are."""
+"""Pairs without a fitting candidate after which the search for candidates ends."""
 
 
 class Readmission:
-    """Tables and links as they fill up."""
+    """The room in tables and the load of links while pairs are taken back."""
 
     def __init__(self, network: Network, candidates: Candidates, flows: Flows, room: Ints) -> None:
-        """``room`` is what each node's table still holds, and is kept up to date."""
+        """Start without load. ``room`` is the room in each node's table, updated in place."""
         self.network, self.candidates, self.flows, self.room = network, candidates, flows, room
         self._load: Floats = np.zeros(network.arc_count)
         self._vain = 0
 
     def load(self, paths: Paths) -> None:
-        """Puts the load of paths on links, beside what is there."""
+        """Add the load of paths to the links."""
         self._load += arc_loads(self.network.arc_count, self.flows, paths)
 
     def keep(self, paths: Paths, switches: Ints, entries: Ints) -> bool:
-        """Takes paths back if each of the switches has room for so many entries."""
+        """Take paths back if each switch has room for its number of entries; else return False."""
         if (self.room[switches] < entries).any():
             return False
         self.room[switches] -= entries
@@ -66,7 +64,7 @@ class Readmission:
         return True
 
     def find(self, rows: Ints) -> Paths | None:
-        """One path with room for the flows of a pair, or None."""
+        """Return all flows of a pair (rows) on one path that has room, or None."""
         if self._vain >= MOST_SOUGHT:
             return None
         choice = self._choice(rows)
@@ -98,7 +96,7 @@ class Readmission:
         return found
 
     def _choice(self, rows: Ints) -> Paths:
-        """Every path that all flows of a pair may take, from NIC to NIC."""
+        """Return every path that all flows of a pair may take, from NIC to NIC."""
         network, flows = self.network, self.flows
         ends = flows.source[rows[0]], flows.destination[rows[0]]
         source, destination = (int(network.terminal[end]) for end in ends)
@@ -112,7 +110,7 @@ class Readmission:
         return with_nics(network, flows, inner)
 
     def _fullness(self, choice: Paths, gbps: float) -> Floats:
-        """Worst utilisation along each path if so much more used it."""
+        """Return the worst utilisation along each path if it carried ``gbps`` more."""
         after = (self._load[choice.arcs] + gbps) * self.network.per_gbps[choice.arcs]
         worst = np.zeros(len(choice))
         np.maximum.at(worst, choice.owner(), after)
@@ -120,21 +118,21 @@ class Readmission:
 
 
 BOUNDLESS = np.iinfo(np.int64).max // 2
-"""Room in a table without an end."""
+"""Room in a table without a limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPaths:
-    """Paths that fit the tables, and what that cost."""
+    """Paths that fit the tables, and what had to be given up."""
 
     paths: Paths
     dropped: dict[int, str]
-    """Flows left to the underlay, with the reason."""
+    """Reason for each flow that is left to the underlay, by row."""
     notes: tuple[str, ...]
 
 
 def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> FittedPaths:
-    """Gives up parting, then pairs, until no switch needs more entries than it holds."""
+    """Give up splitting, then pairs, until no switch needs more entries than it holds."""
     fabric = network.fabric
     if not limited(fabric).any() or not len(paths):
         return FittedPaths(paths, {}, ())
@@ -158,7 +156,10 @@ def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Pa
 
 
 def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bools:
-    """Which flows are of pairs whose parting exceeds a table, shape (flows,)."""
+    """Mark flows of pairs whose splitting exceeds a table, shape (flows,).
+
+    ``pair`` is the number of each flow's pair (``pairs_of``).
+    """
     if not limited(network.fabric).any() or not len(paths):
         return np.zeros(len(flows), dtype=np.bool_)
     return np.isin(pair, _too_parted(network.fabric, flows, paths, pair))
@@ -170,13 +171,13 @@ def _too_parted(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> list[
 
 
 def _room(fabric: Fabric, needs: TableNeeds) -> Ints:
-    """Entries that each node could still hold, below 0 where it needs too many."""
+    """Return the entries that each node could still hold; below 0 where it needs too many."""
     size = np.where(limited(fabric), fabric.structure.nodes.table_size, BOUNDLESS)
     return size - needs.by_switch(fabric.node_count)
 
 
 class _Rank:
-    """How much pairs matter."""
+    """How important pairs are: their weight, rate and bytes."""
 
     def __init__(self, flows: Flows, pair: Ints) -> None:
         self.weight = np.zeros(int(pair.max(initial=-1)) + 1)
@@ -187,7 +188,7 @@ class _Rank:
         np.add.at(self.bytes, pair, flows.bytes)
 
     def least_first(self, pairs: Ints, relief: Floats) -> list[int]:
-        """Pairs in the order to give them up in; ``relief``, above 0, is by pair."""
+        """Return pairs in the order in which to give them up. ``relief``, above 0, is by pair."""
         freed = relief[pairs]
         keys = self.gbps[pairs], -freed, self.bytes[pairs] / freed, self.weight[pairs]
         order = np.lexsort(keys)
@@ -195,15 +196,14 @@ class _Rank:
         return ordered
 
     def most_first(self, pairs: Iterable[int]) -> list[int]:
-        """Pairs in the order to take them back in."""
+        """Return pairs in the order in which to take them back."""
         return sorted(pairs, key=lambda p: (-self.weight[p], -self.bytes[p], -self.gbps[p], p))
 
 
 def _given_up(needs: TableNeeds, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
-    """Pairs to give up so that no room is below 0, and the switch that demands each.
+    """Return the pairs to give up so that no room is below 0, each with a switch that is too full.
 
-    ``saving`` is what giving up the pair of each row frees at its switch; ``room`` is
-    kept up to date.
+    ``saving`` is what giving up the pair of each row frees at its switch. ``room`` is updated.
     """
     useful = (room[needs.switch] < 0) & (saving > 0)
     pairs = np.unique(needs.pair[useful])
@@ -224,9 +224,9 @@ def _given_up(needs: TableNeeds, saving: Ints, room: Ints, rank: _Rank) -> dict[
 
 
 def _joined(flows: Flows, paths: Paths, pair: Ints, tied: Bools) -> Paths:
-    """Puts all QPs of tied pairs on the path that carries most of theirs.
+    """Put all QPs of tied pairs on the path that carries most of their load.
 
-    Where a flow of the pair must take shortest paths, on one of such a flow.
+    If a flow of the pair must take shortest paths, the path is one of such a flow.
     """
     if not tied.any():
         return paths
@@ -246,7 +246,7 @@ def _joined(flows: Flows, paths: Paths, pair: Ints, tied: Bools) -> Paths:
 
 
 def _merged(first: Paths, second: Paths) -> Paths:
-    """Paths of two sets of flows, by flow."""
+    """Return the paths of two sets of flows, ordered by flow."""
     both = join_paths([first, second])
     return both.take(np.argsort(both.flow, kind="stable"))
 
@@ -254,7 +254,7 @@ def _merged(first: Paths, second: Paths) -> Paths:
 def _taken_back(
     seats: Readmission, needs: TableNeeds, paths: Paths, pair: Ints, full_at: dict[int, int]
 ) -> tuple[Paths, dict[int, int]]:
-    """The paths that stay, and the pairs that have none in the end."""
+    """Return the paths that stay, and the pairs that are still given up."""
     flows = seats.flows
     pair_of_path = pair[paths.flow]
     gone = np.isin(pair_of_path, [*full_at])
@@ -277,13 +277,13 @@ def _taken_back(
 
 
 def _by_flow(pair: Ints, full_at: dict[int, int]) -> dict[int, int]:
-    """The switch for each flow of the pairs given up, by flow row."""
+    """Return the full switch of each flow whose pair was given up, by flow row."""
     rows = np.flatnonzero(np.isin(pair, [*full_at])).tolist()
     return {row: full_at[int(pair[row])] for row in rows}
 
 
 def _sending(flows: Flows, flow: int) -> str:
-    """How many bytes a flow sends, where that is known."""
+    """Return words for how many bytes a flow sends; empty where that is not known."""
     size = float(flows.bytes[flow])
     return f", sending {size_words(size)} at a time" if np.isfinite(size) else ""
 
@@ -294,7 +294,7 @@ _TIED, _DROPPED = (
 
 
 def is_told_anew(note: str) -> bool:
-    """Whether a note of a plan is of those that ``fit_tables`` gives."""
+    """Return whether a note of a plan is one that ``fit_tables`` writes for each plan."""
     return _TIED in note or _DROPPED in note
 
 

@@ -1,19 +1,17 @@
-"""How many exact-match entries paths need: by switch, and by pair of NICs.
+"""Counts of the exact-match entries that paths need, by switch and by pair of NICs.
 
-Counted as ``plan.programs`` writes them. At a switch that all QPs of a pair leave by
-the same arc, the pair is one entry; where they part, every QP is one, told apart by
-its source port, of which there are only so many. A hop that the underlay would make
-by itself needs none (``model.underlay``). Entries are written from a plan by code of
-their own, and tests hold the two counts together on every kind of fabric.
+They are counted as ``plan.programs`` writes them. If all QPs of a pair leave a switch by the same
+arc, the pair needs one entry there. If QPs part, every QP needs one, told apart by its source port,
+and there are only so many ports. A hop that the underlay would also take needs none
+(``model.underlay``). Programs are written by code of their own. Tests compare the two counts on
+every kind of fabric.
 
-Flows that must keep together, planned as one.
-
-Where tables have no room for the QPs of a pair of NICs to part, all flows of the
-pair are *tied*: one path for all of them is one entry at a switch. So are those of a
-pair with more QPs than there are source ports, as far as a switch cannot tell them
-apart: flows of one QP by port, others all. For the planner tied flows are a single flow
-of a single QP, so that search and colouring need know nothing of tables and ports;
-afterwards each flow gets the path that was found.
+This module also ties flows that must stay together, so that they are planned as one. Where tables
+have no room to split the QPs of a pair of NICs, all flows of the pair are *tied*: one path for all
+of them needs one entry at a switch. Flows of a pair with more QPs than there are source ports are
+tied as far as switches cannot tell them apart: by port if each has one QP, else all of them. For
+the planner, tied flows are one flow with one QP, so search and colouring know nothing of tables and
+ports. Afterwards each of the flows gets the path that was found.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from heddle_controller.model.underlay import needs_entry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableNeeds:
-    """Entries at switches with a limited table: parallel columns, by pair, none zero."""
+    """Entries needed at switches with limited tables, in parallel columns by pair; none is zero."""
 
     pair: Ints
     """Number of the pair, as in ``pairs_of``."""
@@ -39,27 +37,27 @@ class TableNeeds:
     entries: Ints
 
     def by_switch(self, node_count: int) -> Ints:
-        """Entries of all pairs at each node, shape (nodes,)."""
+        """Return the entries of all pairs at each node, shape (nodes,)."""
         total = np.bincount(self.switch, weights=self.entries, minlength=node_count)
         return total.astype(np.int64)
 
 
 def limited(fabric: Fabric) -> Bools:
-    """Which nodes are switches whose tables have an end, shape (nodes,)."""
+    """Mark switches that have a limited table, shape (nodes,)."""
     nodes = fabric.structure.nodes
     result: Bools = (nodes.table_size != NONE) & (nodes.kind != NodeKind.NIC)
     return result
 
 
 def pairs_of(flows: Flows) -> Ints:
-    """Number of each flow's pair of source and destination, from 0, shape (flows,)."""
+    """Return the number, from 0, of each flow's pair of source and destination; shape (flows,)."""
     codes = flows.source * (int(flows.destination.max(initial=0)) + 1) + flows.destination
     pair: Ints = np.unique(codes, return_inverse=True)[1]
     return pair
 
 
 def entry_needs(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> TableNeeds:
-    """Entries that paths need at switches of limited tables; ``pair`` is by flow."""
+    """Return the entries that paths need at switches with limited tables; ``pair`` is by flow."""
     tail = fabric.structure.tail[paths.arcs]
     use = np.flatnonzero(limited(fabric)[tail])
     if not len(use):
@@ -86,21 +84,21 @@ def entry_needs(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColocatedFlows:
-    """Flows, and the flows that stand for them."""
+    """Flows to be planned, each on behalf of one flow or of several that are tied."""
 
     flows: Flows
-    """What is to be planned."""
+    """The flows to be planned."""
     leader: Ints
-    """Row, among all flows, of the first that each of ``flows`` stands for."""
+    """For each of ``flows``, the first original flow that it represents."""
     stands: Ints
-    """Row in ``flows`` of what stands for each of all flows."""
+    """For each original flow, the row in ``flows`` that represents it."""
     tied: Bools
-    """Whether each of all flows is tied."""
+    """Marks the original flows that are tied."""
     qps: Ints
-    """QPs of each of all flows."""
+    """QPs of each original flow."""
 
     def expand(self, paths: Paths) -> Paths:
-        """Paths of all flows from paths of those that stand for them."""
+        """Return the paths of all original flows from the paths of ``flows``."""
         if not self.tied.any():
             return paths
         counts = np.bincount(paths.flow, minlength=len(self.flows))
@@ -113,10 +111,10 @@ class ColocatedFlows:
 
 
 def short_of_ports(flows: Flows) -> Bools:
-    """Which flows share ports with others of their pair of NICs, shape (flows,)."""
+    """Mark flows whose pair of NICs has several flows and more QPs than ports; shape (flows,)."""
     result = np.zeros(len(flows), dtype=np.bool_)
     sent = np.bincount(flows.source, weights=flows.qps)
-    if sent.max(initial=0) > SOURCE_PORT_COUNT:  # a pair has no more than its sender
+    if sent.max(initial=0) > SOURCE_PORT_COUNT:  # a pair sends no more QPs than its source
         rows = np.flatnonzero(sent[flows.source] > SOURCE_PORT_COUNT)
         pair = pairs_of(flows.take(rows))
         crowded = np.bincount(pair, weights=flows.qps[rows]) > SOURCE_PORT_COUNT
@@ -125,10 +123,11 @@ def short_of_ports(flows: Flows) -> Bools:
 
 
 def colocation_groups(flows: Flows, pair: Ints, whole: Bools) -> Ints:
-    """Number of what each flow must keep together with, were it tied; ``pair`` is by flow.
+    """Return the number of the group that each flow must share a path with if it is tied.
 
-    The whole pair, or of pairs that are short of ports and have flows of one QP alone,
-    those of the same port. ``whole`` marks flows of pairs that need the former anyway.
+    A group is a whole pair. In pairs that are short of ports and have only flows with one QP, it is
+    the flows with the same port. ``pair`` is the number of each flow's pair. ``whole`` marks flows
+    of pairs that must stay whole in any case.
     """
     if not short_of_ports(flows).any():
         return pair
@@ -141,10 +140,11 @@ def colocation_groups(flows: Flows, pair: Ints, whole: Bools) -> Ints:
 
 
 def tie(flows: Flows, together: Ints, tied: Bools) -> ColocatedFlows:
-    """ColocatedFlows the flows marked, those of one number in ``together`` with each other.
+    """Tie the flows that ``tied`` marks to those with the same number in ``together``.
 
-    A tied flow has the rate that its flows need at once, by the rule of ``model.load``,
-    and in any phase where theirs differ; it takes shortest paths if any of them must.
+    The flow that represents them has the rate that they need at the same time, by the rule of
+    ``model.load``. Its phase is ``ANY_PHASE`` if their jobs or phases differ. It takes shortest
+    paths if any of them must.
     """
     everyone = np.arange(len(flows), dtype=np.int64)
     if not tied.any():

@@ -1,6 +1,7 @@
-"""Where a job had best run: many short questions to a planner, so that others come between.
+"""Recommends where a job should run, and in which rank order.
 
-Whoever asks may go away after any of them, and no more is asked then.
+This asks a planner many short questions, so that questions of others are answered in between. A
+caller may be cancelled after any of them; no more are asked then.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 
 MANY_RANKS = 512
-"""Of jobs of so many ranks, choices that cannot be the best are not planned to their end."""
+"""Ranks from which a job counts as large: choices that cannot be the best are not fully planned."""
 MOST_SETTLED = 2
-"""Orders, besides the alphabetical one, that are compared by the plan after some quiet."""
+"""Most orders, besides the alphabetical one, that are compared by the plan after some quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankOrder:
-    """An order of hosts, and what it is worth."""
+    """The best order of hosts that was found, with its score."""
 
     hosts: Hosts
     score: Score
     alphabetical: Score
-    """Of the alphabetical order; no better in settled time, nor in the worst link.
+    """Score of the alphabetical order: no better than ``score`` in settled time or worst link.
 
-    Where the order is alphabetical, no other was found to be better.
+    ``hosts`` are in alphabetical order if no other order was found to be better.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A job on hosts in rank order, and what they are worth."""
+    """A job on hosts in rank order, and how it would fare there."""
 
     job: Job
     trial: Trial
@@ -46,23 +47,24 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Placements, best first; none that cuts hold to be slower than the first fit."""
+    """Placements, best first, none of them expected to be slower than the first fit."""
 
     placements: tuple[Placement, ...] = ()
     first_fit: Placement | None = None
+    """The first free hosts by name; None if refused."""
     refused: str = ""
-    """Why there is none."""
+    """Why there is no placement; empty if there are some."""
 
 
 async def order_ranks(
     planner: Planner, intent: Intent, job: Job, standing: Plan | None
 ) -> RankOrder:
-    """The best order found of the hosts of a job, beside the other jobs of an intent.
+    """Return the best order found of a job's hosts, beside the other jobs of an intent.
 
-    Alphabetical order is kept where all flows have all they ask for in it, and where no order is
-    better by cuts. The few that are best by these are compared by what there is after some quiet:
-    plans that are alike to cuts differ much. Where no such plan is made, as flows are too many,
-    another order has to be no worse at once, either.
+    Alphabetical order is kept if all flows get all they ask for in it, or if no order is better by
+    cuts. The few orders that are best by cuts are compared by the plan after some quiet, since
+    plans with similar cuts differ much. If flows are too many for that plan, another order must
+    also be no worse in the plan that is made at once.
     """
 
     async def scored(hosts: Hosts, *, settled: bool) -> Score:
@@ -93,11 +95,11 @@ async def order_ranks(
 async def recommend(
     planner: Planner, intent: Intent, ask: PlacementAsk, standing: Plan | None
 ) -> Recommendation:
-    """Host sets for a job, each weighed by the plan that it would have.
+    """Return host sets for a job, each scored by the plan that it would have.
 
-    The first free hosts by name are weighed too, and no answer is expected to be slower. Large jobs
-    are first tried beside what stays as it is; who else would have to move is looked for only where
-    the choice may still be the best.
+    The first free hosts by name are scored too, and no answer is expected to be slower than these.
+    Large jobs are first tried while all other flows stay. Whether others would move is found out
+    only for choices that may still be the best.
     """
     choices = await planner.choose(intent, ask, standing)
     if choices.refused:
@@ -129,7 +131,7 @@ async def recommend(
 def _ranked(
     found: Sequence[Placement], default: Score, ask: PlacementAsk, fabric: Fabric
 ) -> list[Placement]:
-    """Those of some placements that are what was asked for, best first."""
+    """Return the placements that satisfy the question, best first."""
     limit = default.settled_seconds * (1 + EQUAL)
     kept = [
         one
@@ -143,9 +145,9 @@ def _ranked(
 def _in_doubt(
     found: Sequence[Placement], best: Sequence[Placement], default: Score, fabric: Fabric
 ) -> int | None:
-    """Which of some placements has to be planned to its end, as it may be the best then.
+    """Return the row of a placement to plan fully, because it may then be the best; or None.
 
-    None where none is. In the end a job takes no less than cuts leave, and slows nobody at best.
+    At best, the job takes as long as cuts allow and slows no other.
     """
     known = [one for one in best if one.trial.final]
     limit = _rank(known[0], default, fabric) if known else None
@@ -163,9 +165,11 @@ def _in_doubt(
 def _rank(
     placement: Placement, default: Score, fabric: Fabric
 ) -> tuple[int, float, float, float, int, float, float, int]:
-    """Less is better: the job's time, what others lose, what it sends between zones, its flows.
+    """Return a sort key for placements; less is better.
 
-    Of equal ones that below the fewest leaves: it leaves most links to jobs that come.
+    It compares, in this order, the job's time beside the ``default``, what other jobs lose, the
+    Gbit/s between zones and the slowest flow. Of equal placements, the one below the fewest leaves
+    is the best, because it leaves more links to later jobs.
     """
     trial = placement.trial
     leaves = {

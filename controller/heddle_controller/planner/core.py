@@ -1,17 +1,12 @@
-"""The planning process: ``core SOCKET SECONDS OBJECTIVE PARENT``, as a module.
+"""The planning process: a core with the plans of several fabrics, and the solver's engine.
 
-It is started by a controller, whose process id is PARENT and which it does not outlive, reads
-questions from the socket with that number, and answers one after another. SECONDS is the time limit
-of one run of the solver, OBJECTIVE what more entries are worth. It ignores signals that a whole
-group of processes is ended by: the controller says when it is over.
+The module is the program of the process: ``core SOCKET SECONDS OBJECTIVE PARENT``. A controller
+starts it. It reads questions from the socket of number SOCKET and answers one after another.
+SECONDS is the time limit of one run of the solver. OBJECTIVE is the objective of plans, "headroom"
+or "economy". PARENT is the process id of the controller, which the process does not outlive. It
+ignores signals that end a whole group of processes, because the controller decides when to end it.
 
-The engine that plans with the solver: only a planning process loads it.
-
-What the planning process does: plans of several fabrics, each kept ready for its next repair.
-
-Not for several threads at once, but for one that plans and one that asks: ``turns``, ``what_if``
-and ``choose`` keep nothing; ``try_job``, and ``certify`` with ``reoptimise``, only what no other
-looks at.
+Only a planning process loads the solver. A core is not made for several threads at once.
 """
 
 from __future__ import annotations
@@ -93,64 +88,67 @@ from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobStat
 from heddle_controller.traffic.jobs import flows_of_job
 
 _MAX_TOLD = 20
-"""Jobs named in a trial."""
+"""The most slowed jobs that a trial names."""
 MOST_SETTLED_FLOWS = 50_000
-"""Flows beyond which no plan is made anew for a question: it takes more than some ten seconds."""
+"""Flows up to which a question gets a plan made from scratch. With more, that takes over ten
+seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Beside:
-    """A plan beside which jobs are tried, and what is the same for each of them."""
+    """A plan beside which jobs are tried, and what all these trials have in common."""
 
     plan: Plan
     fabric: Fabric
-    """As it is now; the plan may have been made for other states."""
+    """The fabric as it is now; the plan may have been made for other link states."""
     scores: Mapping[str, Score]
-    """How jobs fare in the plan."""
+    """How jobs fare in the plan, by name."""
     around: Surroundings
+    """The fabric with the loads of the plan."""
 
 
 @dataclass(slots=True)
 class _FabricPlans:
-    """What is kept of one fabric."""
+    """What the core keeps of one fabric."""
 
     wanted: Wanted | None = None
-    """Of the intent that came last."""
+    """What the last planned intent wants."""
     tried: Wanted | None = None
-    """Of the intent that jobs were last tried beside."""
+    """What the intent wants that jobs were last tried beside."""
     beside: _Beside | None = None
-    """Of the plan that they were last tried beside."""
+    """The plan that jobs were last tried beside."""
     made: tuple[Plan, Entries] | None = None
     """The last plan that was made here, and its entries."""
     repair: Repair | None = None
+    """A repair that begins with ``prepared``; None if it could not be made."""
     prepared: Plan | None = None
-    """The plan that ``repair`` begins with; a repair of it may have failed to be made."""
+    """The plan that ``repair`` was prepared for; None if it has to be prepared again."""
     told: Plan | None = None
-    """A plan that was answered, and whose repair is not made ready yet."""
+    """The plan that was answered last, if its repair has not been prepared yet."""
     screen: LossScreen | None = None
-    """Of the plan that was certified last."""
+    """The loss screen of the plan that was certified or reoptimised last."""
     kept: tuple[Plan, Fabric] | None = None
-    """A plan beside which none was found, and the fabric with all that was known of it."""
+    """A plan for which planning found the same plan again, and the fabric it was planned for."""
 
     def keeps(self, standing: Plan, wanted: Wanted) -> bool:
-        """Whether it was found before that this plan is what is wanted."""
+        """Return whether planning has found before that this plan is what is wanted."""
         if self.kept is None or self.kept[0] is not standing:
             return False
         return same_input(replace(standing, fabric=self.kept[1]), wanted)
 
 
 class PlanningCore:
-    """Plans with the functions of an engine."""
+    """Implements the methods of ``Planner``, without waiting, by the functions of an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._fabrics: dict[str, _FabricPlans] = {}
 
     def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """See ``Planner``. Takes time in proportion to what changed, where that was a loss.
+        """Implement ``Planner.plan``. After a loss, the time is proportional to what changed.
 
         Raises:
-            Exception: whatever the last attempt failed with.
+            Exception: whatever the last attempt to plan failed with.
         """
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.wanted = self._wanted(intent, one.wanted, standing)
@@ -160,7 +158,7 @@ class PlanningCore:
         if standing is not None:
             self.prepare(intent.name, standing)
         repair = one.repair if standing is not None else None
-        one.prepared = None  # whatever comes of this, the repair goes on from another plan
+        one.prepared = None  # from now on, the repair begins with another plan
         planned = make_plan(wanted, standing, repair, self._engine, one.made)
         if standing is not None and planned.plan.nic_ports and same_plan(planned.plan, standing):
             one.kept = standing, wanted.fabric
@@ -174,11 +172,11 @@ class PlanningCore:
             return again
         wanted = wanted_of(intent, self._engine, known)
         if standing is not None and standing.flows.same_as(wanted.flows):
-            return replace(wanted, flows=standing.flows)  # compared once, and not at every event
+            return replace(wanted, flows=standing.flows)  # so that flows are compared only once
         return wanted
 
     def prepare(self, fabric: str, standing: Plan) -> None:
-        """See ``Planner``. What cannot be repaired is planned anew when the time comes."""
+        """Implement ``Planner.prepare``. A plan that cannot be repaired is made anew later."""
         one = self._fabrics.setdefault(fabric, _FabricPlans())
         if one.prepared is standing:
             return
@@ -190,14 +188,14 @@ class PlanningCore:
         one.prepared = standing
 
     def make_ready(self, fabric: str) -> None:
-        """Have the repair of the plan that was made just now ready; for after it was told."""
+        """Prepare to repair the plan that was made last. Call it after the plan was answered."""
         one = self._fabrics.get(fabric)
         if one is not None and one.told is not None:
             plan, one.told = one.told, None
             self.prepare(fabric, plan)
 
     def certify(self, fabric: str, standing: Plan) -> Certificate:
-        """See ``Planner``. Takes time in proportion to what changed since it was asked last."""
+        """Implement ``Planner.certify``, in time proportional to changes since the last call."""
         one = self._fabrics.setdefault(fabric, _FabricPlans())
         one.screen = self._engine.screen(standing, one.screen)
         return self._engine.certify(standing, one.screen)
@@ -205,7 +203,7 @@ class PlanningCore:
     def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
-        """See ``Planner``."""
+        """Implement ``Planner.reoptimise``."""
         one = self._fabrics.setdefault(fabric, _FabricPlans())
         known = with_known_ports(standing.fabric, standing)
         plan = replace(standing, fabric=known)
@@ -213,17 +211,17 @@ class PlanningCore:
         return reoptimise(plan, self._engine, worth_moving, one.screen)
 
     def turns(self, standing: Plan, iterations: Sequence[Iteration]) -> tuple[Turn, ...]:
-        """See ``Planner``."""
+        """Implement ``Planner.turns``."""
         return turns_in(standing, iterations)
 
     def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
-        """See ``Planner``."""
+        """Implement ``Planner.what_if``."""
         before = standing if standing is not None else self._rehearsed(intent, None)
         after = self._rehearsed(supposed, standing)
         return WhatIf(before, after, compare_plans(before, after))
 
     def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
-        """See ``Planner``."""
+        """Implement ``Planner.choose``."""
         loads = _loads_without(self._standing(intent, standing), ask.job.name)
         return choose(ask, intent.fabric, loads, self._engine.flows_of_job)
 
@@ -236,7 +234,7 @@ class PlanningCore:
         settled: bool = False,
         hasty: bool = False,
     ) -> Trial:
-        """See ``Planner``."""
+        """Implement ``Planner.try_job``."""
         before = self._standing(intent, standing)
         own = self._engine.flows_of_job(job, intent.fabric)
         settled &= len(before.flows) > 0 and len(before.flows) + len(own) <= MOST_SETTLED_FLOWS
@@ -255,7 +253,7 @@ class PlanningCore:
             return replace(
                 trial, score=replace(trial.score, least_seconds=score.seconds, settled=True)
             )
-        if repair is not None:  # else it was planned anew
+        if repair is not None:  # otherwise the plan was made anew and is the settled one
             around = beside.around
             if job.name in before.flows.job_names:
                 around = Surroundings(intent.fabric, _loads_without(before, job.name))
@@ -266,10 +264,11 @@ class PlanningCore:
     def _wanted_with(
         self, intent: Intent, job: Job, own: Flows, before: Plan, *, in_order: bool
     ) -> Wanted:
-        """What is wanted with a job, whose flows come behind those of others, so that these stay.
+        """Return what the intent wants together with a job.
 
-        In place of its own, if there are such; or ``in_order``, where they stand once the job is
-        submitted, as equal choices fall by the order of flows.
+        The flows of a new job come last, so that the rows of others stay. With ``in_order``, they
+        come where they will be once the job is submitted, because the order of flows decides
+        between equal choices. A job of that name in the intent or in the plan is replaced.
         """
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = self._wanted(intent, one.tried, before)
@@ -287,7 +286,7 @@ class PlanningCore:
         return known
 
     def _repair_of(self, fabric: str, standing: Plan) -> Repair | None:
-        """The repair of what stands; who changes it takes a copy."""
+        """Return the repair of the current plan. A caller that changes it must take a copy."""
         self.prepare(fabric, standing)
         return self._fabrics[fabric].repair
 
@@ -295,7 +294,7 @@ class PlanningCore:
         return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
-        """What the loop would come to with an intent after ``previous``."""
+        """Return the plan that the loop would have for an intent after ``previous``, in quiet."""
         repair = self._repair_of(intent.name, previous) if previous is not None else None
         repair = None if repair is None else repair.copy()
         wanted = _knowing(wanted_of(intent, self._engine), previous)
@@ -303,12 +302,12 @@ class PlanningCore:
 
 
 def _knowing(wanted: Wanted, standing: Plan | None) -> Wanted:
-    """The same with all that is known of source ports, where switches hash."""
+    """Return ``wanted`` with all that is known of source ports, where switches hash."""
     return replace(wanted, fabric=with_known_ports(wanted.fabric, standing))
 
 
 def _with_job(intent: Intent, job: Job) -> Intent:
-    """The intent with a job, in place of one of its name; its etag is that of no other try."""
+    """Return the intent with a job added, or replaced by name. Its JSON serves as its etag."""
     etag = job_json(job).decode()
     record = JobRecord(job, etag, intent.change_time, JobFacts(etag, JobState.ACCEPTED))
     jobs = {record.job.name: record for record in intent.jobs} | {job.name: record}
@@ -316,7 +315,7 @@ def _with_job(intent: Intent, job: Job) -> Intent:
 
 
 def _loads_without(plan: Plan, job: str) -> Floats:
-    """Gbit/s on each arc of all that a plan carries but the flows of a job."""
+    """Return the Gbit/s on each arc of a plan without the flows of one job, shape (arcs,)."""
     flows = plan.flows
     if job not in flows.job_names:
         return plan.loads
@@ -326,7 +325,7 @@ def _loads_without(plan: Plan, job: str) -> Floats:
 
 
 def _trial(name: str, after: Plan, beside: _Beside) -> Trial:
-    """What a plan makes of a job, beside the one without it."""
+    """Return how a job fares in a plan, and how others fare compared with the plan before."""
     was = beside.scores
     now = scores_beside(after, beside.plan, was)
     costs = [
@@ -360,11 +359,14 @@ def _trial(name: str, after: Plan, beside: _Beside) -> Trial:
 
 
 PROOF_SECONDS = 10.0
-"""Of looking for a better bound: nobody waits for it, but other questions may."""
+"""Time limit for a better bound. Nobody waits for the bound, but other questions may have to."""
 
 
 def planning_engine(solve_seconds: float | None, objective: Objective = "headroom") -> Engine:
-    """The functions that plan, with a time limit for each run of the solver."""
+    """Return the engine that plans with the solver.
+
+    ``solve_seconds`` is the time limit of each run of the solver; None for no limit.
+    """
     options = Options(objective=objective, time_limit_seconds=solve_seconds)
     return Engine(
         flows_of_job=flows_of_job,
@@ -381,13 +383,13 @@ def planning_engine(solve_seconds: float | None, objective: Objective = "headroo
 
 PR_SET_PDEATHSIG = 1
 QUIET = 10.0
-"""Seconds without a question, after which it loads what plans may need and has not been needed."""
+"""Seconds without a question after which the process loads modules that later plans may need."""
 OOM_SCORE = 500
-"""Where memory runs out, the kernel is to choose this process and not the controller."""
+"""Makes the kernel choose this process rather than the controller when memory runs out."""
 
 
 def main() -> None:
-    """Answer until the controller is gone."""
+    """Answer questions until the controller is gone."""
     number, seconds, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[4])
     objective: Objective = "economy" if sys.argv[3] == "economy" else "headroom"
     _die_with(parent)
@@ -398,19 +400,22 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel end this process with the controller, even in the middle of a plan."""
+    """Have the kernel end this process with the controller, even in the middle of a plan.
+
+    Also makes this process the one that the kernel ends first when memory runs out.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the controller ended before the call
         sys.exit(0)
     try:
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
-    except OSError:  # a wish, and no more
+    except OSError:  # this is a precaution, and the process works without it
         return
 
 
 def _serve(end: socket.socket, core: PlanningCore) -> None:
     unpacker, mirrors, planned = Unpacker(), dict[str, FabricMirror](), False
-    heard = select.poll()  # select.select takes no number above 1,023
+    heard = select.poll()  # select.select takes no file number above 1,023
     heard.register(end, select.POLLIN)
     while True:
         if planned and not heard.poll(QUIET * 1000):
@@ -426,13 +431,13 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             _send(end, _answer(core, mirror, question))
             planned = planned or question.method in {"plan", "prepare"}
             if question.method == "plan":
-                core.make_ready(question.fabric)  # nobody waits for that
+                core.make_ready(question.fabric)  # after the answer, so that nobody waits
 
 
 def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
     try:
         return answered(core, mirror, question)
-    except PlanningFailed as error:  # anything else ends the process, and another takes its place
+    except PlanningFailed as error:  # any other error ends the process, and it is replaced
         return Failed(str(error))
 
 

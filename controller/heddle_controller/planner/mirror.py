@@ -1,10 +1,10 @@
-"""What both ends of the pipe remember of one fabric, so that only what has changed travels.
+"""What both ends of the pipe remember of one fabric, so that only changes are sent.
 
-Each end has a mirror, and packs and unpacks in the same order as the other: what is packed here
-is what the other end remembers once it has unpacked it. A fabric travels as the states that
-changed, an intent as the jobs and demand sets that are new, a plan as the arcs that are others,
-entries as the rows that came and went. What is the same object here as the last one is the same
-object there.
+Each end has a mirror and packs and unpacks in the same order as the other. So after a value was
+packed at one end and unpacked at the other, both remember it. A fabric is sent as the states that
+changed, an intent as the jobs and demand sets that are new, a plan as the arcs that differ, and
+entries as the rows that came and went. A value that is the same object as the last one at one end
+is also the same object at the other.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Ove
 
 Array = npt.NDArray[Any]
 _MOST = 1 / 4
-"""Of the elements of an array, beyond which all of them are sent."""
+"""Share of the elements that may differ. If more do, all elements are sent."""
 STRUCTURE = ("name", "nodes", "links", "zone_names", "host_names")
+"""Arguments of ``Structure``."""
 WHOSE = ("flow", "first_qp", "last_qp")
+"""Columns that say which flow and QPs a path belongs to."""
 
 
 class _Elements(NamedTuple):
-    """Elements of an array that are others than before."""
+    """The elements of an array that differ from before: where they are, and their values."""
 
     places: Array
     values: Array
@@ -47,7 +49,7 @@ class _Elements(NamedTuple):
 
 class _PackedFabric(NamedTuple):
     structure: tuple[Any, ...] | None
-    """None: that of before."""
+    """Arguments of ``Structure``; None if it is the same as before."""
     link_state: Array | _Elements
     node_state: Array | _Elements
 
@@ -59,23 +61,25 @@ class _PackedIntent(NamedTuple):
     revision: int
     fabric: _PackedFabric
     jobs: list[int | JobRecord]
-    """Place among those of before, or what is new."""
+    """For each job its place among the jobs of before, or a new job."""
     demands: list[int | DemandRecord]
+    """For each demand set its place among those of before, or a new set."""
     overlay: Overlay
     rollback: Rollback | None
     port_paths: tuple[PortPaths | None] | None
-    """None: those of before."""
+    """The port paths in a tuple; None if they are the same as before."""
 
 
 class _PackedPlan(NamedTuple):
     fabric: _PackedFabric
     flows: Flows | None
-    """None: those of before."""
+    """None if they are the same as before."""
     paths: Paths | _Elements
-    """Or else the arcs that are others."""
+    """All paths, or the arcs that differ."""
     backups: Paths | _Elements
+    """All backups, or the arcs that differ."""
     shared: bool
-    """Whether the columns that say whose a path is are the very ones in both."""
+    """Whether paths and backups share their ``WHOSE`` columns as the same objects."""
     certificate: Certificate
     unrouted: dict[int, str]
     notes: tuple[str, ...]
@@ -83,7 +87,7 @@ class _PackedPlan(NamedTuple):
 
 
 class _PackedEdit(NamedTuple):
-    """Entries as those of before with rows gone and come."""
+    """Entries as changes: rows gone from those of before, rows that came, and these entries."""
 
     gone: Array
     came: Array
@@ -94,19 +98,19 @@ _Record = TypeVar("_Record", JobRecord, DemandRecord)
 
 
 class FabricMirror:
-    """What this end and the other know of one fabric."""
+    """What this end and the other remember of one fabric."""
 
     def __init__(self) -> None:
         self._fabric: Fabric | None = None
         self._jobs: tuple[JobRecord, ...] = ()
         self._demands: tuple[DemandRecord, ...] = ()
         self._port_paths: PortPaths | None = None
-        """Of the last intent; what a plan was made with does not travel."""
+        """Those of the last intent. The port paths that a plan was made with are not sent."""
         self._plan: Plan | None = None
         self._entries: Entries | None = None
 
     def pack_fabric(self, fabric: Fabric) -> _PackedFabric:
-        """A fabric to send."""
+        """Return a fabric packed for sending."""
         known, self._fabric = self._fabric, fabric
         if known is None or known.structure is not fabric.structure:
             structure = tuple(getattr(fabric.structure, name) for name in STRUCTURE)
@@ -118,7 +122,7 @@ class FabricMirror:
         )
 
     def unpack_fabric(self, packed: _PackedFabric) -> Fabric:
-        """A fabric that was sent."""
+        """Return a fabric that was sent."""
         known = self._fabric
         if packed.structure is not None:
             structure = Structure(*packed.structure)
@@ -135,7 +139,7 @@ class FabricMirror:
         return known
 
     def pack_intent(self, intent: Intent) -> _PackedIntent:
-        """An intent to send."""
+        """Return an intent packed for sending."""
         jobs = _records(intent.jobs, self._jobs)
         demands = _records(intent.demands, self._demands)
         self._jobs, self._demands = intent.jobs, intent.demands
@@ -155,7 +159,7 @@ class FabricMirror:
         )
 
     def unpack_intent(self, packed: _PackedIntent) -> Intent:
-        """An intent that was sent."""
+        """Return an intent that was sent."""
         jobs = tuple(self._jobs[o] if isinstance(o, int) else o for o in packed.jobs)
         demands = tuple(self._demands[o] if isinstance(o, int) else o for o in packed.demands)
         self._jobs, self._demands = jobs, demands
@@ -177,11 +181,11 @@ class FabricMirror:
         )
 
     def holds(self, plan: Plan) -> bool:
-        """Whether a plan is the one that was said last."""
+        """Return whether this is the plan that was sent or received last."""
         return self._plan is plan
 
     def pack_plan(self, plan: Plan) -> _PackedPlan | None:
-        """A plan to send; None stands for the one of before."""
+        """Return a plan packed for sending; None stands for the plan sent last."""
         known, self._plan = self._plan, plan
         if known is plan:
             return None
@@ -203,14 +207,14 @@ class FabricMirror:
         )
 
     def unpack_plan(self, packed: _PackedPlan | None) -> Plan:
-        """A plan that was sent."""
+        """Return a plan that was sent."""
         known = self._plan
         if packed is None:
             assert known is not None  # it was sent before
             return known
         fabric = self.unpack_fabric(packed.fabric)
         if packed.flows is None:
-            assert known is not None  # likewise
+            assert known is not None  # its flows were sent before
             flows, before = known.flows, known
         else:
             flows, before = packed.flows, None
@@ -231,18 +235,18 @@ class FabricMirror:
         return self._plan
 
     def pack_entries(self, entries: Entries) -> Entries | _PackedEdit | None:
-        """Entries to send; None stands for those of before."""
+        """Return entries packed for sending; None stands for those sent last."""
         known, self._entries = self._entries, entries
         if known is entries:
             return None
         edit = known_edit(known, entries, stages=True) if known is not None else None
         if edit is None or len(edit.came) > _MOST * len(entries):
             columns = (getattr(entries, one.name) for one in fields(Entries) if one.compare)
-            return Entries(*columns)  # how they were made is nothing to the other end
+            return Entries(*columns)  # without their origin, which the other end does not need
         return _PackedEdit(edit.gone, edit.came, entries.take(edit.came))
 
     def unpack_entries(self, packed: Entries | _PackedEdit | None) -> Entries:
-        """Entries that were sent."""
+        """Return entries that were sent."""
         if isinstance(packed, Entries):
             self._entries = packed
             return packed
@@ -263,7 +267,7 @@ def _packed_paths(now: Paths, was: Paths | None) -> Paths | _Elements:
 def _unpacked_paths(packed: Paths | _Elements, was: Paths | None) -> Paths:
     if isinstance(packed, Paths):
         return packed
-    assert was is not None  # it was there for the other end
+    assert was is not None  # the other end had it when it packed these
     if not len(packed.places):
         return was
     arcs = was.arcs.copy()
@@ -274,7 +278,7 @@ def _unpacked_paths(packed: Paths | _Elements, was: Paths | None) -> Paths:
 
 
 def _sharing(backups: Paths, paths: Paths) -> Paths:
-    """Backups with the very columns of the paths; both may have come by different ways."""
+    """Return backups that share the ``WHOSE`` columns of the paths as the same objects."""
     if all(getattr(backups, one) is getattr(paths, one) for one in WHOSE):
         return backups
     return replace(backups, **{one: getattr(paths, one) for one in WHOSE})
@@ -290,9 +294,10 @@ def _states(elements: _Elements) -> dict[int, Any]:
 
 
 def _records(records: Iterable[_Record], known: Iterable[_Record]) -> list[int | _Record]:
-    """Those that are known by their place, and the others themselves.
+    """Return known records as their place among ``known``, and others as they are.
 
-    Those with one name and etag are the same. What is only supposed has no etag.
+    Records with the same name and etag are the same. Records that are only supposed, as in a
+    what-if question, have no etag and are never known.
     """
     places = {_key(one): place for place, one in enumerate(known) if one.etag}
     return [places.get(_key(one), one) for one in records]

@@ -1,20 +1,21 @@
-"""From the whole intent to a verified plan: the thinking half of the loop.
+"""From the whole intent to a verified plan: the planning half of the loop.
 
-Pure but for the time it takes. What is planned how:
+Its functions are pure. They choose between several ways to plan:
 
-- *Nothing to plan* where flows and states are those of the plan that stands, however
-  often the intent was written in between.
-- *Repair* wherever there is a plan: flows to which nothing happened stay.
-- *Relieved* where links came back, or flows made a tier fuller, and the repaired plan is
-  off its bound: a few more flows are moved, most often those that had to leave when links were
-  lost. What was off its bound before flows came, and is no fuller for them, waits for quiet.
-- *Kept to* where an operator rolled back to it: repair and nothing else, until that is over.
-- *Anew* where there is none, where repair fails, or where that is quick. Nobody who waits for a
-  path waits for a plan of many flows made anew.
-- *Compared* once things are quiet: a plan with one made anew for the same input, which takes
-  its place if the worst link or the times of jobs are better by more than a set threshold. If
-  they are not, backups alone change where repairs left them no room. If they need not, a better
-  bound is looked for, and the plan keeps all but its certificate.
+- *Nothing* is planned if flows and states are those of the current plan, however often the
+  intent was written in between.
+- *Repair* is used whenever there is a plan. Flows to which nothing happened stay.
+- *Relief* follows a repair if links came back, or if flows made a tier fuller, and the repaired
+  plan does not reach its bound. A few more flows are moved, most often those that had to leave
+  when links were lost. A plan of many flows that missed its bound before, and is no fuller now,
+  waits for quiet.
+- *Repair alone* is used while an operator holds an earlier plan.
+- *A plan from scratch* is made if there is none, if repair fails, or if that is quick. Nobody who
+  waits for a path waits for a plan of many flows from scratch.
+- *Comparison* follows once it is quiet: the plan is compared with one made from scratch for the
+  same input, which replaces it if the worst link or the times of jobs are better by more than a
+  threshold. If not, backups alone change where repairs left them no room. If they need no change,
+  a better bound is looked for, and only the certificate of the plan changes.
 """
 
 from __future__ import annotations
@@ -47,73 +48,74 @@ if TYPE_CHECKING:
     from heddle_controller.solve import LossScreen
 
 _WORTH_MOVING = 0.02
-"""How much fuller than in another plan the worst link is, for flows to move that need not.
+"""Share by which another plan must be better before flows move that need not move.
 
-Of changes that are no losses; what is compared in the background has a setting.
+It applies to changes that are not losses. The comparison in quiet has a setting of its own.
 """
 YIELDS = 0.001
-"""What a flow that nobody announced weighs, where the least of the others weighs 1."""
+"""Weight of an unannounced flow, as a part of the least weight of all others (1 at most)."""
 FEW = 256
-"""Flows that are planned anew in less than half a second of processor."""
+"""Flows for which a plan from scratch takes less than half a second of processor."""
 
 
 class Repair(Protocol):
-    """A plan, ready to be repaired."""
+    """A plan that is ready to be repaired."""
 
     def copy(self, *, backups: bool = True) -> Repair:
-        """Another of the same plan, for a repair that this one is not to know of.
+        """Return a copy, whose repairs do not change this one.
 
-        Without ``backups`` it may leave out those of paths that it makes.
+        Without ``backups``, the copy may leave out the backups of paths that it makes.
         """
         ...
 
     def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
-        """The plan of a job that comes if all else stays, and whether ``repair`` gives the same.
+        """Return the plan with one new job while all else stays, and if ``repair`` does the same.
 
-        New paths have no backups, and this stays as it is. None where that is not known.
+        New paths have no backups, and this repair does not change. None if only ``repair`` can
+        tell.
         """
         ...
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """A plan for the fabric and flows as they are now, in which only what must move moves."""
+        """Return a plan for this fabric and these flows in which only flows move that must."""
         ...
 
     def relieved(self) -> Plan | None:
-        """The plan that ``repair`` gave, brought to its bound by moving few; None where not."""
+        """Move a few flows to bring the repaired plan to its bound; None if that does not help."""
         ...
 
     def is_ready_for(self, plan: Plan) -> bool:
-        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        """Return whether the next repair begins with this very plan and has all its indexes."""
         ...
 
 
 class EntriesOf(Protocol):
-    """What switches must hold."""
+    """A function that returns the entries that switches must hold for a plan."""
 
     def __call__(self, plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
-        """Entries of a plan; ``before`` is an earlier plan and what this gave for it."""
+        """Return the entries of a plan; ``before`` is an earlier plan with its entries."""
         ...
 
 
 class Verify(Protocol):
-    """Raises where a plan must not be used."""
+    """A function that raises an error if a plan must not be used."""
 
     def __call__(self, plan: Plan, known: Plan | None = None) -> None:
-        """Check a plan; ``known`` is one that passed, and need not be looked at twice."""
+        """Check a plan; parts that are the same in ``known``, which has passed, are skipped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The functions that make a plan, handed in as values: who only plans by them loads no solver.
+    """The functions that make a plan, handed in as values, so that this module loads no solver.
 
-    Every one is pure, and may raise: the loop then keeps the plan it has.
+    All of them are pure. Any may raise; the loop then keeps its plan.
     """
 
     flows_of_job: Callable[[Job, Fabric], Flows]
     """``traffic.jobs.flows_of_job``."""
     solve: Callable[[Fabric, Flows, Plan | None], Plan]
-    """``solve.anew``."""
+    """``solve.plan_anew``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repairer_of``."""
     screen: Callable[[Plan, LossScreen | None], LossScreen]
@@ -132,7 +134,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """All that flows of an intent follow from: its jobs and demands by name and etag."""
+    """Everything that the flows of an intent follow from; jobs and demands by name and etag."""
 
     structure: Structure
     jobs: tuple[tuple[str, str], ...]
@@ -141,35 +143,37 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """What the intent comes to on its fabric."""
+    """What an intent wants: its flows on its fabric."""
 
     fabric: Fabric
     flows: Flows
     refused: tuple[tuple[str, str], ...]
-    """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
+    """Jobs and demand sets that no plan can hold, and why. A job is given by its name, a demand set
+    by a text that no job can have as its name."""
     asked: _Asked | None = None
-    """What the flows follow from; None where nobody has said."""
+    """What the flows follow from; None if they were not made by ``wanted_of``."""
     kept: bool = False
-    """Whether flows keep to the plan before wherever they can: an operator rolled back to it."""
+    """Whether flows must stay wherever they can, because an operator holds an earlier plan."""
     of_jobs: Mapping[tuple[str, str], Flows] = field(default_factory=dict)
-    """The flows of each job that can be had, by name and etag."""
+    """The flows of each job that is not refused, by name and etag."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A verified plan and what it means for switches."""
+    """A verified plan, and the entries that switches must hold for it."""
 
     plan: Plan
     entries: Entries
     changed_count: int
+    """Number of flows whose path differs from the plan before."""
 
 
 def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wanted:
-    """The flows of all jobs and demand sets, the oldest first.
+    """Return the flows of all jobs and demand sets, the oldest first.
 
-    So a job that comes moves no row of others, and its flows are all that a repair looks at.
-    One that was admitted but does not fit (any more) is left out, not the others. Jobs
-    that are in ``known`` with the same etag, on the same structure, are taken from there.
+    In this order, a new job does not move the rows of others, and a repair looks at its flows only.
+    Jobs and demand sets that do not fit the fabric are refused, and the rest is planned. The flows
+    of jobs that are in ``known`` with the same etag, on the same structure, are taken from there.
     """
     refused = []
     same = known is not None and known.fabric.structure is intent.fabric.structure
@@ -200,15 +204,16 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
 
 
 def with_more(wanted: Wanted, more: Flows) -> Wanted:
-    """The same with the flows of a job that comes, behind all others that were announced."""
+    """Return ``wanted`` with more flows, placed after all others that were announced."""
     flows = without_announced(concatenate([wanted.flows, more]))
     return Wanted(wanted.fabric, flows, wanted.refused, kept=wanted.kept)
 
 
 def without_announced(flows: Flows) -> Flows:
-    """The flows but for those of pairs that were found and that jobs or demand sets tell of now.
+    """Return the flows without unannounced ones whose pair of NICs now has announced flows.
 
-    Those that remain come last, and weigh a thousandth of the least that anybody announced.
+    The unannounced flows that remain come last. They weigh ``YIELDS`` times the least weight of the
+    announced flows.
     """
     found = unannounced_rows(flows)
     if not len(found):
@@ -225,7 +230,7 @@ def without_announced(flows: Flows) -> Flows:
 
 
 def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[str, float]:
-    """What flows weigh that are demanded for a job: what it tells, or what its own flows weigh."""
+    """Return the weight of demands for each job: its priority, else that of its own flows."""
     told = {}
     for record in intent.jobs:
         own = of_jobs.get((record.job.name, record.etag))
@@ -235,10 +240,10 @@ def _weights(intent: Intent, of_jobs: Mapping[tuple[str, str], Flows]) -> dict[s
 
 
 def left_out(intent: Intent) -> dict[str, str]:
-    """Demand sets that no plan can hold, by name, and why.
+    """Return the demand sets that no plan can hold, by name, and why.
 
-    What was stored before there was a check, or what a store brought back after it was lost: of
-    sets with one id the first by name is planned.
+    They may have been stored without today's checks, or have come back with the data of a store
+    that was lost. If several sets have the same flow id, the first set in the intent is planned.
     """
     jobs = frozenset(record.job.name for record in intent.jobs)
     planned: list[tuple[str, Demands]] = []
@@ -256,10 +261,10 @@ def left_out(intent: Intent) -> dict[str, str]:
 
 
 def wanted_again(intent: Intent, known: Wanted | None) -> Wanted | None:
-    """What ``wanted_of`` gives, where it gave ``known`` for the same; None where it takes a while.
+    """Return what ``wanted_of`` would return, if that follows from its result ``known``; else None.
 
-    Where jobs, demands and structure are those of then, so are the flows: they hang on nothing
-    else.
+    Flows depend only on jobs, demands and structure. If these are the same as for ``known``, so are
+    the flows.
     """
     if known is None or known.asked != _asked_of(intent):
         return None
@@ -275,9 +280,10 @@ def _asked_of(intent: Intent) -> _Asked:
 
 
 def with_known_ports(fabric: Fabric, standing: Plan | None) -> Fabric:
-    """The fabric with what hosts told of source ports and, of NICs that none spoke of, the plan.
+    """Return the fabric with the paths of source ports that hosts reported, or that the plan has.
 
-    Hosts tell all they know within a while; a controller that begins to lead need not wait for it.
+    The plan counts for pairs of NICs that no host has reported. Hosts report all they know within a
+    while, and a controller that begins to lead need not wait for that.
     """
     if not fabric.structure.hashes.any():
         return fabric
@@ -296,7 +302,7 @@ def _same_ports(old: Fabric, new: Fabric) -> bool:
 
 
 def same_plan(one: Plan, other: Plan) -> bool:
-    """Whether two plans say the same of the same flows on the same fabric as it stands."""
+    """Return whether two plans have the same flows, fabric, link states, paths and ports."""
     if one.fabric.structure is not other.fabric.structure:
         return False
     pairs = (one.paths, other.paths), (one.backups, other.backups)
@@ -316,7 +322,7 @@ def same_plan(one: Plan, other: Plan) -> bool:
 
 
 def same_input(plan: Plan, wanted: Wanted) -> bool:
-    """Whether a plan was made for just these flows on just this fabric."""
+    """Return whether a plan was made for exactly these flows, states and known ports."""
     old, new = plan.fabric, wanted.fabric
     if old.structure is not new.structure or not _same_ports(old, new):
         return False
@@ -333,7 +339,14 @@ def make_plan(
     engine: Engine,
     before: tuple[Plan, Entries] | None = None,
 ) -> Planned:
-    """A verified plan; ``before`` is the plan that this engine last gave entries for, and these.
+    """Return a verified plan with its entries.
+
+    Args:
+        wanted: What to plan.
+        previous: The current plan, or None.
+        repair: A repair of ``previous``, or None.
+        engine: The functions to plan with.
+        before: The last plan that this engine verified, with its entries, or None.
 
     Raises:
         Exception: whatever the last attempt failed with.
@@ -350,13 +363,15 @@ def best_plan(
     engine: Engine,
     known: Plan | None = None,
 ) -> Plan:
-    """The plan to have; ``known`` is one that was verified here.
+    """Return a verified plan: a repair if that works, else a plan from scratch.
+
+    ``known`` is a plan that was verified before, which saves time.
 
     Raises:
         Exception: whatever the last attempt failed with.
     """
     if previous is not None and repair is not None:
-        with suppress(Exception):  # whatever is wrong with the repair, a new plan may do
+        with suppress(Exception):  # if the repair fails, a plan from scratch may succeed
             return _verified(_repaired(wanted, previous, repair, engine), engine, known)
     return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
 
@@ -364,16 +379,16 @@ def best_plan(
 def expected_plan(
     wanted: Wanted, previous: Plan, repair: Repair | None, engine: Engine, *, hasty: bool = False
 ) -> tuple[Plan, bool]:
-    """What ``best_plan`` comes to, for a question: not verified, and perhaps without backups.
+    """Return the plan that ``best_plan`` would return, for a question, and whether it is that plan.
 
-    Where others had to make room for a job that comes, ``hasty`` leaves them where they are.
-    ``repair`` stays as it is. Also says whether the plan is what ``best_plan`` comes to.
+    It is not verified and may lack backups. ``repair`` does not change. With ``hasty``, other flows
+    stay where they are even if they would make room for a new job; the plan may then differ.
 
     Raises:
-        Exception: whatever solving anew failed with.
+        Exception: whatever solving from scratch failed with.
     """
     if repair is not None:
-        with suppress(Exception):  # as there
+        with suppress(Exception):  # as in ``best_plan``
             found = repair.beside(wanted.fabric, wanted.flows)
             if found is not None:
                 plan, same = found
@@ -385,7 +400,7 @@ def expected_plan(
 
 
 def _may_stay(repaired: Plan, wanted: Wanted, previous: Plan) -> bool:
-    """Whether nothing is moved but what a repair had to move."""
+    """Return whether a repaired plan is good enough, so that no further flows are moved."""
     return (
         repaired.certificate.gap < _WORTH_MOVING
         or wanted.kept
@@ -407,9 +422,9 @@ def _repaired(wanted: Wanted, previous: Plan, repair: Repair, engine: Engine) ->
 
 
 def _no_fuller(plan: Plan, previous: Plan) -> bool:
-    """Whether a plan of many flows differs in these alone, and is off its bound as it was before.
+    """Return whether a plan of many flows missed its bound before and has no fuller tier now.
 
-    That is, no tier is fuller at its worst.
+    The fabric and the links that new paths may use must be the same as before.
     """
     old, new = previous.fabric, plan.fabric
     tiers = zip(plan.certificate.tiers, previous.certificate.tiers, strict=False)
@@ -425,7 +440,7 @@ def _no_fuller(plan: Plan, previous: Plan) -> bool:
 def settled_plan(
     wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine
 ) -> Plan:
-    """What there is after some quiet; after a loss, what there is at once.
+    """Return the plan that the loop would have after some quiet; after a loss, the one at once.
 
     Raises:
         Exception: whatever the last attempt failed with.
@@ -434,10 +449,10 @@ def settled_plan(
 
 
 def after_quiet(plan: Plan, wanted: Wanted, previous: Plan | None, engine: Engine) -> Plan:
-    """What becomes of the plan that is there at once, if nothing else happens.
+    """Return the plan that follows ``plan`` after some quiet, if nothing else happens.
 
     Raises:
-        Exception: whatever solving anew failed with.
+        Exception: whatever solving from scratch failed with.
     """
     if wanted.kept or previous is None or only_losses(previous, wanted):
         return plan
@@ -446,13 +461,13 @@ def after_quiet(plan: Plan, wanted: Wanted, previous: Plan | None, engine: Engin
 
 
 def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:
-    """A verified plan made anew for the same input, where it wins by enough; None where not.
+    """Return a verified plan made from scratch for the same input, or None if it does not win.
 
-    It wins where it beats the other, or where no link is fuller in it than the fullest of the
-    other, and the times of jobs, multiplied, are less by that share.
+    It wins if it beats the other by the share ``worth_moving`` (``Plan.beats``). It also wins if
+    the product of the jobs' times is less by that share and its fullest link is no fuller.
 
     Raises:
-        Exception: whatever solving anew failed with.
+        Exception: whatever solving from scratch failed with.
     """
     reached = plan.certificate
     slow = reached.max_utilization > IDLE * (1 + EQUAL)
@@ -465,7 +480,10 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
 
 
 def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
-    """Whether jobs take less time by so much, all in all, and no link is fuller for it."""
+    """Return whether the product of the jobs' times is less by ``share``.
+
+    False as well if the worst link is fuller or more flows have no path.
+    """
     most = plan.certificate.max_utilization * (1 + EQUAL)
     if len(fresh.unrouted) > len(plan.unrouted) or fresh.certificate.max_utilization > most:
         return False
@@ -475,12 +493,12 @@ def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
 def reoptimise(
     plan: Plan, engine: Engine, worth_moving: float, screen: LossScreen | None = None
 ) -> Planned | Certificate | None:
-    """What there is to say of a plan in peace: a better one, or else a better bound for it.
+    """Return a better plan for the same input, else a better certificate of this one, else None.
 
-    ``screen`` is of the plan, or one that is known, which saves time.
+    ``screen`` is a loss screen of this or of an earlier plan, which saves time.
 
     Raises:
-        Exception: whatever solving anew or proving failed with.
+        Exception: whatever solving from scratch or proving failed with.
     """
     planned = better_anew(plan, engine, worth_moving)
     if planned is not None:
@@ -499,7 +517,7 @@ def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:
 
 
 def only_losses(previous: Plan, wanted: Wanted) -> bool:
-    """Whether all that changed since a plan is that links or switches went out of service."""
+    """Return whether the only change since a plan is that links or switches went out of service."""
     old, new = previous.fabric, wanted.fabric
     if old.structure is not new.structure or not previous.flows.same_as(wanted.flows):
         return False

@@ -16,14 +16,14 @@ from heddle_controller.state.records import Intent
 
 
 class PlanningFailed(Exception):  # noqa: N818 - what failed is the planning, not the planner
-    """No plan can be made of what was asked; the text says why."""
+    """The question could not be answered with a plan; the text says why."""
 
 
 class PlannerLost(PortError):  # noqa: N818 - named for what happened, as its kin are
-    """The planning process ended before it answered; another takes its place."""
+    """The planning process ended before it answered. Another one takes its place."""
 
     retry_after = 1.0
-    """Seconds, a hint."""
+    """Seconds after which callers should try again; a hint."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the planning process {why}; another takes its place: try again")
@@ -31,17 +31,18 @@ class PlannerLost(PortError):  # noqa: N818 - named for what happened, as its ki
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanAnswer:
-    """What planning an intent came to."""
+    """The result of planning an intent."""
 
     planned: Planned | None
-    """None where the plan that stands is for just this intent."""
+    """The new plan; None if the current plan answers this intent already."""
     refused: tuple[tuple[str, str], ...]
-    """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
+    """Jobs and demand sets that no plan can hold, and why. A job is given by its name, a demand set
+    by a text that no job can have as its name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """The plans of an intent and of a supposed one."""
+    """The current plan and that of a supposed intent, with their comparison."""
 
     before: Plan
     after: Plan
@@ -50,7 +51,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a job that comes does to one that runs."""
+    """How a new job changes the score of a running one."""
 
     job: str
     before: Score
@@ -59,62 +60,69 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a job would fare on its hosts in their order, and what that would do to others."""
+    """How a job would fare on its hosts in this order, and what that would do to other jobs."""
 
     score: Score
     costs: tuple[Cost, ...]
-    """Of jobs whose time in the network would grow, those that suffer most first."""
+    """Jobs whose time in the network would grow, those that suffer most first."""
     slowed_jobs: int
     """How many such jobs there are; ``costs`` may name fewer."""
     cross_zone_gbps: float
-    """What it sends between zones, in the phase that sends most there."""
+    """Gbit/s that the job sends between zones, in the phase that sends most there."""
     shares_links: bool
-    """Whether some link would carry flows of it and of others."""
+    """Whether some link would carry flows of the job and of others."""
     fullest_link: str
-    """The worst link that its flows use; empty where they use none."""
+    """Name of the fullest link that its flows use; empty if they use none."""
     final: bool
-    """Whether this is what comes of it at once; else others might make room."""
+    """Whether the plan is the one that would be made at once; else flows of others might move."""
 
 
 class Planner(Protocol):
-    """Plans. Each call may raise ``PlanningFailed`` and ``PlannerLost``."""
+    """Makes plans and answers questions about them.
+
+    Each call may raise ``PlanningFailed`` and ``PlannerLost``. ``standing`` is the current plan.
+    """
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """A plan of an intent that follows the plan that stands, if there is one.
+        """Return a verified plan for an intent, made from the current plan if there is one.
 
-        The repair of what is answered is made ready afterwards.
+        Afterwards, the planner prepares to repair the new plan.
         """
         ...
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
-        """Have the repair of a plan that was not made here ready before it is needed."""
+        """Prepare to repair a plan that this planner did not make, before that is needed."""
         ...
 
     async def certify(self, fabric: str, standing: Plan) -> Certificate:
-        """The certificate of a plan, with what any single loss does to it; soon after a change."""
+        """Return the plan's certificate with the effect of single losses, soon after a change."""
         ...
 
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
-        """A plan that is better by so much for the same input; or else a better bound for it."""
+        """Return a better plan for the same input, or else a better certificate of this plan.
+
+        A plan made from scratch is better if it wins by the share ``worth_moving``. If not, the
+        plan may get other backups. None if nothing better was found.
+        """
         ...
 
     async def turns(
         self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
     ) -> tuple[Turn, ...]:
-        """When jobs of a plan had best begin their iterations."""
+        """Return when jobs of a plan should begin their iterations, for jobs that gain by it."""
         ...
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
-        """What would be planned for a supposed intent, beside the plan that stands.
+        """Return the plan that a supposed intent would have, compared with the current plan.
 
-        Where none stands, beside the plan that ``intent`` would have.
+        Without a current plan, it is compared with the plan that ``intent`` would have.
         """
         ...
 
     async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
-        """Host sets that a job could have beside the jobs of an intent, weighed by cuts."""
+        """Return host sets for a job beside the jobs of an intent, ranked by cuts."""
         ...
 
     async def try_job(
@@ -126,9 +134,13 @@ class Planner(Protocol):
         settled: bool = False,
         hasty: bool = False,
     ) -> Trial:
-        """How a job on its hosts would fare, by the plan of it and the other jobs of an intent.
+        """Return how a job would fare on its hosts beside the other jobs of an intent.
 
-        ``settled``: also by that which there is after some quiet, unless flows are too many.
-        ``hasty``: flows of other jobs stay where they are, if that saves time.
+        Args:
+            intent: The intent without the job, or with the job as it is now.
+            job: The job on the hosts to try.
+            standing: The current plan, or None.
+            settled: Whether to score the plan after some quiet too, unless flows are too many.
+            hasty: Whether flows of other jobs stay where they are, if that saves time.
         """
         ...

@@ -1,13 +1,14 @@
-"""A planning process and the controller's end of the pipe to it.
+"""A planning process, and the controller's end of the pipe to it.
 
-One question is under way at a time; others wait for their turn. Whoever asks waits for the answer
-on the event loop, and nobody else does. A process that ends, or that hangs, is replaced, and what
-stands is told to the next one again: the mirrors begin empty, so that everything counts as new.
-A plan is then asked for once more; a mere question is not, as it may be what the process died of.
+One question is under way at a time, and others wait for their turn. The caller awaits the answer
+without blocking the event loop. A process that ends or hangs is replaced. The mirrors of the new
+one begin empty, so that it is sent everything again. A plan is then requested once more. A question
+is not, because it may be what ended the process.
 
-A process *hangs* that owes an answer and has neither used nor wanted the processor for ``silence``
-seconds (it was stopped, or waits for something that never comes), or that has not answered after
-``patience`` seconds, and as long again for every ``FLOWS`` flows. So a slow machine is waited for.
+A process that owes an answer *hangs* in two cases. It has neither used nor wanted the processor for
+``silence`` seconds, as it was stopped or waits for something that never comes. Or it has not
+answered after ``patience`` seconds, and as long again for every ``FLOWS`` flows. So a slow machine
+is waited for.
 """
 
 from __future__ import annotations
@@ -51,30 +52,30 @@ from heddle_controller.state.records import Intent
 log = structlog.stdlib.get_logger(__name__)
 
 FLOWS = 25_000
-"""Flows for which an answer may take as long again."""
+"""Number of flows for each of which multiples an answer may take another ``patience``."""
 _LOOKS = 4
-"""How often within ``silence`` it is looked whether the process works."""
+"""How often within ``silence`` the process is checked for work."""
 _TRIES = 2
-"""Processes that are asked for one plan, one after another."""
+"""How many processes, one after another, are asked for one plan."""
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """All times in seconds."""
+    """Time limits of a planning process, in seconds."""
 
     solve: float = 30.0
-    """Of one run of the solver."""
+    """Limit of one run of the solver."""
     silence: float = 5.0
-    """Of neither using nor wanting the processor, until who owes an answer counts as hung."""
+    """How long a process that owes an answer may neither use nor want the processor."""
     patience: float = 60.0
-    """For an answer about few flows."""
+    """How long an answer about few flows may take."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """One process, the end of its pipe, and what it knows."""
+    """One process, our end of its pipe, and the mirrors of what it knows, by fabric."""
 
     process: subprocess.Popen[bytes]
     end: socket.socket
@@ -83,12 +84,12 @@ class _Running:
 
 
 class PlanningProcess:
-    """A ``Planner`` whose thinking is done by another process."""
+    """A ``Planner`` that has its answers computed by another process."""
 
     def __init__(
         self, name: str, limits: ProcessLimits | None = None, objective: Objective = "headroom"
     ) -> None:
-        """``name`` is for logs."""
+        """``name`` identifies the process in logs; ``objective`` is the objective of plans."""
         self._name, self._objective = name, objective
         self._limits = limits or ProcessLimits()
         self._running: _Running | None = None
@@ -98,32 +99,32 @@ class PlanningProcess:
 
     @property
     def pid(self) -> int:
-        """The present process; 0 where there is none."""
+        """Id of the current process; 0 if there is none."""
         return self._running.process.pid if self._running is not None else 0
 
     def start(self) -> None:
-        """Start the process, so that the first question need not wait for that."""
+        """Start the process, so that the first question does not wait for that."""
         if self._running is None:
             self._running = self._begun()
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """See ``Planner``."""
+        """Implement ``Planner.plan``."""
         found: PlanAnswer = await self._ask("plan", intent.name, standing=standing, intent=intent)
         return found
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
-        """See ``Planner``."""
+        """Implement ``Planner.prepare``."""
         await self._ask("prepare", fabric, fabric=fabric, standing=standing)
 
     async def certify(self, fabric: str, standing: Plan) -> Certificate:
-        """See ``Planner``."""
+        """Implement ``Planner.certify``."""
         found: Certificate = await self._ask("certify", fabric, fabric=fabric, standing=standing)
         return found
 
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
-        """See ``Planner``."""
+        """Implement ``Planner.reoptimise``."""
         given = {"fabric": fabric, "standing": standing, "worth_moving": worth_moving}
         found: Planned | Certificate | None = await self._ask("reoptimise", fabric, **given)
         return found
@@ -131,19 +132,19 @@ class PlanningProcess:
     async def turns(
         self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
     ) -> tuple[Turn, ...]:
-        """See ``Planner``."""
+        """Implement ``Planner.turns``."""
         given = {"standing": standing, "iterations": tuple(iterations)}
         found: tuple[Turn, ...] = await self._ask("turns", fabric, **given)
         return found
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
-        """See ``Planner``."""
+        """Implement ``Planner.what_if``."""
         given = {"standing": standing, "intent": intent, "supposed": supposed}
         found: WhatIf = await self._ask("what_if", intent.name, **given)
         return found
 
     async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
-        """See ``Planner``."""
+        """Implement ``Planner.choose``."""
         given = {"standing": standing, "intent": intent, "ask": ask}
         found: Choices = await self._ask("choose", intent.name, **given)
         return found
@@ -157,26 +158,27 @@ class PlanningProcess:
         settled: bool = False,
         hasty: bool = False,
     ) -> Trial:
-        """See ``Planner``."""
+        """Implement ``Planner.try_job``."""
         how = {"settled": settled, "hasty": hasty}
         given = {"standing": standing, "intent": intent, "job": job, **how}
         found: Trial = await self._ask("try_job", intent.name, **given)
         return found
 
     async def close(self) -> None:
-        """End the process; whoever waits for an answer is told that it was lost."""
+        """End the process. Callers that wait for an answer get ``PlannerLost``."""
         self._closed = True
         exchange, running = self._exchange, self._running
         if exchange is not None and running is not None:
-            running.process.kill()  # this closes the other end of the pipe, which is heard
+            running.process.kill()  # this closes the other end of the pipe, so the exchange ends
             await asyncio.wait([exchange])
         await self._end("was ended")
 
     async def _ask(self, method: str, about: str, **given: object) -> Any:  # noqa: ANN401 - as the core
-        """Wait for the turn, then for the answer to what the core's method is given.
+        """Wait for the turn, call a method of the core with ``given``, and return its answer.
 
-        The plan that stands comes first: what is said next is most often like it. Who is cancelled
-        goes away at once; an exchange that has begun goes on to its end.
+        ``about`` is the fabric. ``standing`` comes first in ``given``, because what follows is
+        mostly like it, and the mirror sends only differences. A cancelled caller returns at once,
+        but an exchange that has begun goes on to its end.
         """
         await self._turn.acquire()
         standing = given["standing"]
@@ -192,7 +194,7 @@ class PlanningProcess:
         self._exchange = None
         self._turn.release()
         if not exchange.cancelled():
-            exchange.exception()  # taken here: who asked may be gone
+            exchange.exception()  # retrieved here, because the caller may be gone
 
     async def _exchanged(
         self, method: str, about: str, given: Mapping[str, object], patience: float, tries: int
@@ -224,7 +226,7 @@ class PlanningProcess:
         raise AssertionError("the last try returns or raises")
 
     async def _send(self, question: Question) -> None:
-        assert self._running is not None  # whoever asks has started it
+        assert self._running is not None  # started by the caller
         end, loop = self._running.end, asyncio.get_running_loop()
         data, file = packed(tuple(question))
         try:
@@ -236,10 +238,14 @@ class PlanningProcess:
             await loop.sock_sendall(end, memoryview(data)[sent:])
 
     async def _answer_to(self, question: Question) -> Any:  # noqa: ANN401 - packed
-        """Send a question, and wait for what comes back."""
+        """Send a question and return the packed answer.
+
+        Raises:
+            ConnectionError: the process has closed the pipe.
+        """
         await self._send(question)
         running = self._running
-        assert running is not None  # whoever asks has started it
+        assert running is not None  # started by the caller
         while (found := running.unpacker.message()) is None:
             await _readable(running.end)
             if not received(running.end, running.unpacker):
@@ -247,13 +253,13 @@ class PlanningProcess:
         return found[0]
 
     async def _unless_hung(self, work: Coroutine[Any, Any, _Answer], patience: float) -> _Answer:
-        """Wait for an exchange: a process that hangs may not even take the question.
+        """Wait for a whole exchange, since a process that hangs may not even take the question.
 
         Raises:
             ConnectionError: the process has ended.
-            TimeoutError: it hangs.
+            TimeoutError: the process hangs.
         """
-        assert self._running is not None  # whoever asks has started it
+        assert self._running is not None  # started by the caller
         pid, begun = self._running.process.pid, time.monotonic()
         worked, since = -1.0, begun
         task = asyncio.create_task(work)
@@ -273,7 +279,7 @@ class PlanningProcess:
                 await asyncio.wait([task])
 
     def _begun(self) -> _Running:
-        """A new process."""
+        """Start a new process."""
         mine, its = socket.socketpair()
         mine.setblocking(False)
         arguments = (
@@ -317,7 +323,7 @@ async def _readable(end: socket.socket) -> None:
 
 
 def _wants_to_work(pid: int) -> bool:
-    """Whether a process is ready to run, or waits for a disk: it is the machine that is busy."""
+    """Return whether a process is ready to run or waits for a disk, so that it is not hung."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -326,8 +332,8 @@ def _wants_to_work(pid: int) -> bool:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of all threads of a process; 0 for one that is gone."""
+    """Return the processor time of all threads of a process, seconds; 0 if it is gone."""
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid gives for a process
+        return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid does for a process
     except OSError:
         return 0.0

@@ -1,16 +1,13 @@
-"""Questions and answers of the pipe: how each is packed at one end and unpacked at the other.
+"""Questions and answers of the pipe, and how each is packed at one end and unpacked at the other.
 
 A question names a method of ``PlanningCore``, which ``answered`` calls in the planning process.
-Plans, intents and entries travel by way of the mirrors, all else as it is.
+Plans, intents and entries are packed by the mirrors, everything else as it is.
 
-Messages between two processes of one machine: one socket, large arrays in shared memory.
-
-A message is pickled by protocol 5. What is large in it, arrays of some kilobytes and more, is
-written once into a nameless file in memory that travels beside the message, is sealed, and is
-mapped by whoever receives it: read-only, and not copied again. Long columns of names travel as one
-text: pickle takes each name by itself, and who packs keeps the event loop waiting. Both ends are
-the same program, and nobody else holds the socket: nothing that comes from outside is ever
-unpickled.
+The messages go over one socket between two processes of one machine. Each is pickled by protocol 5.
+Large arrays in it are written once into a nameless file in memory, which is sealed and sent along.
+The receiver maps the file read-only, so that nothing is copied again. Long columns of names travel
+as one text, because pickle handles each name by itself and would hold up the event loop. Both ends
+are the same program, and nobody else holds the socket, so nothing from outside is ever unpickled.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from heddle_controller.state.records import Intent
 
 
 class Question(NamedTuple):
-    """A method of the core, about which fabric, and what it is given by name, packed."""
+    """A call of a method of the core: its name, the fabric, and its packed arguments by name."""
 
     method: str
     fabric: str
@@ -45,20 +42,20 @@ class Question(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An answer that there is none, and why."""
+    """An answer that says why the question has none."""
 
     reason: str
 
 
 class Mirrored(NamedTuple):
-    """A value of which only what the other end lacks travels, or that has such values in it."""
+    """A value of which only what the other end lacks is sent, or a value that contains such."""
 
     kind: type[Any]
     packed: Any
 
 
 def mirrored(mirror: FabricMirror, value: object) -> Any:  # noqa: ANN401 - packed
-    """A value to send; both ends pack and unpack the same values in the same order."""
+    """Return a value packed by the mirror; both ends must handle values in the same order."""
     match value:
         case Plan():
             return Mirrored(Plan, mirror.pack_plan(value))
@@ -73,7 +70,7 @@ def mirrored(mirror: FabricMirror, value: object) -> Any:  # noqa: ANN401 - pack
 
 
 def restored(mirror: FabricMirror, value: Any) -> Any:  # noqa: ANN401 - of any kind
-    """A value that was sent."""
+    """Return a value that was packed by ``mirrored``."""
     if not isinstance(value, Mirrored):
         return value
     if value.kind is Plan:
@@ -86,16 +83,16 @@ def restored(mirror: FabricMirror, value: Any) -> Any:  # noqa: ANN401 - of any 
 
 
 def ask(mirror: FabricMirror, method: str, fabric: str, given: Mapping[str, object]) -> Question:
-    """A question to send."""
+    """Return a question to send."""
     return Question(method, fabric, {name: mirrored(mirror, one) for name, one in given.items()})
 
 
 def answered(core: object, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
-    """What the planning process answers with its core.
+    """Call the method that a question names and return its packed answer.
 
     Raises:
-        PlanningFailed: both mirrors know what was asked all the same.
-        Exception: that is not so any more.
+        PlanningFailed: the method failed. The mirrors of both ends still agree.
+        Exception: anything else. The mirrors may no longer agree, so the process must end.
     """
     given = {name: restored(mirror, one) for name, one in question.given.items()}
     try:
@@ -108,20 +105,23 @@ def answered(core: object, mirror: FabricMirror, question: Question) -> Any:  # 
 
 
 _LARGE = 16_384
-"""Bytes from which an array goes in shared memory."""
+"""Bytes from which an array goes into shared memory."""
 _HEADER = struct.Struct("<QI")
-"""Bytes of the pickle, and number of arrays beside it, whose sizes follow."""
+"""Bytes of the pickle, and the number of arrays beside it. The sizes of the arrays follow."""
 MANY, SAMPLE = 1024, 64
-"""Names of a column that travels as one text, at least, and those of them that are looked at: a
-column of few names again and again is pickled fast as it is."""
+"""Least number of names of a column that is sent as one text, and how many of them are sampled. A
+column that repeats a few names is pickled fast as it is."""
 BETWEEN = "\0"
+"""Separates the names of a column that is sent as one text."""
 SIZE = 8
+"""Bytes of the size of one array in a message."""
 ALIGNED = 64
+"""Arrays begin at multiples of this number of bytes in the shared file."""
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 def packed(message: object) -> tuple[bytes, int | None]:
-    """The bytes to send, and the file that goes with the first of them, if there is one."""
+    """Return the bytes to send, and the file to send with the first of them, or None."""
     large: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -139,16 +139,16 @@ def packed(message: object) -> tuple[bytes, int | None]:
 
 
 class _Text(NamedTuple):
-    """A column of names, joined."""
+    """A column of names, joined by ``BETWEEN``."""
 
     names: str
 
 
 class _Pickler(pickle.Pickler):
-    """Joins the long columns of names that flows and demands have."""
+    """A pickler that joins the long columns of names in flows and demands."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - as pickle has it
-        """How to make these again; all else as ever."""
+        """Return how to rebuild flows and demands; everything else is pickled as usual."""
         if not isinstance(value, Demands | Flows):
             return NotImplemented
         columns = [_joined(getattr(value, one.name)) for one in fields(value)]
@@ -170,7 +170,7 @@ def _made_again(kind: Callable[..., Demands | Flows], columns: Sequence[Any]) ->
 
 
 def _shared(views: Sequence[memoryview]) -> int:
-    """A sealed file in memory that holds these one after another."""
+    """Return a sealed file in memory that holds the arrays one after another."""
     file = os.memfd_create("heddle-planner", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     at = 0
     for view in views:
@@ -188,20 +188,20 @@ def _aligned(at: int) -> int:
 
 
 class Unpacker:
-    """Puts messages together from bytes and files as they come."""
+    """Puts messages together from the bytes and files that arrive."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._file: int | None = None
 
     def feed(self, data: bytes, files: Sequence[int]) -> None:
-        """More has come."""
+        """Take in bytes and files that have arrived, at most one file at a time."""
         self._bytes += data
         if files:
             (self._file,) = files
 
     def message(self) -> tuple[Any] | None:
-        """The message, if it is whole; one comes at a time."""
+        """Return the message in a tuple, or None if it is not complete; one comes at a time."""
         if len(self._bytes) < _HEADER.size:
             return None
         length, count = _HEADER.unpack_from(self._bytes)
@@ -226,14 +226,14 @@ class Unpacker:
         return views
 
     def close(self) -> None:
-        """Let go of a file that nobody asked for."""
+        """Close a file that no message has used."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def received(end: socket.socket, unpacker: Unpacker) -> bool:
-    """Read once what is there; False where the other end is gone."""
+    """Read what has arrived, once; return False if the other end has closed the socket."""
     data, files, _, _ = socket.recv_fds(end, 1 << 18, 1)
     unpacker.feed(data, files)
     return bool(data)

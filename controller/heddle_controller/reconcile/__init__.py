@@ -1,1 +1,1 @@
-"""The level-triggered loop: what is wanted, what is programmed, what to do next; owns the ports."""
+"""The level-triggered loop that plans what is wanted and rolls it out, and the ports it needs."""

@@ -1,10 +1,10 @@
-"""The leader: one worker a fabric, for as long as the epoch lasts.
+"""Leadership: one worker for each fabric, for as long as the epoch lasts.
 
-Whatever ends an epoch (another leader, an agent that has followed one of this epoch or
-a greater) ends all workers; then leadership is sought again, above whatever epoch was
-met. Nothing of the old epoch is carried over: all there is to know is in the store and
-in the agents.
-A fault of our own in one fabric ends its worker, and another takes its place.
+An epoch ends when another controller leads, or when an agent has followed another leader
+of this epoch or a higher one. All workers then end, and this controller seeks leadership
+again with an epoch above all it has met. Nothing of the old epoch is carried over: the
+store and the agents hold all there is to know. A fault of our own in one fabric ends its
+worker, and another takes its place.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from heddle_controller.store.applier import Leader, end_if_asked
 log = structlog.stdlib.get_logger(__name__)
 
 CLAIMS, CLAIM_SECONDS = 5, 600.0
-"""So many claims of one agent to have followed a later leader, within so long, are no accident: a
-store that lost its newest writes makes each agent claim once, or no more than a few times."""
+"""A switch is set aside when its agent claims ``CLAIMS`` times within ``CLAIM_SECONDS`` to have
+followed a later leader. A store that lost its newest writes causes at most a few such claims."""
 
 
 class Reconciler:
-    """Leads where it can, and waits for it where it cannot."""
+    """Leads whenever it can, and otherwise follows the leader and waits."""
 
     def __init__(self, world: Dependencies) -> None:
         self._world = world
         self._above = 0
         self._claims: dict[tuple[str, str], deque[float]] = {}
-        """When agents said that they had followed a later leader, by fabric and switch."""
+        """Monotonic times at which an agent claimed a later leader, by fabric and switch."""
         self._epoch = 0
         self._leader = Leader()
-        """Whom we followed last."""
+        """The leader that we followed last."""
         self.known = asyncio.Event()
-        """Set once it is known who leads: the wiring serves from then on."""
+        """Set once it is known who leads. Only then does ``app`` report the API as serving."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of the present leadership, or of the last one; 0 before the first."""
+        """The epoch of our current or last leadership; 0 before the first."""
         return self._epoch
 
     async def run(self) -> None:
-        """Lead, or wait to, until cancelled."""
+        """Lead, or wait to lead, until cancelled."""
         delay = self._world.settings.retry_first
         while True:
             try:
@@ -65,7 +65,7 @@ class Reconciler:
             end_if_asked()
 
     def _learn(self, ended: BaseExceptionGroup[PortError]) -> None:
-        """Remember the greatest epoch that was met; who claims one after another is set aside."""
+        """Remember the highest epoch met, and set aside switches that claim one too often."""
         now = self._world.clock.monotonic()
         for error in _leaves(ended):
             if not isinstance(error, Superseded):
@@ -95,7 +95,7 @@ class Reconciler:
             await store.release_leadership(epoch)
 
     def _following(self, leader: Leader) -> None:
-        """Another leads."""
+        """Note that another controller leads."""
         if leader != self._leader:
             self._leader = leader
             self._world.gateway.follow(leader.epoch)
@@ -114,13 +114,13 @@ class Reconciler:
 
     async def _follow_agents(self, workers: Mapping[str, Worker]) -> None:
         async for fabric in self._world.observations.changes():
-            if fabric in workers:  # one that comes later finds all that was told
+            if fabric in workers:  # a worker that starts later reads all observations
                 workers[fabric].wake()
 
     async def _tend(
         self, fabric: str, epoch: int, workers: dict[str, Worker], followers: set[str]
     ) -> None:
-        """Run a fabric's worker, and another when it fails: the other fabrics go on."""
+        """Run a fabric's worker, and replace it when it fails. Other fabrics are not affected."""
         settings = self._world.settings
         delay = settings.retry_first
         while True:
@@ -128,7 +128,7 @@ class Reconciler:
                 await workers[fabric].run()
             except* (StaleEpoch, Superseded):
                 raise
-            except* Unavailable as away:  # no fault of ours: begun anew like after one
+            except* Unavailable as away:  # not our fault, but handled like one: with a new worker
                 log.warning("fabric waits for the store", fabric=fabric, why=_words(away))
             except* Exception as fault:
                 log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))

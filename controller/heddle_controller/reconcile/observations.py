@@ -1,22 +1,21 @@
-"""What agents say of their links now. Soft: in memory, each controller's from its own sessions.
+"""Link states that agents report, kept in memory and only from this controller's own sessions.
 
-A link is DOWN while the agent at either end says so. What an agent said last counts until it says
-something else, also while it has no session: whoever is silent has not said that a link is back.
+A link is DOWN while the agent at either end says so. The last report of an agent counts until it
+reports something else, even while it has no session: silence does not mean that a link is back.
 
-- Reports of a session that another has replaced are late, and ignored.
-- Within an instance of an agent, an observation with a sequence not above the one kept is ignored.
-- The first report of another instance replaces all that the one before had said.
-- A full report forgets what the same agent said of links that it does not name.
-- An agent speaks for links that end at its switch, and for no others.
+- Reports of a session that a newer one has replaced come late and are ignored.
+- Within one instance of an agent, an observation counts only if its sequence is above the last one.
+- The first report of another instance replaces everything that the earlier instance reported.
+- A full report forgets what the same agent said about links that it does not name.
+- An agent can only report links that end at its own switch.
 
-Where switches hash, hosts say which path each source port of their NICs takes. That is soft, too:
-hosts tell every controller again and again, and what a plan was made with is in its ports.
+Where switches hash, hosts report which path each source port of their NICs takes. This state is
+not stored either: hosts repeat it to every controller, and a plan contains the ports that it was
+made with. The same holds for what switches count of flows that nobody announced (``unannounced``).
 
-So is what switches count of flows that nobody announced: see ``unannounced``.
-
-A controller that has just begun to lead knows less than the last plan did. What that held to be
-down stays down until the agents at both ends have told all their links in sessions that stand, or
-until patience is over: see ``undecided``. What is told to be down is believed at once.
+A controller that has just begun to lead knows less than the last plan did. Links that the last plan
+held to be down stay down until the agents at both ends have sent full reports in open sessions, or
+until patience is over (``undecided``). A report that a link is down is believed at once.
 """
 
 from __future__ import annotations
@@ -42,76 +41,76 @@ from heddle_controller.state.records import Intent, LinkName
 from heddle_controller.store.applier import Feed
 
 LinkEnds: TypeAlias = tuple[str, str, str]
-"""Lesser node id, greater node id, key as text."""
+"""A link: its lesser node id, its greater node id, and its key as text."""
 
 
 def link_ends(link: LinkName) -> LinkEnds:
-    """A link's name in a form that compares."""
+    """Return a link's name in a form that does not depend on its direction."""
     low, high = sorted((link.source, link.target))
     return low, high, str(link.key)
 
 
 @dataclass(slots=True)
 class _Said:
-    """What one agent said last."""
+    """What the agent of one switch reported last."""
 
     session: int
-    """The newest one."""
+    """Id of its newest session."""
     stands: bool = True
-    """Whether it goes on."""
+    """Whether that session is open."""
     instance: str = ""
     links: dict[LinkEnds, int] = field(default_factory=dict)
-    """Sequence of what was said of each; a number is nothing to the garbage collector."""
+    """Last sequence of each link. Plain numbers keep work from the garbage collector."""
     down: set[LinkEnds] = field(default_factory=set)
-    """Those that are DOWN."""
+    """Links that the agent says are DOWN."""
 
     def forget(self, ends: LinkEnds) -> None:
-        """Nothing is said of a link any more."""
+        """Forget what was reported of a link."""
         del self.links[ends]
         self.down.discard(ends)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLinks:
-    """Links of one fabric, by row, at one moment."""
+    """Link states of one fabric at one moment, by link row."""
 
     down: frozenset[int] = frozenset()
     since: Mapping[int, float] = field(default_factory=dict)
-    """When the state last changed, Unix seconds; links that never changed are absent."""
+    """When each state last changed, Unix seconds. Links that never changed are absent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortReport:
-    """Paths of source ports that a host found out, where switches hash."""
+    """Paths of source ports that a host found by probing, where switches hash."""
 
     structure: Structure
-    """The one that all rows are of; what was told of another counts no more."""
+    """The structure of all rows. A report for another structure no longer counts."""
     source: Ints
-    """Pairs of NICs it is about, parallel with ``destination``; none else is spoken of."""
+    """Source NICs of the pairs that the report covers, parallel with ``destination``."""
     destination: Ints
     known: PortPaths
 
 
 class LinkStates:
-    """Link states of one fabric; a live view, which each report changes by what it says."""
+    """A live view of one fabric's link states, which each report updates."""
 
     def __init__(self, terms: UnannouncedTerms | None = None) -> None:
         self.unannounced = Unannounced(terms)
         self.version = 0
         """Grows whenever the state of a link changes."""
         self.change_time = 0.0
-        """When that last was, Unix seconds; 0 for never."""
+        """When that last happened, Unix seconds; 0 for never."""
         self._said: dict[str, _Said] = {}
         self._down: dict[LinkEnds, frozenset[str]] = {}
-        """Which switches say so."""
+        """The switches that say so, by link that is DOWN."""
         self._since: dict[LinkEnds, float] = {}
         self._heard: set[str] = set()
         self._ports: dict[str, PortReport] = {}
-        """By host; these are the hosts of one structure, mostly."""
+        """The last report of each host. Most are for the same structure."""
         self._all_ports: tuple[Structure, PortPaths] | None = None
 
     def report_ports(self, host: str, told: PortReport) -> bool:
-        """Take in what a host found out of source ports; whether anything changed by it."""
+        """Take in a host's report on source ports and return whether it changed anything."""
         before = self._ports.get(host)
         if before is not None and before.structure is told.structure:
             known = before.known.without(told.source, told.destination)
@@ -124,12 +123,15 @@ class LinkStates:
         return True
 
     def ports_of(self, host: str, structure: Structure) -> PortPaths:
-        """What a host told of the ports of its NICs, as far as it is about this structure."""
+        """Return what a host reported of its NICs' ports; empty if for another structure."""
         told = self._ports.get(host)
         return told.known if told and told.structure is structure else no_port_paths()
 
     def with_ports(self, fabric: Fabric) -> Fabric:
-        """The fabric with what all hosts told; the same object while nothing changes."""
+        """Return the fabric with the ports that hosts reported.
+
+        Its ``port_paths`` are the same object as before while no host reports anything new.
+        """
         if not self._ports:
             return fabric
         structure = fabric.structure
@@ -139,47 +141,47 @@ class LinkStates:
         return replace(fabric, port_paths=self._all_ports[1])
 
     def tells_ports(self, known: PortPaths | None) -> bool:
-        """Whether what all hosts told is what ``with_ports`` gave last, and is this."""
+        """Return whether ``known`` is still what ``with_ports`` gives; None is no ports at all."""
         if known is None:
             return not self._ports
         return self._all_ports is not None and self._all_ports[1] is known
 
     @property
     def down(self) -> AbstractSet[LinkEnds]:
-        """Links that are DOWN."""
+        """Links that are DOWN by the word of either end."""
         return self._down.keys()
 
     @property
     def heard(self) -> AbstractSet[str]:
-        """Switches whose agents have told all their links in a session that stands."""
+        """Switches whose agents have sent a full report in a session that is open."""
         return self._heard
 
     def with_unannounced(self, intent: Intent, found: FoundFlows | None = None) -> Intent:
-        """The intent with flows that nobody announced: those of ``found``, or of this moment."""
+        """Return the intent with unannounced flows: those of ``found``, else the current ones."""
         record = (found or self.unannounced.flows).record(intent.fabric.structure)
         return replace(intent, demands=(*intent.demands, record)) if record else intent
 
     def seen(self, fabric: Fabric) -> SeenLinks:
-        """The same by row; takes as long as there are links that ever changed."""
+        """Return the link states by row. Takes time in proportion to links that ever changed."""
         since = {row: self._since[ends] for ends in self._since for row in fabric.find_links(*ends)}
         return SeenLinks(frozenset(_rows(fabric, self._down)), since)
 
     def joined(self, about: AgentSession) -> None:
-        """A session begins; nothing is told in it yet."""
+        """Note that a session begins. Nothing has been reported in it yet."""
         said = self._said.setdefault(about.switch, _Said(about.id))
         if about.id >= said.session:
             said.session, said.stands = about.id, True
             self._heard.discard(about.switch)
 
     def left(self, about: AgentSession) -> None:
-        """A session is over; what was said in it still counts."""
+        """Note that a session has ended. What was reported in it still counts."""
         said = self._said.get(about.switch)
         if said is not None and about.id >= said.session:
             said.session, said.stands = about.id, False
             self._heard.discard(about.switch)
 
     def report(self, about: AgentSession, report: LinkReport, now: float) -> bool:
-        """Take in what an agent says; whether the state of any link changed by it."""
+        """Take in a report at ``now`` (Unix seconds); return whether any link changed its state."""
         switch = about.switch
         said = self._said.setdefault(switch, _Said(about.id))
         if about.id < said.session:
@@ -208,7 +210,7 @@ class LinkStates:
         return self._turned(switch, said, turned, now)
 
     def _turned(self, switch: str, said: _Said, turned: AbstractSet[LinkEnds], now: float) -> bool:
-        """Judge links anew that a switch says something else about now."""
+        """Update the links that a switch has changed its report of; return whether any changed."""
         changed = False
         for ends in turned:
             who = self._down.get(ends, frozenset())
@@ -227,7 +229,7 @@ class LinkStates:
 
 
 class Observations:
-    """What agents of all fabrics say."""
+    """What the agents of all fabrics report."""
 
     def __init__(self, unannounced: UnannouncedTerms | None = None) -> None:
         self._unannounced = unannounced or UnannouncedTerms()
@@ -235,37 +237,37 @@ class Observations:
         self._feed = Feed[str]()
 
     def of(self, fabric: str) -> LinkStates:
-        """What is known of a fabric."""
+        """Return the link states of a fabric, empty ones if nothing is known yet."""
         known = self._fabrics.get(fabric)
         if known is None:
             known = self._fabrics[fabric] = LinkStates(self._unannounced)
         return known
 
     def joined(self, about: AgentSession) -> None:
-        """A session begins."""
+        """Note that a session begins."""
         self.of(about.fabric).joined(about)
 
     def left(self, about: AgentSession) -> None:
-        """A session is over."""
+        """Note that a session has ended."""
         self.of(about.fabric).left(about)
 
     def report(self, about: AgentSession, report: LinkReport, now: float) -> None:
-        """Take in what an agent says; ``now`` in Unix seconds."""
+        """Take in a link report of an agent; ``now`` is in Unix seconds."""
         if self.of(about.fabric).report(about, report, now) or report.full:
             self._feed.tell(about.fabric, about.fabric)
 
     def report_ports(self, fabric: str, host: str, told: PortReport) -> None:
-        """Take in what a host found out of source ports."""
+        """Take in a host's report on source ports."""
         if self.of(fabric).report_ports(host, told):
             self._feed.tell(fabric, fabric)
 
     def report_pairs(self, about: AgentSession, told: PairRates, now: float, wall: float) -> None:
-        """Take in what a switch counted of pairs that nobody announced; see ``Unannounced``."""
+        """Take in what a switch counted of unannounced pairs; see ``Unannounced.report``."""
         if self.of(about.fabric).unannounced.report(about.switch, told, now, wall):
             self._feed.tell(about.fabric, about.fabric)
 
     def changes(self) -> AsyncIterator[str]:
-        """Names of fabrics that something is told about from now on; coalesced, and never ends."""
+        """Names of fabrics with changes from now on, coalesced; the iterator never ends."""
         return self._feed.follow()
 
 
@@ -275,12 +277,12 @@ def _rows(fabric: Fabric, links: Iterable[LinkEnds]) -> Iterable[int]:
 
 
 def with_down(fabric: Fabric, down: Iterable[LinkEnds]) -> Fabric:
-    """The fabric with some of its links DOWN; links that it lacks are left out."""
+    """Return the fabric with these links DOWN. Links that it lacks are ignored."""
     return fabric.with_links(dict.fromkeys(_rows(fabric, down), State.DOWN))
 
 
 def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
-    """Links that are DOWN in a plan's fabric."""
+    """Return the links whose own state is DOWN in a plan's fabric."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     return frozenset(
         link_ends(LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]))
@@ -291,9 +293,15 @@ def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
 def undecided(
     held: AbstractSet[LinkEnds], heard: AbstractSet[str], fabric: Fabric
 ) -> frozenset[LinkEnds]:
-    """Links that a plan held to be down and that not both ends have told about.
+    """Return the links that a plan held to be down and whose ends have not both reported.
 
-    NICs have no agents: theirs is the word of the switch alone.
+    NICs have no agents, so for a NIC's link the report of the switch is enough. Links that the
+    fabric lacks are left out.
+
+    Args:
+        held: Links that the plan held to be down.
+        heard: Switches whose agents have sent a full report.
+        fabric: The current fabric.
     """
     index, kind = fabric.structure.index, fabric.structure.nodes.kind
 

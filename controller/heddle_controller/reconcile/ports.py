@@ -1,15 +1,14 @@
-"""The ports of reconcile: agents, time, and what it measures.
+"""The ports of reconcile: Protocols of agents, time and metrics, and the values they exchange.
 
-Each is implemented elsewhere (serve, telemetry, app) and handed in by app.py; tests hand in
-small real implementations.
+Each Protocol is implemented elsewhere (serve, telemetry, app) and handed in by app.py. Tests
+hand in small real implementations.
 
-``AgentGateway`` speaks of this controller's sessions alone. Agents have one with every
-controller, and obey the one that leads: an agent that only others reach is missing here.
+``AgentGateway`` knows only the sessions of this controller. An agent has a session with every
+controller and obeys the leader. An agent that only other controllers reach is missing here.
 
-What goes to agents and comes back, as values; serve turns them into messages.
-
-A push is one batch for one switch. Its operations are numbered as on the wire:
-first the entries of ``sets``, then those of ``deletes``.
+The values describe what is sent to agents and what they answer. serve turns them into messages.
+A push is one batch for one switch. Its operations are numbered as on the wire: first the
+entries of ``sets``, then those of ``deletes``.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from heddle_controller.model.program import Entries
 from heddle_controller.state.records import LinkName
 
 UNKNOWN_DIGEST = bytes(32)
-"""Stands for a table that nothing is known of; no table has it."""
+"""The digest of a table of which nothing is known; no real table has it."""
 
 
 class Capability(IntEnum):
-    """What an agent's FIB can do; numbers are those of agent.proto."""
+    """What an agent's FIB can do; the numbers are those of agent.proto."""
 
     MATCH_PORTS = 1
     MATCH_PAIR = 2
@@ -42,11 +41,11 @@ class Capability(IntEnum):
 class AgentSession:
     """One open session of an agent, as it introduced itself.
 
-    Values hold for the moment the session began; they are not updated by pushes.
+    The values describe the moment when the session began. Pushes do not update them.
     """
 
     id: int
-    """Unique among all sessions, and greater for a later one of the same switch."""
+    """Unique among all sessions; later sessions of a switch have greater ids."""
     fabric: str
     switch: str
     """Node id."""
@@ -54,17 +53,17 @@ class AgentSession:
     software_version: str
     capabilities: frozenset[Capability]
     table_size: int
-    """Entries it can hold; 0 is unlimited."""
+    """Entries that the switch can hold; 0 means unlimited."""
     highest_epoch: int
-    """Highest epoch it has ever accepted."""
+    """Highest epoch that the agent has ever accepted."""
     generation: int
-    """Generation it holds whole; 0 for none."""
+    """Generation that the switch holds completely; 0 for none."""
     table_digest: bytes
-    """SHA-256 of what it holds, by the rule in agent.proto; empty for nothing."""
+    """SHA-256 of the entries that it holds, by the rule in agent.proto; empty if it holds none."""
     peer_address: str = ""
-    """Where other agents reach it, IP address and UDP port; empty for nowhere."""
+    """IP address and UDP port where other agents reach it; empty if they cannot."""
     pushed: bool = False
-    """Whether anything was pushed since: then generation and digest are over."""
+    """Whether anything was pushed since it began; ``generation`` and digest are then outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class LinkObservation:
     state: State
     """UP or DOWN."""
     time: float
-    """By the agent's clock."""
+    """When it was seen, by the agent's clock."""
     sequence: int
     """Grows with every change that this instance of the agent sees."""
     reason: str = ""
@@ -83,7 +82,7 @@ class LinkObservation:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """Observations of one agent; of all its links where ``full``."""
+    """Link observations of one agent; ``full`` says that they cover all its links."""
 
     links: tuple[LinkObservation, ...]
     full: bool = False
@@ -98,14 +97,14 @@ class SessionChange(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """A session began or ended. Only a hint: ``AgentGateway.sessions`` is the truth."""
+    """A session began or ended. This is a hint; ``AgentGateway.sessions`` is authoritative."""
 
     change: SessionChange
     session: AgentSession
 
 
 class PushMode(IntEnum):
-    """How a push is merged with what the switch holds; numbers are those of agent.proto."""
+    """How a push is merged with what the switch holds; the numbers are those of agent.proto."""
 
     FULL_SYNC = 1
     INCREMENTAL = 2
@@ -119,26 +118,26 @@ class Push:
     epoch: int
     generation: int
     fabric: Fabric
-    """Its rows are what the entries speak of."""
+    """The fabric whose rows the entries refer to."""
     sets: Entries
-    """To add or replace; all of one switch."""
+    """Entries to add or replace, all of one switch."""
     deletes: Entries
-    """To remove, by their match columns alone; all of one switch."""
+    """Entries to remove, all of one switch. Only their match columns count."""
     sweep_stale: bool = False
     completes_generation: bool = False
     tell_table: bool = False
-    """Whether the answer shall say what the table then holds."""
+    """Whether the answer should tell the table's generation and digest after the push."""
     tell_entries: bool = False
-    """Whether it shall name every entry, too."""
+    """Whether the answer should also list every entry."""
 
     @property
     def operation_count(self) -> int:
-        """Entries set and deleted."""
+        """Number of entries that are set or deleted."""
         return len(self.sets) + len(self.deletes)
 
 
 class PushStatus(IntEnum):
-    """How a push was taken; numbers are those of agent.proto."""
+    """How an agent took a push; the numbers are those of agent.proto."""
 
     APPLIED = 1
     STALE_EPOCH = 2
@@ -146,7 +145,7 @@ class PushStatus(IntEnum):
 
 
 class FailureReason(IntEnum):
-    """Why one operation failed; numbers are those of agent.proto."""
+    """Why one operation failed; the numbers are those of agent.proto."""
 
     UNSPECIFIED = 0
     TABLE_FULL = 1
@@ -157,17 +156,17 @@ class FailureReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationFailure:
-    """One operation that did not succeed; those not named did."""
+    """One operation that failed. Operations without one of these succeeded."""
 
     operation: int
-    """Index into ``sets``, and on from its end into ``deletes``."""
+    """Index into ``sets`` followed by ``deletes``."""
     reason: FailureReason
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """How one stage of a push, RIB or FIB, went."""
+    """The outcome of one stage of a push, RIB or FIB."""
 
     status: PushStatus
     failures: tuple[OperationFailure, ...] = ()
@@ -178,27 +177,27 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a switch holds."""
+    """What a switch holds after a push that asked for it."""
 
     generation: int
-    """Held whole; 0 for none."""
+    """The generation that it holds completely; 0 for none."""
     digest: bytes
     """As ``AgentSession.table_digest``."""
     entries: Entries | None = None
-    """What the digest is of, in rows of the push's fabric; None where it was not asked
-    for, or is not told, or cannot be said in such rows."""
+    """The entries of the digest, in rows of the push's fabric. None if they were not asked for,
+    the agent did not list them, or they cannot be expressed in these rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """The answers to one push. A push refused whole has no FIB stage."""
+    """The answers to one push. A push that was refused as a whole has no FIB stage."""
 
     rib: StageResult
     fib: StageResult | None
     highest_epoch: int
     """Highest epoch the agent has seen."""
     table: TableState | None = None
-    """What the table holds, where the push asked and the agent told."""
+    """What the table holds; None unless the push asked for it and the agent answered."""
 
     @property
     def status(self) -> PushStatus:
@@ -207,7 +206,7 @@ class PushReport:
 
     @property
     def failures(self) -> tuple[OperationFailure, ...]:
-        """Failures of both stages, each operation once, the first reason told."""
+        """Failures of both stages, in order: each operation once, with the first reason given."""
         stages = (self.rib, self.fib) if self.fib else (self.rib,)
         found: dict[int, OperationFailure] = {}
         for stage in stages:
@@ -217,74 +216,77 @@ class PushReport:
 
 
 class AgentGateway(Protocol):
-    """The agents that are connected, and a way to push to each."""
+    """The connected agents, and how to push to them."""
 
     def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """The present session of each connected switch, by switch id."""
+        """The current session of each connected switch, by switch id, without those set aside."""
         ...
 
     def push(self, session: AgentSession, push: Push) -> Awaitable[PushReport]:
-        """Send a batch; done when it is in the FIB, or refused.
+        """Send a batch and wait until it is in the FIB or refused.
 
         Pushes of one session are sent in the order of the calls. Cancelling stops
         the waiting, not the push.
 
         Raises:
-            SessionLost: the session ended first; what was applied is unknown.
+            SessionLost: the session ended first, and it is unknown what was applied.
         """
         ...
 
     def set_aside(self, fabric: str, switch: str, why: str) -> object:
-        """Have no more of a switch for a while: its agent ``why``, and that holds up others."""
+        """Refuse sessions of a switch for a while, because its agent holds up others.
+
+        ``why`` says in words what the agent did.
+        """
         ...
 
     def held_aside(self, fabric: str) -> Mapping[str, str]:
-        """The switches that are set aside now, each with why and until when, in words."""
+        """The switches that are set aside now, each with the reason and the end, in words."""
         ...
 
     def lead(self, epoch: int) -> None:
-        """We lead: let nothing older through."""
+        """Note that we lead with this epoch. Nothing older is let through."""
         ...
 
     def follow(self, epoch: int) -> None:
-        """Another leads: let nothing older through."""
+        """Note that another controller leads this epoch. Nothing older is let through."""
         ...
 
     def events(self) -> AsyncIterator[SessionEvent]:
-        """Sessions that begin and end from now on, for all fabrics, bounded and coalesced.
+        """Sessions of all fabrics that begin and end from now on, bounded and coalesced.
 
-        What agents say of links does not come this way: see ``Observations``.
+        Link reports of agents do not come this way; see ``Observations``.
         """
         ...
 
 
 class Clock(Protocol):
-    """Time as an argument, so that tests can run in their own."""
+    """Time as an argument, so that tests can use their own."""
 
     def now(self) -> float:
         """Unix seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Seconds of a clock that never goes back. Only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for that many seconds."""
         ...
 
 
 class Metric(StrEnum):
-    """What reconcile measures; each carries the label ``fabric`` and no other.
+    """What reconcile measures. Each metric has the label ``fabric`` and no other.
 
-    A name in ``_total`` is a counter's, one in ``_seconds`` a histogram's, others are gauges'.
+    Names that end in ``_total`` are counters, those in ``_seconds`` histograms, all others gauges.
     """
 
     about: str
-    """For people."""
+    """A description for people."""
 
     def __new__(cls, name: str, about: str) -> Self:
-        """A name and what it says."""
+        """Make a member whose value is ``name`` and whose description is ``about``."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.about = about

@@ -1,21 +1,19 @@
-"""Elephants that nobody announced: found by what switches count, forgotten when they end.
+"""Elephants (large flows) that nobody announced, found from what switches count.
 
-Agents count what pairs of NICs send, at the first switch. Pairs that no job and no demand set tells
-of come here. A pair is found when what it sends in one interval between reports is a share of the
-NICs' speed, and is forgotten after two intervals of less than half of that. So each is planned
-within two intervals, as in one of these it sent all the while.
+Agents count what pairs of NICs send, at the first switch. Pairs that belong to no job and no demand
+set are handled here. A pair is found when it sends at least a given share of the NICs' speed in one
+interval between reports. It is forgotten after two intervals with less than half of that share. So
+each elephant is planned within two intervals, because it sends throughout one of them.
 
-What is planned for it is what it sent when that was looked at last. That follows upwards when it
-sends a quarter more, and downwards when it sent less than half in two intervals: an elephant whose
-rate goes up and down moves nothing. What flows are planned for never comes to more than the NICs'
-speed at either end.
+The planned rate of a pair stays as it is until the pair sends a quarter more, or less than half of
+it in two intervals. Only then does it become what the pair sends. So an elephant whose rate goes up
+and down moves nothing. The planned rates at a NIC never add up to more than its speed.
 
-All of this is soft: each controller has it from its own sessions, and none of it is stored. A
-leader that begins takes over what the plan that stands was made with, for as long as two intervals
-do not say otherwise.
+None of this is stored: each controller has it from its own sessions. A leader that begins takes
+over the flows of the current plan until two intervals of reports say otherwise.
 
-Agents may lie. One is heard for NICs with a link to its switch alone, for no more than what each
-can send; and of all pairs, no more than ``MOST_UNANNOUNCED`` are found, the largest first.
+Agents may lie. So an agent is believed only for NICs with a link to its switch, and only up to what
+each NIC can send. At most ``MOST_UNANNOUNCED`` pairs are found at a time, the largest first.
 """
 
 from __future__ import annotations
@@ -33,19 +31,22 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.state.records import DemandRecord
 
 Pair: TypeAlias = tuple[str, str]
-"""Ids of source and destination NIC."""
+"""Ids of the source and the destination NIC."""
 
 MOST_UNANNOUNCED = 256
-"""Flows of a fabric that are found at a time: as many as are planned without anybody waiting."""
+"""The most flows found at a time in one fabric: few enough to be planned without a wait."""
 STAYS = 0.5
-"""Of the share at which a pair is found, what it has to send to stay."""
+"""Part of the share that finds a pair: a pair that sends no more than this is forgotten."""
 GROWS, SHRINKS = 1.25, 0.5
-"""Times what is planned for a pair, beyond which more or less is planned."""
+"""Multiples of the planned rate of a pair beyond which the rate is raised or lowered."""
 _WORTH = STAYS / 4
-"""Likewise, what one switch has to count to be remembered: a NIC may have a few."""
+"""Part of that share that one switch must count for a pair to be remembered.
+
+It is less than ``STAYS`` because a NIC may have links to several switches.
+"""
 TINY = 1e-9
 SILENT = 3.0
-"""Intervals without a report after which nothing counts any more that an agent said."""
+"""Intervals without a report after which an agent's earlier reports no longer count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +54,34 @@ class UnannouncedTerms:
     """What counts as an elephant."""
 
     share: float = 0.0
-    """Of the NICs' speed; 0 is none."""
+    """Share of the NICs' speed from which a pair counts; 0 finds no pairs at all."""
     interval: float = 10.0
     """Seconds between two reports of an agent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairRates:
-    """What pairs of NICs that nobody announced sent between two reports; parallel columns."""
+    """What unannounced pairs of NICs sent between two reports, as parallel columns."""
 
     structure: Structure
     source: Ints
-    """Node rows, likewise ``destination``."""
+    """Node rows of the source NICs; ``destination`` holds those of the destination NICs."""
     destination: Ints
     gbps: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundFlows:
-    """All that is found of one fabric, at one moment."""
+    """All flows found in one fabric at one moment."""
 
     version: int = 0
-    """Of two that say the same, the same."""
+    """Grows with every change of the flows."""
     change_time: float = 0.0
-    """Unix seconds."""
+    """When the flows last changed, Unix seconds."""
     gbps: Mapping[Pair, float] = field(default_factory=dict)
 
     def record(self, structure: Structure) -> DemandRecord | None:
-        """As a demand set of this structure; NICs that it lacks are left out."""
+        """Return the flows as a demand set; None if the structure has none of their NICs."""
         index, kind = structure.index, structure.nodes.kind
 
         def is_nic(node: str) -> bool:
@@ -103,7 +104,7 @@ class FoundFlows:
 
 
 def _within_lines(gbps: Floats, pairs: list[Pair], structure: Structure) -> Floats:
-    """Rates that come to no more than each NIC can send, and then receive."""
+    """Scale rates down to what each NIC can send, and then to what each can receive."""
     for end in (0, 1):
         nics = np.array([structure.index[pair[end]] for pair in pairs])
         total = np.bincount(nics, gbps, minlength=len(structure.nodes.ids))[nics]
@@ -112,27 +113,27 @@ def _within_lines(gbps: Floats, pairs: list[Pair], structure: Structure) -> Floa
 
 
 class Unannounced:
-    """Flows of one fabric that nobody announced."""
+    """Finds and forgets the unannounced flows of one fabric."""
 
     def __init__(self, terms: UnannouncedTerms | None = None) -> None:
         self._terms = terms or UnannouncedTerms()
         self._found: dict[Pair, float] = {}
-        """Gbit/s that is planned."""
+        """Planned Gbit/s of each pair that is found."""
         self._said: dict[str, dict[Pair, tuple[float, float]]] = {}
-        """By switch, Gbit/s in the interval before the last and in the last one."""
+        """By switch and pair: Gbit/s in the last interval but one and in the last one."""
         self._heard: dict[str, float] = {}
-        """When each switch reported last; who is silent for longest comes first."""
+        """When each switch reported last, the one that has been silent longest first."""
         self.flows = FoundFlows()
 
     def report(self, switch: str, told: PairRates, now: float, wall: float) -> bool:
-        """Take in what a switch counted; whether what is found changed by it.
+        """Take in what a switch counted and return whether the found flows changed.
 
         Args:
-            switch: Whose agent says so.
-            told: All pairs that nobody announced and that sent something. The source of each has a
-                link to the switch.
-            now: By the monotonic clock.
-            wall: Unix seconds.
+            switch: The switch whose agent reports.
+            told: All unannounced pairs that sent something. The source of each has a link to the
+                switch.
+            now: The time by the monotonic clock, in seconds.
+            wall: The time in Unix seconds.
         """
         if self._terms.share <= 0:
             return False
@@ -146,7 +147,7 @@ class Unannounced:
         return self._judged(touched, told.structure, wall)
 
     def adopt(self, plan: Plan, now: float, wall: float) -> None:
-        """Take over what a plan was made with, until reports say otherwise."""
+        """Take over the unannounced flows of a plan until reports say otherwise."""
         if self._terms.share <= 0:
             return
         structure, flows = plan.fabric.structure, plan.flows
@@ -167,7 +168,7 @@ class Unannounced:
         self._settle(found, wall)
 
     def _settle(self, found: dict[Pair, float], wall: float) -> bool:
-        """Have these be found; whether that is a change."""
+        """Set the found flows and return whether they changed."""
         changed = found != self.flows.gbps
         self._found = found
         if changed:
@@ -175,7 +176,7 @@ class Unannounced:
         return changed
 
     def _worth(self, told: PairRates) -> dict[Pair, float]:
-        """What a switch counted of pairs that may matter, as far as their NICs can send it."""
+        """Rates of the pairs that may matter, limited to what each source NIC can send."""
         structure, ids = told.structure, told.structure.nodes.ids
         line = structure.nic_line
         total = np.bincount(told.source, told.gbps, minlength=len(ids))[told.source]
@@ -186,7 +187,7 @@ class Unannounced:
         return {(ids[one], ids[other]): rate for one, other, rate in zip(*ends, strict=True)}
 
     def _fall_silent(self, now: float) -> Iterator[Pair]:
-        """Forget switches that have not reported for long; the pairs that they spoke of."""
+        """Forget switches that have been silent for long, and yield the pairs they reported."""
         while self._heard:
             switch, last = next(iter(self._heard.items()))
             if now - last <= SILENT * self._terms.interval:
@@ -195,7 +196,7 @@ class Unannounced:
             yield from self._said.pop(switch, ())
 
     def _judged(self, pairs: Collection[Pair], structure: Structure, wall: float) -> bool:
-        """Judge pairs anew: known ones, then others, largest first; whether anything changed."""
+        """Judge found pairs, then others, largest first; return whether anything changed."""
         newest = {pair: sum(said[1] for said in self._of(pair, structure)) for pair in pairs}
         known = [pair for pair in pairs if pair in self._found]
         for pair in known:
@@ -206,12 +207,12 @@ class Unannounced:
             if speed <= 0 or newest[pair] < self._terms.share * speed:
                 continue
             if not self._has_room(newest[pair]):
-                break  # nor is there for those that send less
+                break  # the remaining pairs send even less
             self._found[pair] = min(newest[pair], speed)
         return self._settle(self._found, wall)
 
     def _judge(self, pair: Pair, newest: float, structure: Structure) -> None:
-        """Keep or forget one that is known."""
+        """Keep a found pair, change its planned rate, or forget it."""
         recent = sum(max(said) for said in self._of(pair, structure))
         speed = min(_speed(structure, nic) for nic in pair)
         planned, least = self._found[pair], self._terms.share * speed
@@ -223,7 +224,7 @@ class Unannounced:
             self._found[pair] = recent
 
     def _has_room(self, gbps: float) -> bool:
-        """Whether one more can be found; one that is clearly smaller makes way."""
+        """Return whether one more pair fits. A clearly smaller one is removed to make room."""
         if len(self._found) < MOST_UNANNOUNCED:
             return True
         smallest = min(self._found, key=lambda pair: (self._found[pair], pair))
@@ -233,13 +234,13 @@ class Unannounced:
         return True
 
     def _of(self, pair: Pair, structure: Structure) -> list[tuple[float, float]]:
-        """What each switch of the source said of a pair."""
+        """What each switch of the source NIC reported of a pair in the last two intervals."""
         switches = _switches(structure, pair[0])
         return [self._said.get(switch, {}).get(pair, (0.0, 0.0)) for switch in switches]
 
 
 def _switches(structure: Structure, nic: str) -> list[str]:
-    """Those that a NIC has a link to; none where there is no such NIC."""
+    """Ids of the switches that a NIC has links to; empty if there is no such NIC."""
     row = structure.index.get(nic)
     if row is None:
         return []
@@ -249,6 +250,6 @@ def _switches(structure: Structure, nic: str) -> list[str]:
 
 
 def _speed(structure: Structure, nic: str) -> float:
-    """Gbit/s; 0 where there is no such NIC."""
+    """Gbit/s of a NIC's links together; 0 if there is no such NIC."""
     row = structure.index.get(nic)
     return 0.0 if row is None else float(structure.nic_line[row])

@@ -1,7 +1,7 @@
-"""One fabric under one leader: read the whole intent, plan, commit, roll out.
+"""The worker of one fabric under one leader: read the whole intent, plan, commit, roll out.
 
-Level-triggered: whatever woke it, it compares the intent as it is with the plan as
-it stands. Run twice, it does nothing the second time.
+It is level-triggered: whatever woke it, it compares the current intent with the current plan. A
+second run without a change does nothing.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """How eager and how patient the controller is; all times in seconds."""
+    """How eager and how patient the controller is. All times are in seconds."""
 
     holder: str = "controller"
-    """This replica's name, for people."""
+    """Name of this replica, shown to people."""
     debounce: float = 0.005
-    """Changes that follow one another so closely are planned as one..."""
+    """Changes that follow one another within this time are planned together."""
     debounce_most: float = 0.1
-    """...but none waits longer than this for those that follow, and the first after so much quiet
-    does not wait at all."""
+    """The longest that a change waits for others. The first change after so much quiet does not
+    wait at all."""
     retry_first: float = 1.0
-    """Until planning is tried again after it failed; twice as long each time."""
+    """Until planning is tried again after a failure; doubled after each further failure."""
     retry_last: float = 60.0
-    """The longest until it is tried again."""
+    """The longest time until planning is tried again."""
     compact_after: float = 0.2
-    """Of quiet, until the store is asked to make what it keeps short again."""
+    """Time of quiet until the store is asked to compact what it keeps."""
     compare_after: float = 1.0
-    """Of quiet, until a plan is compared with one made anew."""
+    """Time of quiet until the plan is compared with one made from scratch."""
     worth_moving: float = 0.02
-    """How much fuller than in another plan the worst link is, for flows to move that need not."""
+    """Share by which another plan must be better before flows move that need not move."""
     found_pace: float = 1.0
-    """Between two plans that only follow flows that nobody announced."""
+    """Shortest time between two plans that only follow unannounced flows."""
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
 
 
 Refused = tuple[tuple[str, str], ...]
-"""Jobs and demand sets that cannot be had, and why; see ``PlanAnswer``."""
+"""Jobs and demand sets that no plan can hold, and why; see ``PlanAnswer``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The ports that the loop works with."""
+    """What the loop works with."""
 
     store: Store
     gateway: AgentGateway
@@ -79,31 +79,32 @@ class Dependencies:
     clock: Clock
     metrics: Metrics
     planner: Planner
-    """For what has changed: nothing else is asked of it, so that no event waits."""
+    """Plans after events. It is asked nothing else, so that no event waits."""
     advisor: Planner
-    """For questions of clients."""
+    """Answers questions of clients."""
     prover: Planner
-    """For what nobody waits for: a better plan, or a better bound. No question waits for that."""
+    """Looks for better plans and bounds, and certifies. No event or question waits for this."""
     settings: ReconcileSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BetterPlan:
-    """A better plan for the same input, found while nothing else was to do."""
+    """A better plan for the same input, found in quiet time."""
 
     generation: int
-    """Of the plan that it is better than."""
+    """Generation of the plan that it is better than."""
     intent: Intent
     refused: Refused
     planned: Planned
     seconds: float
+    """Time that the comparison took."""
 
 
 class Worker:
     """Keeps one fabric's plan in line with its intent, and its switches with the plan."""
 
     def __init__(self, fabric: str, epoch: int, world: Dependencies, followers: set[str]) -> None:
-        """``followers`` are the fabric's switches that were sent something in this epoch."""
+        """``followers`` are the fabric's switches that were sent a push in this epoch."""
         self._fabric = fabric
         self._epoch = epoch
         self._world = world
@@ -119,37 +120,37 @@ class Worker:
         )
         self._wake = asyncio.Event()
         self._version: int | None = None
-        """Of the intent that the newest plan answers to; None while there is no such."""
+        """Version of the intent that the newest plan answers; None forces a new look."""
         self._down: frozenset[LinkEnds] = frozenset()
-        """Links that were taken to be down then."""
+        """Links that were taken to be down for that plan."""
         self._ports: PortPaths | None = None
-        """What was known of source ports then."""
+        """Paths of source ports that were known for that plan."""
         self._found = FoundFlows()
-        """Flows that nobody announced and that were found, as they were taken in last."""
+        """Unannounced flows that were planned with last."""
         self._found_next = 0.0
-        """When others may be taken in: they come from all switches, and need no haste."""
+        """Earliest time to plan with other unannounced flows. There is no hurry for them."""
         self._held: frozenset[LinkEnds] | None = None
-        """Links that the plan we began with held to be down, until it is known how they are."""
+        """Links that were down in the plan we began with and whose state is not known yet."""
         self._held_until = world.clock.monotonic() + world.settings.rollout.patience
         self._committed: Committed | None = None
         self._account = Account()
         self._refused: Refused = ()
-        """Of the intent that was read last."""
+        """What the last planning refused."""
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
         self._idle_since: float | None = None
-        """When all was done that there was to do; None while it never was."""
+        """When the last run ended without an error; None before the first."""
         self._kept_until: float | None = None
-        """When the rollback is over that the newest plan answers to."""
+        """When the current rollback ends; None without one."""
         self._comparison: asyncio.Task[None] | None = None
         self._compared: Intent | None = None
-        """What the last comparison was for."""
+        """The intent for which the last comparison was started."""
         self._proven: tuple[int, Certificate] = (0, Certificate())
-        """The generation that was compared last with a plan made anew, and its certificate."""
+        """Generation that was last compared with a plan made from scratch, and its certificate."""
         self._better: BetterPlan | None = None
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Note that something may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -157,7 +158,7 @@ class Worker:
 
         Raises:
             Superseded: an agent has followed another leader, of this epoch or a newer one.
-            StaleEpoch: so has the store.
+            StaleEpoch: the store has seen a newer epoch.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -183,15 +184,15 @@ class Worker:
                 self._idle_since = self._world.clock.monotonic()
             except StaleEpoch:
                 raise
-            except PortError as error:  # the store is away, or another plan came between
+            except PortError as error:  # the store is away, or another plan was committed
                 log.warning("fabric not reconciled", fabric=self._fabric, why=str(error))
                 self._committed = self._version = None
                 self._try_again()
 
     async def _settle(self) -> None:
-        """Let changes that come together be planned together, but not for ever.
+        """Wait a little, so that changes that come together are planned together.
 
-        The first after some quiet goes at once: most often it is a lost link, and comes alone.
+        The first change after some quiet does not wait: it is most often a single lost link.
         """
         clock, settings = self._world.clock, self._world.settings
         now = clock.monotonic()
@@ -203,7 +204,7 @@ class Worker:
             await clock.sleep(settings.debounce)
 
     def _try_again(self) -> None:
-        """Wake after a while, twice as long each time; sooner if something changes."""
+        """Schedule another run. The delay doubles each time; a change wakes the worker sooner."""
         self._retry_at = self._world.clock.monotonic() + self._delay
         self._delay = min(2 * self._delay, self._world.settings.retry_last)
 
@@ -250,7 +251,7 @@ class Worker:
         return self._world.observations.of(self._fabric)
 
     def _is_as_then(self) -> bool:
-        """Whether agents and hosts say what they said when the newest plan was made."""
+        """Whether agents and hosts report the same as when the newest plan was made."""
         seen = self._seen()
         if seen.down != self._down or not seen.tells_ports(self._ports):
             return False
@@ -258,13 +259,13 @@ class Worker:
         return found or self._world.clock.monotonic() < self._found_next
 
     def _take_in(self, found: FoundFlows) -> None:
-        """Plan with these flows that were found, and with no others for a while."""
+        """Plan with these unannounced flows, and with no others for ``found_pace`` seconds."""
         if found is not self._found:
             self._found = found
             self._found_next = self._world.clock.monotonic() + self._world.settings.found_pace
 
     def _merged(self, intent: Intent) -> tuple[Intent, frozenset[LinkEnds], FoundFlows]:
-        """The intent with what is seen; the links that are taken to be down, and flows found."""
+        """Return the intent with all observations, the links taken to be down, and found flows."""
         seen, held = self._seen(), self._held or frozenset()
         if self._world.clock.monotonic() >= self._held_until:
             held = frozenset()
@@ -280,7 +281,7 @@ class Worker:
         return seen.with_unannounced(merged, found), down, found
 
     async def _pick_up(self) -> None:
-        """Go on from the plan that the store has, whoever made it."""
+        """Go on from the newest plan in the store, whoever made it."""
         committed = await self._world.store.committed(self._fabric)
         if self._held is None:
             self._held = held_down(committed.plan.fabric) if committed else frozenset()
@@ -293,14 +294,14 @@ class Worker:
         await self._prepare(committed)
 
     def _note_refused(self, answer: PlanAnswer) -> None:
-        """Log what is left out of plans, once."""
+        """Log what is left out of plans, but only when it changes."""
         if answer.refused != self._refused:
             for name, why in answer.refused:
                 log.warning("left out of plans", fabric=self._fabric, what=name, why=why)
         self._refused = answer.refused
 
     async def _keep(self, intent: Intent, refused: Refused) -> None:
-        """The plan that stands answers to this intent too."""
+        """Record that the current plan answers this intent too."""
         assert self._committed is not None
         self._account = _account(self._committed.generation, intent, refused)
         self._version = intent.version
@@ -309,12 +310,15 @@ class Worker:
             await self._world.store.record_kept(
                 self._fabric, epoch=self._epoch, version=intent.version
             )
-        # None: it is of an earlier leader, who may not have come to it
+        # None: the plan is of an earlier leader, who may not have compared it
         if self._compared is None or _asked(intent) != _asked(self._compared):
             self._compare_later(intent, refused)
 
     async def _rolled_back(self, intent: Intent) -> Committed | None:
-        """The plan to go back to, where no plan since has; notes how long it is kept to."""
+        """Return the plan to go back to, and note how long the rollback lasts.
+
+        None if there is no rollback, if a plan since then answers it, or if that plan is gone.
+        """
         world, wanted = self._world, intent.rollback
         self._kept_until = None
         if wanted is None:
@@ -353,9 +357,9 @@ class Worker:
         self._measure(committed)
 
     def _compare_later(self, intent: Intent, refused: Refused) -> None:
-        """See what losses would do, and for a better plan once things are quiet.
+        """Start to find out what losses would do and, once it is quiet, whether a plan is better.
 
-        What comes in between ends it.
+        The next call cancels this.
         """
         if self._comparison is not None:
             self._comparison.cancel()
@@ -366,7 +370,7 @@ class Worker:
     async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
         clock, settings = self._world.clock, self._world.settings
         start = clock.monotonic()
-        # Switches come first.
+        # Pushes to switches come first.
         await clock.sleep(min(settings.debounce_most, settings.compare_after))
         try:
             committed = await self._with_losses(committed)
@@ -387,10 +391,10 @@ class Worker:
             self._wake.set()
 
     async def _with_losses(self, committed: Committed) -> Committed:
-        """The same with what single losses would do to the plan, which is stored too."""
+        """Add to the certificate what single losses would do to the plan, and store it."""
         plan = committed.plan
         if plan.certificate.after_loss or self._proven[0] == committed.generation:
-            return committed  # it has been worked out
+            return committed  # this is known already
         certificate = await self._world.prover.certify(self._fabric, plan)
         await self._certify(committed.generation, certificate, in_haste=True)
         return replace(committed, plan=replace(plan, certificate=certificate))
@@ -398,9 +402,9 @@ class Worker:
     async def _better_or_certified(
         self, committed: Committed, intent: Intent
     ) -> Planned | Certificate:
-        """A better plan, or all that can be said of the one that stands.
+        """Return a better plan, or else the fullest certificate of the current plan.
 
-        It is compared once, and not while an operator keeps to an earlier plan.
+        A plan is compared once, and not while an operator holds an earlier plan.
         """
         plan, prover = committed.plan, self._world.prover
         generation, certificate = self._proven
@@ -419,16 +423,16 @@ class Worker:
         return replace(certificate, turns=turns)
 
     async def _ready_advisor(self) -> None:
-        """Have the newest plan indexed for questions, so that the first need not wait for that."""
+        """Have the advisor index the newest plan, so that the first question does not wait."""
         newest = await self._world.store.committed(self._fabric)
         if newest is not None:
-            with suppress(PlannerLost, PlanningFailed):  # the next question finds another process
+            with suppress(PlannerLost, PlanningFailed):  # the next question gets another process
                 await self._world.advisor.prepare(self._fabric, newest.plan)
 
     async def _certify(
         self, generation: int, certificate: Certificate, *, in_haste: bool = False
     ) -> None:
-        """Give the plan what was found of it, if it is the newest still; no switch is told."""
+        """Store the certificate if its plan is still the newest. Switches are not told."""
         newest = await self._world.store.committed(self._fabric)
         if newest is None or newest.plan.certificate == certificate:
             return
@@ -451,25 +455,25 @@ class Worker:
             )
 
     async def _take_better(self) -> None:
-        """Migrate to the better plan, if the one it was compared with still stands."""
+        """Commit the better plan, if the plan it was compared with is still the newest."""
         better, self._better = self._better, None
         if better is None or self._committed is None:
             return
         now = (self._committed.generation, self._version)
         if now == (better.generation, better.intent.version):
             await self._commit(better.intent, better.refused, better.planned, better.seconds)
-            await self._prepare(self._committed)  # another process made it
-            self._compare_later(better.intent, better.refused)  # for its bound
+            await self._prepare(self._committed)  # the prover made it, not the planner
+            self._compare_later(better.intent, better.refused)  # to get its bound
 
     async def _prepare(self, committed: Committed) -> None:
-        """Have the repair of this plan ready before it is needed."""
+        """Have the planner prepare to repair this plan before that is needed."""
         try:
             await self._world.planner.prepare(self._fabric, committed.plan)
-        except PlannerLost as error:  # whatever is asked next prepares it
+        except PlannerLost as error:  # the next request prepares it
             log.warning("plan not prepared", fabric=self._fabric, why=str(error))
 
     async def _in_trouble(self, intent: Intent, error: Exception) -> None:
-        """Keep the old plan, say so in every job, and try again."""
+        """Keep the old plan, report the trouble in every job, and try again later."""
         log.error("planning failed", fabric=self._fabric, why=str(error), exc_info=error)
         self._world.metrics.count(Metric.RECONCILE_FAILURES, self._fabric)
         known = {record.etag for record in self._account.jobs}
@@ -506,12 +510,12 @@ def _iterations(intent: Intent) -> tuple[Iteration, ...]:
 
 
 def _asked(intent: Intent) -> tuple[bool, tuple[Iteration, ...]]:
-    """What a comparison follows from besides the plan: how freely it is, and what jobs repeat."""
+    """What a comparison depends on besides the plan: a rollback, and the jobs' iterations."""
     return intent.rollback is None, _iterations(intent)
 
 
 def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) -> PlanAnswer:
-    """The answer to what follows an earlier plan, as what follows the one that stands."""
+    """Turn an answer that follows the plan of a rollback into one that follows ``previous``."""
     planned = answer.planned or Planned(earlier.plan, earlier.program.entries, 0)
     changed = 0 if previous is None else len(changed_flows(previous, planned.plan))
     return replace(answer, planned=replace(planned, changed_count=changed))

@@ -1,1 +1,1 @@
-"""Jobs to flows: the groups of the parallelism, their collectives, rails, PXN and phases."""
+"""From jobs to flows: groups of the parallelism, their collectives, rails, PXN and phases."""

@@ -1,4 +1,4 @@
-"""What must hold of a job before its flows are made, alone and on a fabric."""
+"""Checks of a job before its flows are made: by itself, on a fabric, and beside other jobs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from heddle_controller.traffic.groups import group_size, rank_count
 from heddle_controller.traffic.patterns import pairwise, patterns_of
 
 MAX_HOPS = 4_000_000
-"""Hops one collective may become; more is an all-to-all over a group chosen too large."""
+"""The most hops of one collective. More means an all-to-all over a group chosen too large."""
 
 
 def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
-    """What is wrong with a job whatever the fabric; ``parallelism`` is resolved."""
+    """Return what is wrong with a job on any fabric; ``parallelism`` must be resolved."""
     twice = [host for host, count in Counter(job.hosts).items() if count > 1]
     found = [
         Problem(f"host {host!r}", "is named twice; give each host once")
@@ -37,7 +37,7 @@ def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
 
 
 def number_problems(job: Job) -> Iterator[Problem]:
-    """What is wrong with the numbers of a job that may be left out."""
+    """Yield what is wrong with the optional numbers of a job."""
     if not (math.isfinite(job.priority) and job.priority >= 0):
         yield Problem("priority", f"is {job.priority:g}; give a number above 0, or leave it out")
     for name in ("flops_per_iteration", "compute_seconds", "network_seconds"):
@@ -52,7 +52,7 @@ def number_problems(job: Job) -> Iterator[Problem]:
 
 
 def collective_problem(collective: Collective, parallelism: Parallelism) -> str:
-    """Why a job of that parallelism cannot run the collective; empty if it can."""
+    """Return why a job of that parallelism cannot run the collective; empty if it can."""
     algorithms = patterns_of(collective.operation, collective.group)
     members = group_size(parallelism, collective.group)
     if collective.bytes < 1:
@@ -69,7 +69,7 @@ def collective_problem(collective: Collective, parallelism: Parallelism) -> str:
 
 
 def host_problems(job: Job, fabric: Fabric) -> list[Problem]:
-    """Hosts of a job that the fabric does not have, or that have no NIC."""
+    """Return problems for hosts of a job that the fabric lacks or that have no NIC in it."""
     known = fabric.structure.nics_of_host
     missing = [host for host in dict.fromkeys(job.hosts) if host not in known]
     return [
@@ -81,14 +81,14 @@ def host_problems(job: Job, fabric: Fabric) -> list[Problem]:
 def _unknown(host: str, fabric: Fabric, *, guess: bool) -> str:
     if host in fabric.structure.host_names:
         return "has no NIC in the fabric; give one to it, or leave the host out"
-    # Guessing reads every name, so only the first unknown host is guessed at.
+    # A guess reads every name, so it is made for the first unknown host only.
     close = get_close_matches(host, fabric.structure.nics_of_host, n=3) if guess else []
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the fabric's hosts"
     return f"is not in the fabric; {hint}"
 
 
 def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:
-    """Names that two jobs have, and hosts, or GPUs of hosts, that two jobs are on."""
+    """Yield problems for names, hosts and GPUs of hosts that two jobs share."""
     names: set[str] = set()
     holders: dict[str, dict[str, Gpus]] = {}
     for job in jobs:

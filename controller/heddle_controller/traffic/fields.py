@@ -1,4 +1,4 @@
-"""Fields of one record of a YAML file, taken by name and checked; faults are gathered."""
+"""Checked access to the fields of one record of a YAML file; faults are gathered."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _T = TypeVar("_T")
 
 _LARGEST = 1 << 62
 FASTEST = 1e30
-"""Of numbers that need be no integers, such as FLOPs."""
+"""Upper limit of numbers that may be fractions, such as FLOPs."""
 
 
 class Fields:
-    """One record; what is wrong with it goes to ``problems`` under ``label``."""
+    """The fields of one record. Faults are added to ``problems`` under ``label``.
+
+    After a fault, each method still returns a valid value, so that further faults are found.
+    """
 
     def __init__(self, record: Mapping[Any, Any], label: str, problems: list[Problem]) -> None:
         self.record = record
@@ -28,11 +31,11 @@ class Fields:
         self.problems = problems
 
     def fault(self, reason: str) -> None:
-        """Note what is wrong with the record."""
+        """Note a fault of the record."""
         self.problems.append(Problem(self.label, reason))
 
     def only(self, *known: str) -> None:
-        """Fault every key that is not known, with the nearest one that is."""
+        """Note a fault for every key that is not known, with the nearest known one."""
         for key in self.record:
             if key not in known:
                 close = get_close_matches(str(key), known, n=1)
@@ -40,7 +43,7 @@ class Fields:
                 self.fault(f"unknown key {short(key)}; {hint}")
 
     def text(self, name: str, what: str) -> str:
-        """A string that must be there; "" where it is not."""
+        """Return a string that must be there, "" if it is faulty; ``what`` says what to give."""
         value = self.record.get(name)
         if isinstance(value, str) and value:
             return value
@@ -48,7 +51,7 @@ class Fields:
         return ""
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer; must be there unless there is a default."""
+        """Return an integer of ``least`` or more, which must be there unless it has a default."""
         value = self.record.get(name, default)
         if type(value) is int and least <= value < _LARGEST:
             return value
@@ -57,7 +60,7 @@ class Fields:
         return least
 
     def positive(self, name: str, default: float) -> float:
-        """A finite number above 0; the default where it is absent."""
+        """Return a finite number above 0; the default if it is absent."""
         value = self.record.get(name)
         if value is None:
             return default
@@ -67,7 +70,7 @@ class Fields:
         return default
 
     def size(self, name: str) -> int:
-        """Bytes: an integer, or a number with a unit such as 64MiB or 1.5GB."""
+        """Return bytes, given as an integer or as a number with a unit, such as 64MiB or 1.5GB."""
         value = self.record.get(name)
         number = size_of(value) if isinstance(value, str) else value
         if _is_number(number) and 1 <= number < _LARGEST and number == int(number):
@@ -77,7 +80,7 @@ class Fields:
         return 1
 
     def choice(self, name: str, choices: Mapping[str, _T], default: _T | None = None) -> _T:
-        """One of some words; case, '-', '_' and spaces do not count."""
+        """Return the value of one of some words; case, '-', '_' and spaces do not count."""
         value = self.record.get(name)
         plain = {_plain(word): choice for word, choice in choices.items()}
         if value is None and default is not None:
@@ -89,7 +92,7 @@ class Fields:
         return next(iter(choices.values()))
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false; must be one of these where it is there."""
+        """Return true or false; the default if it is absent."""
         value = self.record.get(name, default)
         if not isinstance(value, bool):
             self.fault(_not(name, value, "give true or false"))
@@ -97,7 +100,7 @@ class Fields:
         return value
 
     def entries(self, name: str) -> list[Any]:
-        """A list; empty where it is absent."""
+        """Return a list; empty if it is absent."""
         value = self.record.get(name)
         if value is None or isinstance(value, list):
             return value or []
@@ -105,7 +108,7 @@ class Fields:
         return []
 
     def records(self, name: str, form: str) -> Iterator[Fields]:
-        """The records of a list, each under its place and line; ``form`` is what one looks like."""
+        """Yield the records of a list, labelled by place and line; ``form`` shows what to give."""
         for row, record in enumerate(self.entries(name)):
             if isinstance(record, Record):
                 yield Fields(record, f"{name}[{row}] (line {record.line})", self.problems)
@@ -113,7 +116,7 @@ class Fields:
                 self.fault(f"{name}[{row}] is {short(record)}; give {form}")
 
     def inner(self, name: str, form: str) -> Fields | None:
-        """The fields of a mapping within; None where there is none."""
+        """Return the fields of a nested mapping; None if there is none."""
         value = self.record.get(name)
         if isinstance(value, Record):
             return Fields(value, f"{name} (line {value.line})", self.problems)
@@ -123,12 +126,12 @@ class Fields:
 
     @property
     def line(self) -> int:
-        """The line that the record starts on."""
+        """The line on which the record starts; 0 if it is not known."""
         return self.record.line if isinstance(self.record, Record) else 0
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Whether YAML read a number: True and False are none, NaN fails every comparison."""
+    """Return whether YAML read a number. True and False are none; NaN fails any comparison."""
     return type(value) in (int, float)
 
 

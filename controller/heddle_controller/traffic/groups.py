@@ -1,10 +1,10 @@
 """Which ranks communicate with which: the groups of a job's parallelism.
 
-Ranks fill a box of shape (pp, dp, cp, tp), tp innermost, as the training
-frameworks number them, so that tensor-parallel neighbours share a host and
-pipeline stages lie farthest apart. A group of a kind is a line of the box along
-that axis; an expert group is a run of ``ep`` along the flattened (dp, cp) axes.
-Everything here is a reshape: 9,216 ranks cost microseconds.
+Ranks fill a box of shape (pp, dp, cp, tp), tp innermost. Training frameworks number
+them in this way, so that tensor-parallel neighbours share a host and pipeline stages
+lie farthest apart. A group of a kind is a line of the box along that axis. An expert
+group is a run of ``ep`` along the flattened (dp, cp) axes. All groups are found by a
+reshape, which takes microseconds for 9,216 ranks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_RANKS = 1 << 22
 
 
 def resolve_parallelism(job: Job) -> Parallelism:
-    """The job's parallelism with every dimension given; dp not given takes the rest.
+    """Return the job's parallelism with every degree given. A missing dp takes the rest.
 
     Raises:
-        InputError: the dimensions do not multiply to the job's ranks, or ep does
-            not divide dp x cp; with the numbers and what would fit.
+        InputError: the degrees do not multiply to the job's ranks, ep does not divide
+            dp x cp, or hosts, GPUs or degrees are missing or out of range.
     """
     given = job.parallelism
     problems = _range_problems(job)
@@ -66,7 +66,7 @@ def _range_problems(job: Job) -> list[Problem]:
 
 
 def gpu_problems(hosts: Sequence[str], gpus: Sequence[Gpus]) -> list[Problem]:
-    """What is wrong with the GPUs that are named of each host."""
+    """Return what is wrong with the GPUs that a job names for its hosts."""
     if not gpus:
         return []
     if len(gpus) != len(hosts):
@@ -90,7 +90,7 @@ def _gpu_problem(gpus: Gpus) -> str:
 
 
 def _no_product(job: Job, others: int) -> str:
-    """Why the degrees do not fit; ``others`` is the product of all but dp."""
+    """Return why the degrees do not fit; ``others`` is the product of all but dp."""
     hosts, gpus, p = len(job.hosts), job.gpus_per_host, job.parallelism
     ranks, product = job.rank_count, others * max(1, p.dp)
     degrees = {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp}
@@ -113,7 +113,7 @@ def _cure(wanted: int, gpus: int) -> str:
 
 
 def group_size(parallelism: Parallelism, group: Group) -> int:
-    """Members of a group of that kind; ``parallelism`` as ``resolve_parallelism`` gives it."""
+    """Return the members of each group of a kind; ``parallelism`` must be resolved."""
     if group is Group.WORLD:
         return rank_count(parallelism)
     size: int = getattr(parallelism, group.value)
@@ -121,14 +121,14 @@ def group_size(parallelism: Parallelism, group: Group) -> int:
 
 
 def rank_count(parallelism: Parallelism) -> int:
-    """Ranks of a resolved parallelism."""
+    """Return the number of ranks of a resolved parallelism."""
     return prod((parallelism.tp, parallelism.pp, parallelism.dp, parallelism.cp))
 
 
 def rank_groups(parallelism: Parallelism, group: Group) -> Ints:
-    """Ranks of every group of a kind, ascending in each: shape (groups, members).
+    """Return the ranks of every group of a kind, ascending in each, shape (groups, members).
 
-    ``parallelism`` is resolved. The groups of a kind partition the ranks.
+    ``parallelism`` must be resolved. The groups of a kind partition the ranks.
     """
     p = parallelism
     box = np.arange(rank_count(p), dtype=np.int64).reshape(p.pp, p.dp, p.cp, p.tp)
@@ -155,13 +155,14 @@ OPERATION_OF = {
 
 
 def implied_collectives(parallelism: Parallelism) -> tuple[Collective, ...]:
-    """One collective for each group kind of a resolved parallelism with several members.
+    """Return one collective for each kind of group that has several members.
 
-    For a job that names no collectives. Training frameworks leave little choice: tensor-parallel
-    ranks add up partial results (all-reduce), context-parallel ranks pass keys and values round
-    (send/recv), data-parallel replicas add up gradients (all-reduce), pipeline stages pass on
-    activations and gradients (send/recv), experts exchange tokens (all-to-all). Bytes are nominal,
-    one gibibyte a rank and iteration: which NICs communicate follows from the kind alone.
+    This is for a job that names no collectives; its parallelism must be resolved. Training
+    frameworks leave little choice. Tensor-parallel ranks add up partial results (all-reduce),
+    context-parallel ranks pass keys and values around (send/recv), data-parallel replicas add up
+    gradients (all-reduce), pipeline stages pass on activations and gradients (send/recv), and
+    experts exchange tokens (all-to-all). Bytes are nominal, one gibibyte for each rank and
+    iteration, because which NICs communicate follows from the kind alone.
     """
     return tuple(
         Collective(operation, group, NOMINAL_BYTES)

@@ -1,13 +1,13 @@
-"""What NCCL Inspector measured of a run: JSON lines, or text for Prometheus.
+"""Reads what NCCL Inspector measured of a run, as JSON lines or as text for Prometheus.
 
-Inspector is NCCL's own profiler plug-in. Each of its records is one call of one rank: what it did,
-in which communicator, how many bytes and for how long. Versions v4.0 to v4.2 repeat communicator
-and process in each record; v4.3 tells them once, before the records that they are of, and how many
-these are. Text for Prometheus has means of many calls, by range of sizes, and does not say how
-many; sizes follow from bandwidth and time.
+Inspector is NCCL's own profiler plug-in. Each of its records is one call of one rank: the function,
+the communicator, how many bytes, and for how long. Versions v4.0 to v4.2 repeat communicator and
+process in each record. v4.3 has them once, in a marker before their records, with the number of
+these records. Text for Prometheus has means of many calls, for ranges of sizes, and does not say
+how many calls. Sizes then follow from bandwidth and time.
 
-Sizes are told in NCCL's terms and are kept as what one rank puts in: of a reduce-scatter, NCCL
-tells what one rank gets, which is a part of that.
+Sizes in the files are NCCL's, and are converted to what one rank puts in. They differ for a
+reduce-scatter, where NCCL's size is the part that one rank gets.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from heddle_controller.model.files.content import open_content
 from heddle_controller.traffic.lines import MOST_BYTES_OF_TRACE, Lines
 
 VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
-"""Of the JSON, that are read."""
+"""Versions of the JSON that can be read."""
 CONTEXT_ONCE = "v4.3"
+"""The version that has communicator and process once, before their records."""
 PROMETHEUS = re.compile(r"v\d+\.1")
-"""Versions of the text: that of NCCL's interface, then that of the text, which is 1."""
+"""Versions of the text: the version of NCCL's interface, then that of the text, which is 1."""
 METRICS = {
     "nccl_bus_bandwidth_gbs": ("collective", "rate"),
     "nccl_collective_exec_time_microseconds": ("collective", "time"),
@@ -44,20 +45,20 @@ MAX_FILES = 100_000
 
 
 class Call(NamedTuple):
-    """A call, and who made it; the same for all calls that are added up."""
+    """A kind of call, and who makes it. Calls that agree in all fields are added up."""
 
     communicator: str
-    """Its id; of text for Prometheus, its name and size."""
+    """Id of the communicator; in text for Prometheus, its name and size."""
     name: str
-    """As the framework calls it; "unknown" where it does not."""
+    """The framework's name of the communicator; "unknown" if it has none."""
     rank_count: int
     node_count: int
     function: str
-    """Of NCCL, such as "AllReduce" or "Send"."""
+    """The function of NCCL, such as "AllReduce" or "Send"."""
     rank: int
-    """In the communicator; -1 where it is not told."""
+    """The caller's rank in the communicator; -1 if it is not known."""
     peer: int
-    """Likewise; -1 for collectives."""
+    """The rank of the other end; -1 for collectives, or if it is not known."""
 
 
 @dataclass(slots=True)
@@ -65,15 +66,16 @@ class Sum:
     """The sum of all calls of a kind."""
 
     calls: int = 0
-    """0 where nobody counted."""
+    """Number of calls; 0 if they were not counted."""
     bytes: float = 0.0
-    """That the rank put in."""
+    """Bytes that the rank put in."""
     seconds: float = 0.0
+    """Time that the calls took."""
     sizes: set[float] = field(default_factory=set)
-    """Of single calls; three at most, as only whether there are several matters."""
+    """Sizes of single calls in bytes. At most three are kept, which tells whether they differ."""
 
     def add(self, size: float, seconds: float, *, counted: bool) -> None:
-        """One more call, or the mean of many."""
+        """Add one more call (``counted``), or the mean of many calls."""
         self.calls += counted
         self.bytes += size
         self.seconds += seconds
@@ -85,11 +87,13 @@ CallSums = dict[Call, Sum]
 
 
 def load_measured(paths: Iterable[Path]) -> CallSums:
-    """What the files say together; of a folder, all files below it. JSON or text, plain or gzip.
+    """Return the sums of all calls in files of JSON or text, plain or gzip.
+
+    A folder stands for all files below it.
 
     Raises:
-        InputError: a file that cannot be read or is neither, a line that was cut, a version that is
-            not known, a number that makes no sense; with the file and the line.
+        InputError: a file cannot be read or has neither form, a line was cut, a version is not
+            known, or a number makes no sense. The error names the file and the line.
     """
     found: CallSums = defaultdict(Sum)
     for path in _files(paths):
@@ -117,12 +121,12 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def put_in(function: str, size: float, ranks: int) -> float:
-    """Bytes one rank puts in, from the size that NCCL tells."""
+    """Return the bytes that one rank puts in, from the size that NCCL reports."""
     return size * ranks if function == "ReduceScatter" else size
 
 
 def bus_factor(function: str, ranks: int) -> float:
-    """Bytes that the busiest link carries for each byte that a rank puts in (nccl-tests)."""
+    """Return the bytes on the busiest link for each byte that a rank puts in, as in nccl-tests."""
     if function == "AllReduce":
         return 2 * (ranks - 1) / ranks
     if function == "ReduceScatter":
@@ -131,7 +135,7 @@ def bus_factor(function: str, ranks: int) -> float:
 
 
 def _read_json(first: str, lines: Lines, found: CallSums) -> None:
-    """Each line is an object; a marker of v4.3 says how many of the next are its own."""
+    """Read JSON lines. A marker of v4.3 says how many of the following records belong to it."""
     context: Mapping[str, Any] | None = None
     left: dict[str, int] = {}
     line: str | None = first
@@ -180,7 +184,10 @@ def _part(record: Mapping[str, Any], name: str, lines: Lines) -> Mapping[str, An
 def _marker(
     record: Mapping[str, Any], lines: Lines
 ) -> tuple[Mapping[str, Any] | None, dict[str, int]]:
-    """What a marker tells of the records behind it; nothing where each has its own."""
+    """Return the context that a marker gives to its records, and how many there are of each kind.
+
+    Returns None and no counts for versions in which each record has its own context.
+    """
     stats = _part(record, "dump_stats", lines)
     lost = sum(
         _whole(stats.get(f"{kind}_dropped_total", 0), f"{kind}_dropped_total", lines)
@@ -196,7 +203,7 @@ def _marker(
 
 
 def _take_one(left: dict[str, int], record: Mapping[str, Any], lines: Lines) -> None:
-    """One of the records that a marker has told of."""
+    """Count one of the records that a marker has announced."""
     kind = next(iter(record), "")
     if left.get(kind, 0) <= 0:
         raise lines.refuse(f"a record {kind[:40]!r} more than its dump_stats tells of")
@@ -251,7 +258,7 @@ def _text(value: object, name: str, lines: Lines) -> str:
 
 
 def _read_text(first: str, lines: Lines, found: CallSums) -> None:
-    """Text for Prometheus: of each range of sizes a mean bandwidth and a mean time."""
+    """Read text for Prometheus, which has a mean bandwidth and time for each range of sizes."""
     means: dict[tuple[Call, str, str], dict[str, float]] = defaultdict(dict)
     line: str | None = first
     while line is not None:
@@ -310,7 +317,7 @@ def _integer(text: str) -> object:
 
 
 def _range(text: str, lines: Lines) -> tuple[float, float]:
-    """Bytes from and to of a label such as "4-5GB"."""
+    """Return the lower and upper bound, in bytes, of a label such as "4-5GB"."""
     parts = _RANGE.fullmatch(text)
     if parts is None:
         raise lines.refuse(f"message_size is {text[:40]!r}; it should be such as 4-5GB")

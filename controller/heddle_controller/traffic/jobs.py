@@ -1,28 +1,24 @@
-"""A placed job as flows of a fabric.
+"""The flows of placed jobs on a fabric.
 
-A job's collectives are divided into phases that take turns, while all
-groups of a kind run at once. Both directions of a pipeline are one phase.
+A job's collectives are divided into phases that take turns. All groups of a kind run at the
+same time. Both directions of a pipeline are one phase.
 
-What each flow asks for is its share of the NICs it joins: within a phase the line
-of a NIC (the sum of its links) is divided among the flows it sends by their bytes,
-and likewise among those it receives, and the lesser share counts. So no NIC is asked
-for more than its line, and a plan at utilisation 1.0 is one in which the fabric holds
-nobody back. A flow is never asked to be faster than its QPs can be on one link
-each, since a QP takes a single path.
+**Rates.** Within a phase, the line rate of a NIC (the sum of its links) is divided among the
+flows it sends, in proportion to their bytes, and among those it receives in the same way. A
+flow asks for the lesser of its two shares. So no NIC is asked for more than its line rate, and
+in a plan with utilisation 1.0 the fabric slows no flow. A flow never asks for more than its
+QPs can carry on one link each, since a QP takes a single path.
 
-A phase that sends less than ``SMALL_BYTES`` at a time never has its NICs at their
-lines: latency is most of what it takes. It asks for as much less of them, and weighs
-as much less, so that it neither keeps elephants off a link nor takes a table's entry
-from them.
+A phase that sends less than ``SMALL_BYTES`` at a time never fills its NICs, because most of its
+time is latency. Its flows ask for proportionally less and weigh proportionally less, so that
+they neither keep elephants off a link nor take table entries from them.
 
-Wants do not depend on the state of links: a NIC that lost a link wants what it
-wanted before, and the plan says what it can have.
+Demands do not depend on link states: a NIC that lost a link asks for the same as before, and
+the plan says what it gets.
 
-How many bytes collectives send.
-
-By the algorithms of NCCL: a ring carries all but one rank's part of the data, twice for an
-all-reduce; each of two trees carries half of it; all-to-all sends each partner its part.
-What a group sends between hosts is divided among its channels.
+**Bytes.** They follow NCCL's algorithms. A ring carries all of the data but one rank's part,
+twice for an all-reduce. Each of two trees carries half of the data. All-to-all sends each
+partner its part. What a group sends between hosts is divided among its channels.
 """
 
 from __future__ import annotations
@@ -50,31 +46,31 @@ from heddle_controller.traffic.patterns import (
 )
 
 SMALL_BYTES = 1 << 16
-"""Bytes on their way at once through a fabric: 400 Gbit/s for some 1.3 microseconds."""
+"""Bytes that are in transit through a fabric at once: 400 Gbit/s for some 1.3 microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """Pairs of NICs that talk in one phase, each once."""
+    """The pairs of NICs that communicate in one phase, each once."""
 
     source: Ints
     destination: Ints
     bytes: Floats
-    """From the one to the other, each time."""
+    """Bytes from source to destination in one run of the phase."""
     busy: float
-    """The part of their lines that a phase of so few bytes can use, above 0 and at most 1."""
+    """Share of its NICs' line rates that a phase of so many bytes can use, above 0, at most 1."""
 
 
 def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
-    """The fabric flows of one job, sorted by phase (tp, pp, dp, cp, ep, world) and NICs.
+    """Return the fabric flows of one job, sorted by phase (tp, pp, dp, cp, ep, world) and NICs.
 
-    A job without collectives has those that its parallelism implies.
-    Flow ids are "job/phase/source->destination"; flows of a phase between the same
-    NICs are one. A job that is suspended has none. ``pxn`` None is "where the
-    fabric's NICs carry rails" (see ``patterns``).
+    A job without collectives gets those that its parallelism implies. A suspended job has no
+    flows. Flow ids are "job/phase/source->destination"; each phase has one flow for each pair
+    of NICs. ``pxn`` says whether PXN is used; None means where the fabric's NICs carry rails
+    (see ``patterns``).
 
     Raises:
-        InputError: parallelism that does not multiply, a host that is unknown, named
+        InputError: degrees that do not multiply to the ranks, a host that is unknown, named
             twice or without NICs, GPUs named twice, a collective that cannot be run.
     """
     parallelism = resolve_parallelism(job)
@@ -97,11 +93,11 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
 def flows_of_jobs(
     jobs: Iterable[Job], fabric: Fabric, *, origin: str = "jobs", pxn: bool | None = None
 ) -> Flows:
-    """The flows of jobs that run side by side, in order of the jobs.
+    """Return the flows of jobs that run side by side, in order of the jobs.
 
     Raises:
-        InputError: with ``origin`` as its source: what ``flows_of_job`` refuses, two
-            jobs of one name, two jobs on one host or GPU.
+        InputError: with ``origin`` as its source, for what ``flows_of_job`` refuses, and for
+            two jobs with the same name, host or GPU.
     """
     together = tuple(jobs)
     problems = list(shared_hosts(together))
@@ -117,7 +113,7 @@ def flows_of_jobs(
 
 
 def _nics_of_ranks(job: Job, fabric: Fabric) -> Ints:
-    """NIC row of each rank: GPU ``i`` has the host's NIC ``i`` modulo its NICs."""
+    """Return the NIC row of each rank: GPU ``i`` uses the host's NIC ``i`` modulo its NICs."""
     of_host = fabric.structure.nics_of_host
     if job.gpus:
         held = job.held.items()
@@ -131,25 +127,25 @@ def _nics_of_ranks(job: Job, fabric: Fabric) -> Ints:
 
 
 def host_of_ranks(job: Job) -> Ints:
-    """Row of each rank's host in ``job.hosts``."""
+    """Return the row of each rank's host in ``job.hosts``, shape (ranks,)."""
     return np.repeat(np.arange(len(job.hosts), dtype=np.int64), job.counts)
 
 
 def _rails(nics: Ints, fabric: Fabric, *, pxn: bool | None) -> Ints | None:
-    """Rail of each rank, numbered densely; None where PXN is off."""
+    """Return the rail of each rank's NIC, numbered from 0 without gaps; None if PXN is off."""
     rail = fabric.structure.nodes.rail[nics]
     wanted = bool((rail >= 0).any()) if pxn is None else pxn
     if not wanted:
         return None
     names, dense = np.unique(rail, return_inverse=True)
-    # NONE is the least value, so if any rank has no rail it got number 0.
+    # NONE is the least value. If any rank has no rail, it got number 0, which becomes NONE.
     return dense.astype(np.int64) - int(names[0] < 0)
 
 
 def _phase(
     collectives: Iterable[Collective], parallelism: Parallelism, nics: Ints, layout: Layout
 ) -> _Pairs:
-    """Pairs of NICs that talk in a phase of these collectives, which are of one group."""
+    """Return the pairs of NICs that communicate in a phase; its collectives are of one group."""
     sources, destinations, sizes = [], [], []
     groups, size = None, 0.0
     for one in collectives:
@@ -164,7 +160,7 @@ def _phase(
 
 
 def _distinct(source: Ints, destination: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
-    """Each pair of NICs once, sorted, with the sum of its bytes; a NIC with itself is none."""
+    """Return each pair of different NICs once, sorted, with the sum of its bytes."""
     apart = source != destination
     width = int(destination.max(initial=0)) + 1
     codes, pair = np.unique(source[apart] * width + destination[apart], return_inverse=True)
@@ -173,7 +169,7 @@ def _distinct(source: Ints, destination: Ints, size: Floats) -> tuple[Ints, Ints
 
 
 def _flows(job: Job, fabric: Fabric, phase: str, pairs: _Pairs) -> Flows:
-    """One phase's flows."""
+    """Return the flows of one phase."""
     count = len(pairs.source)
     ids, prefix = fabric.structure.nodes.ids, f"{job.name}/{phase}/"
     ends = zip(pairs.source.tolist(), pairs.destination.tolist(), strict=True)
@@ -194,9 +190,9 @@ def _flows(job: Job, fabric: Fabric, phase: str, pairs: _Pairs) -> Flows:
 
 
 def _rates(fabric: Fabric, pairs: _Pairs, qps: int) -> Floats:
-    """Gbit/s of each flow of a phase: the lesser share of its two NICs' lines."""
+    """Return the Gbit/s of each flow of a phase: the lesser share of its two NICs' line rates."""
     line, port = fabric.structure.nic_line, fabric.structure.nic_port
-    # Of equal parts each is exactly 1, so that rates are those of dividing by a count.
+    # Equal parts become exactly 1, so that rates are exact quotients by a count.
     part = pairs.bytes / pairs.bytes.min()
     share: Floats = np.minimum(
         line[pairs.source] / (_total(pairs.source, part) / part),
@@ -207,22 +203,22 @@ def _rates(fabric: Fabric, pairs: _Pairs, qps: int) -> Floats:
 
 
 def _total(nics: Ints, part: Floats) -> Floats:
-    """The sum of the parts of each element's NIC."""
+    """Return for each element the sum of the parts of its NIC."""
     _, place = np.unique(nics, return_inverse=True)
     return np.bincount(place, part)[place].astype(np.float64)
 
 
 def buffer_bytes(collective: Collective, members: int) -> float:
-    """Bytes of the whole buffer that one rank has in the end, as nccl-tests count them."""
+    """Return the bytes of one rank's whole buffer after the collective, as nccl-tests count."""
     gathers = collective.operation is Operation.ALL_GATHER
     return float(collective.bytes * (members if gathers else 1))
 
 
 def hop_bytes(collective: Collective, groups: Ints, host: Ints, source: Ints) -> Floats:
-    """Bytes that each hop between hosts carries each time, shape of ``source``.
+    """Return the bytes that each hop between hosts carries in one run, shape of ``source``.
 
-    ``source`` are the ranks that hops begin at, as ``patterns.hops_of`` gives them for
-    ``groups``; with PXN a hop may stand there several times, and carries the sum.
+    ``source`` are the ranks at which hops begin, as ``patterns.rank_pairs`` returns them for
+    ``groups``. With PXN, the same hop may occur several times; it then carries the sum.
     """
     pattern, members = pattern_of(collective), groups.shape[1]
     size = buffer_bytes(collective, members)
@@ -243,11 +239,11 @@ def hop_bytes(collective: Collective, groups: Ints, host: Ints, source: Ints) ->
 
 
 _ROUNDS = {Operation.ALL_REDUCE: 2, Operation.ALL_GATHER: 1, Operation.REDUCE_SCATTER: 1}
-"""How often a ring goes round."""
+"""How often data goes around a ring."""
 
 
 def _channel_counts(groups: Ints, host_of_rank: Ints) -> Ints:
-    """Channels of each group: the members on that of its hosts that has fewest."""
+    """Return the channels of each group: its members on the host with the fewest of them."""
     host, row = host_of_rank[groups], np.arange(len(groups))[:, None]
     width = int(host.max(initial=0)) + 1
     codes, count = np.unique(row * width + host, return_counts=True)
@@ -257,24 +253,24 @@ def _channel_counts(groups: Ints, host_of_rank: Ints) -> Ints:
 
 
 WEIGHS_ONE = 1e15
-"""FLOPs for each second of the slowest link that weigh as much as a job that tells nothing."""
+"""GPU intensity, in FLOPs per second of the busiest NIC, of a job with priority 1."""
 
 _Sent = tuple[Ints, Ints, Floats]
-"""Sending and receiving NICs, and the bytes between them in one round."""
+"""Rows of sending and receiving NICs, and the bytes between them in one run of a phase."""
 
 
 def priority_of(job: Job, fabric: Fabric, sent: Iterable[_Sent]) -> float:
-    """The priority that a job states; else the one of its GPU intensity; else 1.
+    """Return the priority that a job states, else one from its GPU intensity, else 1.
 
-    Crux (SIGCOMM 2024) prefers the jobs that lose most computing to a second of network. With W the
-    FLOPs of an iteration and t the time of the link that carries most for the job, the intensity is
-    W / t. Before there is a plan, only the links of its NICs are certain: which links deeper in the
-    fabric it uses follows from the plan that these weights are for. So t is the time of its busiest
-    NIC, all phases together.
+    Crux (SIGCOMM 2024) prefers the jobs that lose most computation for each second of network time.
+    If W is the FLOPs of an iteration and t the time of the link that carries most for the job, the
+    GPU intensity is W / t. Before there is a plan, only the links of its NICs are certain. Which
+    links further in the fabric it uses follows from the plan that these weights are for. So t is
+    the time of its busiest NIC, for all phases together.
 
     Args:
-        job: What tells it.
-        fabric: Where its NICs are.
+        job: The job, with its priority and FLOPs if it states them.
+        fabric: The fabric of its NICs.
         sent: What each phase sends.
     """
     if job.priority or not job.flops_per_iteration:
@@ -284,7 +280,7 @@ def priority_of(job: Job, fabric: Fabric, sent: Iterable[_Sent]) -> float:
 
 
 def slowest_link_seconds(fabric: Fabric, sent: Iterable[_Sent]) -> float:
-    """Seconds that the busiest NIC needs, out or in, for all that is sent."""
+    """Return the seconds that the busiest NIC needs to send, or to receive, everything."""
     total = np.zeros((2, fabric.node_count))
     for source, destination, size in sent:
         for way, nics in enumerate((source, destination)):

@@ -1,16 +1,16 @@
-"""jobs.yaml: a list of placed jobs, each with collectives or the trace of a real run.
+"""Reads jobs.yaml: a list of placed jobs, each with collectives or the trace of a real run.
 
-A trace tells degrees too. What the file says of a degree counts; degrees it leaves
-out are the trace's, save dp, which takes the ranks that remain, so that a run
-recorded on 128 GPUs can be replayed on 1,024. Collectives of the trace over groups
-that have a single member in this job are dropped.
+A trace also has the degrees of the parallelism. A degree that the job states counts. A degree that
+it leaves out is taken from the trace, except for dp, which takes the ranks that remain. So a run
+that was recorded on 128 GPUs can be replayed on 1,024. Collectives of the trace are dropped if
+their groups have a single member in this job.
 
-Everything that can be said without a fabric is checked here, so that the message
-names the file; whether the hosts exist is for ``jobs`` to say.
+Everything that needs no fabric is checked here, so that the message names the file. Whether the
+hosts exist is checked in ``jobs``.
 
-Host names in the short form of cluster schedulers: ``host[0-3,8]`` and ``n[001-128]``. A job on
-parts of hosts says which: ``gpus: [0, 1]`` of the job counts for each of its hosts, that of an
-entry ``{host: n[1-4], gpus: [0, 1]}`` for the hosts of the entry.
+Host names may have the short form of cluster schedulers: ``host[0-3,8]`` or ``n[001-128]``. A job
+on parts of hosts names the GPUs. ``gpus: [0, 1]`` of the job counts for each of its hosts, and that
+of an entry ``{host: n[1-4], gpus: [0, 1]}`` for the hosts of the entry.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _CLASSES = {name.name.lower(): name for name in TrafficClass}
 
 
 def load_jobs(path: Path) -> tuple[Job, ...]:
-    """The jobs of a jobs.yaml (plain or gzip), in order of the file.
+    """Return the jobs of a jobs.yaml (plain or gzip), in order of the file.
 
-    ``trace:`` names a file beside the yaml, or by an absolute path.
+    ``trace:`` is the path of a file, relative to the folder of the yaml.
 
     Raises:
-        InputError: a file that cannot be read or is no list of jobs; a problem for
-            each faulty job, naming it and its line; two jobs of a name or on a host.
+        InputError: the file cannot be read or is not a list of jobs, a job is faulty (each
+            problem names the job and its line), or two jobs have the same name, host or GPU.
     """
     document = load_yaml(path)
     if not isinstance(document, list) or not document:
@@ -76,16 +76,17 @@ def load_jobs(path: Path) -> tuple[Job, ...]:
 
 
 def read_job(path: Path, row: int, record: object) -> tuple[list[Job], list[Problem]]:
-    """A job that stands in another file, at a place of its list, and what is wrong with it.
+    """Return the job of a record in another file, and the problems of that record.
 
-    One job, or none where it cannot be one. ``trace:`` names a file beside ``path``.
+    The list has one job, or none if the record is too faulty. ``row`` is the place of the record in
+    its list. ``trace:`` is relative to the folder of ``path``.
     """
     reader = _Reader(path)
     return list(reader.job(row, record)), reader.problems
 
 
 class _Reader:
-    """Reads the jobs of one file; gathers problems, keeps traces that several jobs name."""
+    """Reads the jobs of one file, gathers problems, and keeps traces that several jobs name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +94,7 @@ class _Reader:
         self.traces: dict[str, Trace] = {}
 
     def job(self, row: int, record: object) -> Iterator[Job]:
-        """The job of a record; none if something is wrong with it."""
+        """Yield the job of a record; nothing if its fields are faulty."""
         if not isinstance(record, Record):
             reason = f"is {short(record)}; give a mapping that starts with 'job: NAME'"
             self.problems.append(Problem(f"jobs[{row}]", reason))
@@ -109,7 +110,7 @@ class _Reader:
             yield from self._resolved(job, trace, label)
 
     def _plain(self, fields: Fields) -> Job:
-        """The job without its trace."""
+        """Return the job without what its trace adds."""
         fields.only(*_KEYS, *_MORE_KEYS, *_ITERATION)
         name = fields.text("job", _NAME_CURE)
         if name and not _NAME.fullmatch(name):
@@ -176,7 +177,7 @@ class _Reader:
         return self.traces.get(name)
 
     def _resolved(self, job: Job, trace: Trace | None, label: str) -> Iterator[Job]:
-        """The job with what its trace tells, checked as far as it can be without a fabric."""
+        """Yield the job with its trace filled in, checked as far as possible without a fabric."""
         if trace:
             job = replace(job, parallelism=_filled(job.parallelism, trace.parallelism))
         try:
@@ -193,7 +194,7 @@ class _Reader:
 
 
 def _filled(given: Parallelism, told: Parallelism) -> Parallelism:
-    """``given`` with the degrees of a trace where it has none, dp left to take the rest."""
+    """Return ``given`` with missing degrees taken from a trace, except for dp."""
     degrees: dict[str, Any] = {
         name: getattr(given, name) or getattr(told, name) for name in _DEGREES if name != "dp"
     }
@@ -201,7 +202,7 @@ def _filled(given: Parallelism, told: Parallelism) -> Parallelism:
 
 
 def _placed(fields: Fields) -> tuple[tuple[str, ...], tuple[Gpus, ...]]:
-    """Hosts, and the GPUs of each where the job has parts of hosts."""
+    """Return the hosts, and the GPUs of each; no GPUs if the job has whole hosts."""
     value = fields.record.get("hosts")
     entries = [value] if isinstance(value, str) else fields.entries("hosts")
     if not entries:
@@ -221,7 +222,7 @@ def _placed(fields: Fields) -> tuple[tuple[str, ...], tuple[Gpus, ...]]:
 
 
 def _entry(fields: Fields, row: int, entry: object) -> tuple[list[str], Gpus | None]:
-    """The hosts of an entry, short forms such as ``host[0-15]`` written out, and its GPUs."""
+    """Return the hosts of an entry, with short forms expanded, and its GPUs or None."""
     part = None
     if isinstance(entry, Record):
         own = Fields(entry, f"{fields.label}, hosts[{row}]", fields.problems)
@@ -238,7 +239,7 @@ def _entry(fields: Fields, row: int, entry: object) -> tuple[list[str], Gpus | N
 
 
 def _gpus(fields: Fields, name: str) -> Gpus:
-    """A list of GPUs, or text such as ``0-3``; none where it is absent."""
+    """Return the GPUs of a field, a list or text such as ``0-3``; empty if absent or faulty."""
     value = fields.record.get(name)
     if value is None:
         return ()
@@ -256,7 +257,7 @@ def _gpus(fields: Fields, name: str) -> Gpus:
 
 
 def _gpus_per_host(fields: Fields, counts: set[int]) -> int:
-    """The number of GPUs that each host gives; 0 where they give different ones."""
+    """Return how many GPUs each host gives; 0 if the numbers differ."""
     number = counts.pop() if len(counts) == 1 else 0
     told = fields.integer("gpus_per_host", number, least=0)
     if told != number:

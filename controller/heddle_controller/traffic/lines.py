@@ -1,4 +1,4 @@
-"""Lines of a text file from strangers, numbered and under ceilings."""
+"""Numbered lines of a text file that is not trusted, with limits on its size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.files.content import MEBIBYTE, Content
 
 MOST_BYTES_OF_TRACE = 1024 * MEBIBYTE
-"""Of a trace, unpacked; a recorded iteration of 100,000 ranks stays far below."""
+"""Most bytes of a trace, unpacked. A recorded iteration of 100,000 ranks stays far below."""
 _MAX_LINE = 4 * MEBIBYTE
-"""The first line of a section names all its ranks."""
+"""Most bytes of a line. The first line of a section names all its ranks."""
 
 
 class Lines:
-    """The lines of a text file, numbered; ``number`` is that of the last one given."""
+    """The lines of a text file; ``number`` is that of the last line given, from 1.
+
+    Raises:
+        InputError: by iteration, if a line or the file is too long, or is not UTF-8 text.
+    """
 
     def __init__(self, file: Content, path: Path) -> None:
         self._file = file
@@ -40,11 +44,15 @@ class Lines:
             raise self.refuse("not UTF-8 text; is it the right file?") from error
 
     def refuse(self, reason: str) -> InputError:
-        """An error about the last line given."""
+        """Return an error about the last line given, for the caller to raise."""
         return refuse(str(self.path), f"line {self.number}", reason)
 
     def size(self, text: str, field: str) -> int:
-        """Bytes, an integer from 0 up; refuses anything else."""
+        """Return a number of bytes, an integer of 0 or more.
+
+        Raises:
+            InputError: the text is anything else; ``field`` is its name in the message.
+        """
         try:
             value = number(text)
         except ValueError:

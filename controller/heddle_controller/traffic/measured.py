@@ -1,13 +1,13 @@
-"""A job's collectives as they were measured beside what the job tells: pure.
+"""Compares the collectives that a job states with measured ones. All functions are pure.
 
-A communicator is one of the job's groups if it has as many ranks, on as many hosts; where two kinds
-of group have the same, somebody has to say which is meant. Communicators on one host load no
-network, and need be none of the job's. All others must be: what nobody can place is an error, as
-the rest would be wrong without it.
+A communicator is one of the job's groups if it has as many ranks on as many hosts. If two kinds of
+group have the same numbers, the user has to say which one is meant. Communicators on one host put
+no load on the network and need not belong to the job. All others must: one that belongs nowhere is
+an error, because the rest would be wrong without it.
 
-What a collective moves each time is the mean of its calls; with the number of iterations that were
-recorded, it is what all its calls moved, divided by that. A framework that sends gradients in
-twenty buckets makes twenty calls of what a job tells as one.
+The bytes of a collective are the mean of its calls. If the number of recorded iterations is known,
+they are the bytes of all calls divided by that number. For example, a framework that sends
+gradients in twenty buckets makes twenty calls where a job states one collective.
 """
 
 from __future__ import annotations
@@ -31,46 +31,48 @@ FUNCTIONS = {
     "Broadcast": (Operation.BROADCAST,),
     "Send": (Operation.SEND_RECV, Operation.ALL_TO_ALL),
 }
-"""What each function of NCCL may be of a job; an all-to-all is sends to all others."""
+"""The operations of a job that each NCCL function may belong to. An all-to-all is sends to all."""
 OTHER_HALF = {"Recv"}
-"""Functions that say again what others say."""
+"""Functions that are the other end of others, and are ignored."""
 LEFT_OUT = "none"
-"""Instead of a kind of group: a communicator that is to be left out."""
+"""Stands in place of a kind of group for a communicator that is to be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCollective:
-    """One collective of a job."""
+    """One collective of a job, and what was measured of it."""
 
     told: Collective
+    """The collective as the job states or implies it."""
     bytes: int | None
-    """As measured; None where nothing was."""
+    """Measured bytes that one rank puts in; None if nothing was measured."""
     calls: int = 0
-    """Of all ranks; 0 where nobody counted."""
+    """Measured calls of all ranks; 0 if calls were not counted."""
     bus_gbps: float = 0.0
-    """Bus bandwidth while it ran, in Gbit/s, as nccl-tests reckon it."""
+    """Bus bandwidth while it ran, in Gbit/s, as nccl-tests compute it."""
 
 
 def collectives_of(job: Job) -> tuple[Collective, ...]:
-    """Those that the job tells, or that its parallelism implies."""
+    """Return the collectives that a job states, or those that its parallelism implies."""
     return job.collectives or implied_collectives(resolve_parallelism(job))
 
 
 def compare_measured(
     job: Job, measured: CallSums, kinds: Mapping[str, str], iterations: int = 0
 ) -> tuple[MeasuredCollective, ...]:
-    """Each collective of a job, as measured.
+    """Return what was measured of each collective of a job, in the order of the job.
 
     Args:
-        job: As it is planned.
-        measured: What NCCL Inspector told of one run of it.
-        kinds: Kind of group by communicator, its name or its id, or ``LEFT_OUT``; others are found
-            by their ranks and hosts.
-        iterations: That were recorded; 0: not known.
+        job: The job as it is planned.
+        measured: What NCCL Inspector recorded of one run of the job.
+        kinds: The kind of group, or ``LEFT_OUT``, of communicators, by name or id. The kind of all
+            others is found from their ranks and hosts.
+        iterations: Number of recorded iterations; 0 if it is not known.
 
     Raises:
-        InputError: a communicator that is none of the job's, or may be of several kinds; a function
-            that the job does not have there; sizes that do not say what one iteration moves.
+        InputError: a communicator belongs to no group of the job or to several kinds, it runs a
+            function that the job does not have there, the sizes do not say what one iteration
+            moves, or nothing was measured.
     """
     told = collectives_of(job)
     placed, problems = _placed(job, told, measured, kinds)
@@ -94,7 +96,7 @@ def compare_measured(
 
 
 def corrected(told: Iterable[MeasuredCollective]) -> tuple[Collective, ...]:
-    """The collectives of a job with the bytes that were measured."""
+    """Return the collectives of a job with the bytes that were measured."""
     return tuple(
         one.told if one.bytes is None else replace(one.told, bytes=one.bytes) for one in told
     )
@@ -110,7 +112,7 @@ _Place = tuple[Operation, Group]
 def _placed(
     job: Job, told: Sequence[Collective], measured: CallSums, kinds: Mapping[str, str]
 ) -> tuple[dict[_Place, CallSums], list[Problem]]:
-    """Calls by collective of the job, and what cannot be placed."""
+    """Return the calls by collective of the job, and a problem for all that belong nowhere."""
     shapes = _shapes(job, resolve_parallelism(job), {one.group for one in told})
     placed: dict[_Place, CallSums] = defaultdict(dict)
     problems: dict[str, Problem] = {}
@@ -156,7 +158,7 @@ def _why_not(call: Call, groups: Sequence[Group], places: set[_Place]) -> str:
 def _shapes(
     job: Job, parallelism: Parallelism, kinds: Iterable[Group]
 ) -> dict[Group, tuple[int, frozenset[int]]]:
-    """Ranks of the groups of each kind, and on how many hosts they are."""
+    """Return for each kind of group its number of ranks, and how many hosts its groups span."""
     hosts = host_of_ranks(job)
     shapes = {}
     for kind in Group:
@@ -172,7 +174,7 @@ def _fits(shape: tuple[int, frozenset[int]], call: Call) -> bool:
 
 
 def _unclear(several: Sequence[Collective], calls: CallSums, iterations: int) -> str:
-    """Why calls do not say what one time moves; empty where they do."""
+    """Return why calls do not say what one collective moves; empty if they do."""
     counted = all(total.calls for total in calls.values())
     if not counted:
         if iterations:
@@ -185,14 +187,17 @@ def _unclear(several: Sequence[Collective], calls: CallSums, iterations: int) ->
 
 
 def _rounded(sizes: Iterable[float]) -> set[int]:
-    """Sizes apart by more than rounding; the mean of a bandwidth has an error of its own."""
+    """Return classes of sizes, a quarter of a doubling wide, so that small errors do not count.
+
+    Sizes that follow from a mean bandwidth are not exact.
+    """
     return {round(np.log2(size) * 4) for size in sizes if size > 0}
 
 
 def _sized(
     operation: Operation, several: Sequence[Collective], calls: CallSums, iterations: int
 ) -> Iterator[tuple[Collective, MeasuredCollective]]:
-    """The collectives of one operation and group, each with its part of what was measured."""
+    """Yield the collectives of one operation and group, each with its part of what was measured."""
     size = _each_time(operation, calls, iterations)
     told = sum(one.bytes for one in several)
     seconds = sum(total.seconds for total in calls.values())
@@ -207,7 +212,7 @@ def _sized(
 
 
 def _each_time(operation: Operation, calls: CallSums, iterations: int) -> float:
-    """Bytes that one rank puts in each time: into a collective, or to a neighbour."""
+    """Return the bytes that one rank puts into a collective, or sends to a neighbour, each time."""
     whole = operation is Operation.ALL_TO_ALL
     units: dict[tuple[str, int, int], list[tuple[Call, Sum]]] = defaultdict(list)
     for call, total in calls.items():
@@ -217,12 +222,15 @@ def _each_time(operation: Operation, calls: CallSums, iterations: int) -> float:
 
 
 def _of_unit(unit: Sequence[tuple[Call, Sum]], iterations: int, *, whole: bool) -> float:
-    """Of one rank, or of one rank and one peer."""
+    """Return the bytes each time of one unit: a rank, or a rank and one peer.
+
+    ``whole`` says that the unit is a rank of an all-to-all, with its sends to all peers.
+    """
     ranks, peers = unit[0][0].rank_count, len({call.peer for call, _ in unit})
     moved = sum(total.bytes for _, total in unit)
     times = iterations or sum(total.calls or len(total.sizes) for _, total in unit) / peers
     if not whole:
         return moved / times
-    if unit[0][0].peer < 0:  # the mean of one send to one of them
+    if unit[0][0].peer < 0:  # peers are not known: this is the mean of one send to one of them
         return moved / times * ranks
     return moved / times * ranks / (ranks - 1)

@@ -1,28 +1,26 @@
-"""Which ranks' NICs send to which when a group runs a collective.
+"""Which ranks' NICs send to which when a group runs a collective, and the phases of a job.
 
-Every pattern maps groups (a row a group, ranks ascending) to hops: pairs of ranks
-on different hosts whose NICs exchange data at the same time. Hops inside a host
-run over NVLink and make no flow in the fabric.
+**Patterns.** Each pattern maps groups (one row for each group, ranks ascending) to hops:
+pairs of ranks on different hosts whose NICs exchange data at the same time. Hops inside a
+host run over NVLink and make no flow in the fabric.
 
-Rings, chains and trees follow NCCL's shape. Members are visited host by host, so
-that a group enters and leaves each host once; and there are as many rings
-("channels") as each host has members of the group, channel ``c`` entering and
-leaving every host by the NIC of its ``c``-th member there. Thus a hop between
-hosts stays on the rail of one local rank, and no NIC of the group lies idle.
+Rings, chains and trees have the same shape as NCCL's. Members are visited host by host, so
+that a group enters and leaves each host once. There are as many rings ("channels") as each
+host has members of the group. Channel ``c`` enters and leaves every host by the NIC of its
+``c``-th member there. So a hop between hosts stays on the rail of one local rank, and no
+NIC of the group is idle.
 
-All-to-all and send/recv go from rank to rank. With PXN (NCCL's "PCI x NVLink")
-the data first moves over NVSwitch to the GPU of the same host that sits on the
-destination's rail, and is same-rail on the wire. Pass ``rail`` to have it;
-``jobs`` does so by default exactly where the fabric's NICs carry rails, as NCCL
-does by itself, because only there a cross-rail hop costs a trip through a spine.
+All-to-all and send/recv go from rank to rank. With PXN (NCCL's "PCI x NVLink"), the data
+first moves over NVSwitch to the GPU of the same host that is on the destination's rail, so
+that source and destination NIC are on the same rail. Pass ``rail`` to use PXN. ``jobs`` does
+so by default where the fabric's NICs carry rails, as NCCL does by itself, because only there
+a cross-rail hop costs a trip through a spine.
 
-Which collectives of a job run at once, and which take turns: its phases.
-
-A rank waits for its tensor-parallel partners before it talks to its replicas, so groups
-of different kinds take turns. So do operations of one group, as one communicator does
-one thing after another, unless one of them says that they overlap. Operations of a group
-that send the same way (an all-gather and a reduce-scatter, both on a ring) are one phase
-all the same: a path that is good for one of them is good for the other.
+**Phases.** A rank waits for its tensor-parallel partners before it talks to its replicas, so
+groups of different kinds take turns. Operations of one group take turns too, because one
+communicator does one thing after another, unless one of them says that they overlap. But
+operations of a group that send by the same pattern (an all-gather and a reduce-scatter, both
+on a ring) are one phase: a path that is good for one of them is good for the other.
 """
 
 from __future__ import annotations
@@ -36,22 +34,22 @@ from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.job import Algorithm, Collective, Group, Operation
 
 ROOT = 0
-"""Stands above both trees; as a parent in ``_in_order`` it means "none"."""
+"""The member at the root of both trees; as a parent in ``_in_order`` it means "none"."""
 
 
 def double_tree(members: int) -> tuple[Ints, Ints]:
-    """Parent and child of each edge of two binary trees over ``members`` members.
+    """Return the parent and child of each edge of two binary trees over ``members`` members.
 
-    In one binary tree half of the members are leaves and only receive, while inner members send
-    everything twice: half of the bandwidth lies idle. Two trees that each carry half of the data,
-    in which the inner members of one are leaves of the other, use it all (Sanders, Speck, Träff
-    2009).
+    In a single binary tree, half of the members are leaves and only receive, while inner members
+    send everything twice, so half of the bandwidth is idle. Two trees that each carry half of the
+    data, in which the inner members of one are leaves of the other, use all of it (Sanders, Speck,
+    Träff 2009).
 
-    The first is the in-order tree on positions 1 to n. The level of a position is the number of its
-    trailing zero bits, so odd positions are leaves. The second is the first with every position
-    moved on by one, round the end.
+    The first tree is the in-order tree on positions 1 to n. The level of a position is the number
+    of its trailing zero bits, so odd positions are leaves. The second tree is the first one with
+    every position moved on by one, cyclically.
 
-    Members are 0 to ``members - 1``, each but 0 a child once in each tree, so both
+    Members are 0 to ``members - 1``. Each of them except 0 is a child once in each tree, so both
     arrays have shape (2 x (members - 1),): the first tree's edges, then the second's.
     """
     inner = members - 1
@@ -62,7 +60,7 @@ def double_tree(members: int) -> tuple[Ints, Ints]:
 
 
 def _in_order(places: Ints, inner: int) -> Ints:
-    """Parents of positions in the in-order tree on 1 to ``inner``; ROOT for its top."""
+    """Return the parents of positions in the in-order tree on 1 to ``inner``; ROOT for its top."""
     parent = places
     low = parent & -parent
     outside = np.ones(len(places), dtype=np.bool_)
@@ -84,24 +82,24 @@ RankPairs = tuple[Ints, Ints]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where ranks sit."""
+    """The hosts and rails of ranks."""
 
     host: Ints
-    """Host of each rank, numbered from 0 and ascending, shape (ranks,)."""
+    """Number of each rank's host, from 0 and ascending, shape (ranks,)."""
     rail: Ints | None = None
-    """Rail of each rank's NIC, ``NONE`` where it has none, shape (ranks,); given to
-    route all-to-all and send/recv by PXN, None to send from the rank's own NIC."""
+    """Rail of each rank's NIC, ``NONE`` if it has none, shape (ranks,). If given, all-to-all
+    and send/recv use PXN. If None, each rank sends from its own NIC."""
 
 
 Pattern = Callable[[Ints, Layout], RankPairs]
 
 
 def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
-    """The channels of each group: rows of one rank a host, hosts in rank order.
+    """Return the channels of each group: rows of one rank on each host, hosts in rank order.
 
-    A group on ``k`` hosts with at least ``m`` members on each gives ``m`` rows of
-    ``k`` ranks. Rows of one length come as one array, shape (channels, k); groups
-    on a single host give none.
+    A group on ``k`` hosts whose smallest part has ``m`` members gives ``m`` rows of ``k``
+    ranks. Each array has shape (channels, k), for groups of the same ``k`` and ``m``. Groups
+    on a single host have no channels.
     """
     count, members = groups.shape
     rank, row = groups.ravel(), np.repeat(np.arange(count), members)
@@ -125,7 +123,7 @@ def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
 
 
 def ring(groups: Ints, layout: Layout) -> RankPairs:
-    """Each channel once round: all-reduce, all-gather and reduce-scatter."""
+    """Each channel as a ring: all-reduce, all-gather and reduce-scatter."""
     lines = channels(groups, layout.host)
     return _joined([(line, np.roll(line, -1, axis=1)) for line in lines])
 
@@ -152,31 +150,31 @@ def tree_both(groups: Ints, layout: Layout) -> RankPairs:
 
 
 def pairwise(groups: Ints, layout: Layout) -> RankPairs:
-    """Every member to every other: all-to-all."""
+    """Every member to every other member: all-to-all."""
     others = ~np.eye(groups.shape[1], dtype=bool)
     first, second = np.nonzero(others)
     return _point_to_point([(groups[:, first], groups[:, second])], layout)
 
 
 def neighbours(groups: Ints, layout: Layout) -> RankPairs:
-    """Each member with the next, both ways: activations forward, gradients back."""
+    """Each member and the next one, in both directions: activations forward, gradients back."""
     forward = groups[:, :-1], groups[:, 1:]
     return _point_to_point([forward, forward[::-1]], layout)
 
 
 def neighbours_round(groups: Ints, layout: Layout) -> RankPairs:
-    """As ``neighbours``, and the last with the first: interleaved pipeline stages."""
+    """As ``neighbours``, and the last member and the first: interleaved pipeline stages."""
     forward = groups, np.roll(groups, -1, axis=1)
     return _point_to_point([forward, forward[::-1]], layout)
 
 
 def pass_round(groups: Ints, layout: Layout) -> RankPairs:
-    """Each member to the next, the last to the first: ring attention."""
+    """Each member to the next one, and the last to the first: ring attention."""
     return _point_to_point([(groups, np.roll(groups, -1, axis=1))], layout)
 
 
 def _joined(parts: list[RankPairs]) -> RankPairs:
-    """All hops as two flat arrays."""
+    """Return all hops as two flat arrays."""
     empty = np.empty(0, dtype=np.int64)
     return (
         np.concatenate([empty, *(source.ravel() for source, _ in parts)]),
@@ -185,7 +183,7 @@ def _joined(parts: list[RankPairs]) -> RankPairs:
 
 
 def _point_to_point(parts: list[RankPairs], layout: Layout) -> RankPairs:
-    """The hops between hosts, by PXN if the layout has rails."""
+    """Return the hops between hosts, with PXN if the layout has rails."""
     source, destination = _joined(parts)
     apart = layout.host[source] != layout.host[destination]
     source, destination = source[apart], destination[apart]
@@ -195,8 +193,8 @@ def _point_to_point(parts: list[RankPairs], layout: Layout) -> RankPairs:
 
 
 def _relay(source: Ints, destination: Ints, rail: Ints, host: Ints) -> Ints:
-    """The rank beside each source that is on the destination's rail, or the source itself."""
-    ranks = np.arange(len(rail) - 1, -1, -1)  # backwards, so that the least rank of a rail stays
+    """Return the rank on each source's host that is on the destination's rail, else the source."""
+    ranks = np.arange(len(rail) - 1, -1, -1)  # backwards, so that the least rank of a rail wins
     relays = np.full((int(host.max()) + 1, max(int(rail.max()), 0) + 2), NONE)
     relays[host[ranks], rail[ranks]] = ranks
     relays[:, NONE] = NONE
@@ -227,10 +225,10 @@ _STAGES: dict[Algorithm, Pattern] = {
 
 
 def patterns_of(operation: Operation, group: Group) -> dict[Algorithm, Pattern]:
-    """What each algorithm that can do the operation makes of it; AUTO always can.
+    """Return the pattern of each algorithm that can do an operation; AUTO always can.
 
-    Send/recv over pipeline stages is not a ring unless RING says that the stages
-    are interleaved; over any other group it passes data round.
+    Send/recv over pipeline stages is no ring unless RING says that the stages are
+    interleaved. Over any other group it passes data around a ring.
     """
     if operation is Operation.SEND_RECV and group is Group.PP:
         return _STAGES
@@ -238,12 +236,12 @@ def patterns_of(operation: Operation, group: Group) -> dict[Algorithm, Pattern]:
 
 
 def pattern_of(collective: Collective) -> Pattern:
-    """How a collective sends; its algorithm must be in ``patterns_of``."""
+    """Return the pattern of a collective, whose algorithm must be in ``patterns_of``."""
     return patterns_of(collective.operation, collective.group)[collective.algorithm]
 
 
 def rank_pairs(collective: Collective, groups: Ints, layout: Layout) -> RankPairs:
-    """The hops of a collective over groups; its algorithm must be in ``patterns_of``."""
+    """Return the hops of a collective over groups; its algorithm must be in ``patterns_of``."""
     return pattern_of(collective)(groups, layout)
 
 
@@ -262,30 +260,30 @@ _NAMES: dict[Pattern, str] = {
 
 
 def pattern_name(collective: Collective) -> str:
-    """How a collective sends, in a word; its algorithm must be in ``patterns_of``."""
+    """Return the name of a collective's pattern; its algorithm must be in ``patterns_of``."""
     return _NAMES[pattern_of(collective)]
 
 
 def runs_on_channels(pattern: Pattern) -> bool:
-    """Whether a pattern goes host by host, divided among channels, not from rank to rank."""
+    """Return whether a pattern goes host by host over channels, and not from rank to rank."""
     return pattern in (ring, chain, *TREES)
 
 
 Way = tuple[Group, str]
-"""A group, and how it sends: ``patterns.pattern_name``."""
+"""A kind of group, and the name of the pattern by which it sends (``pattern_name``)."""
 
 
 def send_pattern(collective: Collective) -> Way:
-    """The way that a collective sends."""
+    """Return the group and the pattern name of a collective."""
     return collective.group, pattern_name(collective)
 
 
 def phase_names(collectives: Iterable[Collective]) -> dict[Way, str]:
-    """The phase of each way that a job's collectives send.
+    """Return the phase of each group and pattern among a job's collectives.
 
-    A phase is named for its group ("dp"), where the group has several also for how they
-    send ("dp-ring", "dp-pairwise"). Ways come by group (tp, pp, dp, cp, ep, world), then
-    by name, whatever the order of the collectives.
+    A phase has the name of its group ("dp"). If the group has several phases, the name of
+    the pattern follows ("dp-ring", "dp-pairwise"). The keys are ordered by group (tp, pp, dp,
+    cp, ep, world) and then by pattern, whatever the order of the collectives.
     """
     ways, at_once = set(), set()
     for one in collectives:
@@ -301,7 +299,7 @@ def phase_names(collectives: Iterable[Collective]) -> dict[Way, str]:
 
 
 def phases_of(collectives: Iterable[Collective]) -> dict[str, tuple[Collective, ...]]:
-    """What each phase sends, by name: one collective an operation and way, bytes added up."""
+    """Return the collectives of each phase, by name, with the bytes of equal ones added up."""
     wanted = tuple(collectives)
     total: dict[Collective, int] = {}
     for one in wanted:

@@ -51,14 +51,14 @@ Sums = Mapping[Key, int]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace says of its job: degrees (0 where it does not tell) and bulk traffic."""
+    """What a trace says of its job: degrees (0 if it does not say) and bulk collectives."""
 
     parallelism: Parallelism
     collectives: tuple[Collective, ...]
 
 
 def summarise(parallelism: Parallelism, stages: Iterable[Sums]) -> Trace:
-    """A trace from the bytes one rank puts in during one iteration, a mapping a stage."""
+    """Return a trace, given for each stage the bytes one rank puts in during one iteration."""
     most: dict[Key, int] = {}
     for sums in stages:
         for key, total in sums.items():
@@ -108,7 +108,7 @@ _DEGREES = ("tp", "dp", "cp", "ep", "pp")
 
 @dataclass(slots=True)
 class _Stage:
-    """Running sums of one section."""
+    """The running sums of one section."""
 
     sums: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     iterations: int = 0
@@ -119,10 +119,10 @@ class _Stage:
 
 
 def parse_aicb(first: str, lines: Lines) -> Trace:
-    """The summary of a trace; ``first`` is the line already taken from ``lines``.
+    """Return the summary of an AICB trace; ``first`` is the line already taken from ``lines``.
 
     Raises:
-        InputError: with the line to blame.
+        InputError: the trace is faulty; the error names the line.
     """
     stages: list[_Stage] = []
     sizes: dict[str, int] = defaultdict(int)
@@ -156,7 +156,7 @@ def _columns(line: str, lines: Lines) -> dict[str, int]:
 def _row(
     cells: list[str], columns: dict[str, int], stage: _Stage, sizes: dict[str, int], lines: Lines
 ) -> None:
-    """Adds one row to its stage's sums and to the sizes of groups."""
+    """Add one row to its stage's sums and to the sizes of groups."""
     try:
         kind, group_name, size, message = (cells[columns[name]].strip() for name in _COLUMNS)
     except IndexError:
@@ -182,7 +182,7 @@ def _row(
 
 
 def _is_setup(cells: list[str], columns: dict[str, int]) -> bool:
-    """Whether a row belongs to what runs once, before the first iteration."""
+    """Return whether a row belongs to what runs once, before the first iteration."""
     row = columns.get("stage", len(cells))
     return row < len(cells) and cells[row].strip().split(".")[0] == "init"
 
@@ -206,20 +206,21 @@ _SIMAI_OPERATIONS = {
     "ALLTOALL": Operation.ALL_TO_ALL,
 }
 _PASSES = ((3, Group.TP), (6, Group.TP), (9, Group.DP))
-"""Column of each pass's collective, and the group of a plain one; bytes stand beside."""
+"""Column of each pass's collective, and its group if it has no suffix. The next column has the
+bytes."""
 _CELLS = 11
 
 
 def is_header(line: str) -> bool:
-    """Whether a file that starts with this line is of this form."""
+    """Return whether a file that starts with this line has SimAI's workload form."""
     return MARK in line
 
 
 def parse_simai(first: str, lines: Lines) -> Trace:
-    """The summary of a workload; ``first`` is the line already taken from ``lines``.
+    """Return the summary of a SimAI workload; ``first`` is the line already taken from ``lines``.
 
     Raises:
-        InputError: with the line to blame.
+        InputError: the workload is faulty; the error names the line.
     """
     settings = {name: int(value) for name, value in _SETTING.findall(first)}
     tp, ep, pp = (settings.get(name, 0) or 1 for name in (MARK, "ep", "pp"))
@@ -242,7 +243,7 @@ def parse_simai(first: str, lines: Lines) -> Trace:
 
 
 def _layer(cells: list[str], sizes: dict[Group, int], sums: dict[Key, int], lines: Lines) -> None:
-    """Adds the collectives of one layer."""
+    """Add the collectives of one layer."""
     if len(cells) < _CELLS:
         raise lines.refuse(f"has {len(cells)} cells, a layer has {_CELLS}; is the file cut off?")
     for column, plain in _PASSES:
@@ -263,7 +264,7 @@ def load_trace(path: Path) -> Trace:
     """Read a trace, plain or gzip, in AICB's CSV or SimAI's workload form.
 
     Raises:
-        InputError: the file cannot be read or is neither; with the line to blame.
+        InputError: the file cannot be read or has neither form; the error names the line.
     """
     with open_content(path, MOST_BYTES_OF_TRACE) as file:
         lines = Lines(file, path)

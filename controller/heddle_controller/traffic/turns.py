@@ -1,13 +1,13 @@
 """Turns in time: when jobs begin their iterations, so that their bursts do not meet.
 
-Jobs that compute and communicate in turns share a link well if one communicates while the other
-computes. As in CASSINI (NSDI 2024), iterations of all jobs that meet are laid on one circle, as
-long as a whole number of iterations of each, and turned against each other. Here one shift of a
-job serves all its links at once, so shifts never contradict each other.
+Jobs that alternate between computing and communicating share a link well if one communicates while
+the other computes. As in CASSINI (NSDI 2024), iterations of all jobs that meet are laid on one
+circle, whose length is a whole number of iterations of each job, and are turned against each other.
+Here one shift of a job serves all its links at once, so shifts never contradict each other.
 
 A job that keeps its turn begins an iteration no earlier than ``shift + n * pace``, and at once if
-it is late. Turns are given only if they hold: where every iteration takes ``TURN_SLACK`` longer
-than told, what bursts still meet and hold each other up is over before the next turn.
+it is late. Turns are given only if they hold: even if every iteration takes ``TURN_SLACK`` longer
+than stated, the delay from bursts that still meet is over before the next turn.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.plan import Turn
 
 TURN_SLACK = 0.02
-"""Part of an iteration by which it may take longer than told before turns no longer hold."""
+"""Share by which an iteration may take longer than stated while turns still hold."""
 _WORTH = 0.05
-"""Turns that save a smaller part of the mean iteration are not given.
+"""Least share of an iteration that turns must save, in the mean over jobs.
 
-Nor are those that save any job no more than the ``TURN_SLACK`` by which it may be late.
+They must also save each job at least the ``TURN_SLACK`` by which it may be late.
 """
 STEPS = 240
-"""Places on the circle."""
+"""Number of steps into which a circle is divided."""
 _ROUNDS = 4
-"""The most iterations of a job on one circle, and passes over all jobs in search of shifts."""
+"""Circles are as long as 1 to this many iterations of one of the jobs.
+
+It is also the most passes over all jobs in search of shifts.
+"""
 GROWTHS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.4)
-"""Parts of a pace by which it is made longer where bursts do not fit."""
+"""Shares by which a circle, and so each pace, is made longer until bursts fit."""
 DRAWS = 16
-"""Ways to begin that stand for jobs without turns."""
+"""Number of different starts that are simulated for jobs without turns."""
 _FIRST, _LAST = 6, 14
-"""Iterations of the longest job: after so many without turns is counted, and until so many."""
+"""Jobs without turns are measured from the first to the second of these iterations of the longest
+job."""
 _FINEST = 20
-"""Steps of the shortest iteration, at least, where jobs without turns are followed."""
+"""Least number of simulated steps in the shortest iteration of jobs without turns."""
 _EVEN = 1e-9
 
 
@@ -50,23 +54,24 @@ class Cycle:
     job: str
     seconds: float
     used: Floats
-    """Part of each link's capacity that it uses, shape (links, steps of equal length)."""
+    """Share of each link's capacity that it uses, shape (links, steps of equal length)."""
     qps: float = 1.0
-    """Of each of its flows: a link that is asked for too much is shared alike by QPs."""
+    """QPs of each of its flows. A link that is asked for too much is shared equally by QPs."""
 
 
 def turns_of(cycles: Sequence[Cycle]) -> dict[str, Turn]:
-    """Turns of the jobs that gain by them; jobs that share no full link, or gain little, have none.
+    """Return the turns of jobs that gain by them, by name.
 
-    Where jobs have no turns, they are taken to begin as it happens, or all at once if that is
-    better, and are followed until they are as far apart as they drift by holding each other up.
+    Jobs that share no full link, or gain little, have none. The gain is compared with jobs without
+    turns. These start at arbitrary times, or all at once if that is better, and are simulated until
+    they have drifted apart by holding each other up.
 
     Args:
-        cycles: Of jobs of different names, all with the same links.
+        cycles: One iteration of each job, all with the same links.
 
     Raises:
-        InputError: a name twice, an iteration that takes no time, links used by no number from 0,
-            or QPs that are none.
+        InputError: a job has two cycles, an iteration takes no time, the use of links has another
+            shape or a value that is not a number of 0 or more, or QPs are not above 0.
     """
     _check(cycles)
     found: dict[str, Turn] = {}
@@ -93,13 +98,13 @@ def _check(cycles: Sequence[Cycle]) -> None:
 
 
 def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
-    """Sets of jobs that meet on links which cannot carry all of them, and those links."""
+    """Return sets of jobs that meet on links which cannot carry all of them, and these links."""
     if not cycles:
         return []
     most = np.stack([one.used.max(axis=1) for one in cycles])
     full = (np.count_nonzero(most, axis=0) > 1) & (most.sum(axis=0) > 1 + _EVEN)
     links = np.flatnonzero(full)
-    # Links used alike by the same jobs say the same; one of them is enough.
+    # Of links that the same jobs use alike, one is enough.
     _, first = np.unique(
         np.concatenate([one.used[links].round(6) for one in cycles], axis=1),
         axis=0,
@@ -119,7 +124,7 @@ def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
 
 
 def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
-    """The best turns of jobs that meet, over all circles and paces that are tried."""
+    """Return the best turns of jobs that meet, over all circles and paces that are tried."""
     seconds = np.array([one.seconds for one in cycles])
     used = [one.used[links] for one in cycles]
     best: dict[str, Turn] = {}
@@ -144,7 +149,11 @@ def _together(cycles: list[Cycle], links: Ints) -> dict[str, Turn]:
 
 
 def _holding(used: list[Floats], seconds: Floats, circle: float, counts: Floats) -> Ints | None:
-    """Shifts by which all keep their pace, also where any iteration takes ``TURN_SLACK`` longer."""
+    """Return shifts, in steps, that hold on this circle, or None if there are none.
+
+    They hold if all jobs keep their pace even if iterations take ``TURN_SLACK`` longer. ``counts``
+    are the iterations of each job on the circle.
+    """
     late = seconds * (1 + TURN_SLACK)
     on_time = _on_circle(used, seconds, circle, counts)
     loads = np.maximum(on_time, _on_circle(used, late, circle, counts))
@@ -157,13 +166,13 @@ def _holding(used: list[Floats], seconds: Floats, circle: float, counts: Floats)
 
 
 def _on_circle(used: list[Floats], seconds: Floats, circle: float, counts: Floats) -> Floats:
-    """Use by each job, shape (jobs, links, STEPS)."""
+    """Return the use of links on the circle by each job, shape (jobs, links, STEPS)."""
     columns = zip(used, seconds.tolist(), counts.tolist(), strict=True)
     return np.stack([_laid(own, length, circle, round(count)) for own, length, count in columns])
 
 
 def _circles(seconds: Floats) -> list[tuple[float, Floats]]:
-    """Lengths of circles, seconds, with the iterations of each job that have room on them."""
+    """Return circles: their length in seconds, and how many iterations of each job fit on them."""
     room = seconds * (1 + TURN_SLACK)
     found: dict[tuple[float, ...], tuple[float, Floats]] = {}
     for circle in np.unique(np.outer(np.arange(1, _ROUNDS + 1), room)).tolist():
@@ -174,7 +183,7 @@ def _circles(seconds: Floats) -> list[tuple[float, Floats]]:
 
 
 def _laid(used: Floats, seconds: float, circle: float, count: int) -> Floats:
-    """Use of each link on the circle by so many iterations, shape (links, STEPS)."""
+    """Return the use of each link on the circle by ``count`` iterations, shape (links, STEPS)."""
     steps = used.shape[1]
     total = np.concatenate([np.zeros((len(used), 1)), np.cumsum(used, axis=1)], axis=1)
     edges = np.arange(STEPS + 1) / STEPS * count
@@ -188,7 +197,10 @@ def _laid(used: Floats, seconds: float, circle: float, count: int) -> Floats:
 
 
 def _shifts(loads: Floats, counts: Floats) -> Ints:
-    """Steps by which each job is turned, so that links are asked for least above capacity."""
+    """Return the shift of each job, in steps, for the least use of links above capacity.
+
+    The search is greedy and then improves one job at a time, so it may miss the least.
+    """
     shifts = np.zeros(len(loads), dtype=np.int64)
     order = np.argsort(-loads.sum(axis=(1, 2)), kind="stable")
     placed = [int(order[0])]
@@ -206,7 +218,7 @@ def _shifts(loads: Floats, counts: Floats) -> Ints:
 
 
 def _best_shift(loads: Floats, shifts: Ints, others: list[int], row: int, counts: Floats) -> int:
-    """The middle of the widest range of shifts that are best for a job beside others."""
+    """Return the middle of the widest range of shifts that are best for a job beside others."""
     rest = sum(
         (np.roll(loads[one], shifts[one], axis=1) for one in others), np.zeros(loads[0].shape)
     )
@@ -224,7 +236,7 @@ def _best_shift(loads: Floats, shifts: Ints, others: list[int], row: int, counts
 
 
 def _excess(loads: Floats, shifts: Ints) -> Floats:
-    """Part of the circle by which each job is held up, by the link that holds it up most."""
+    """Return the share of the circle by which each job is held up, by the worst link for it."""
     turned = np.stack([np.roll(own, by, axis=1) for own, by in zip(loads, shifts, strict=True)])
     over = np.maximum(turned.sum(axis=0) - np.maximum(turned.max(axis=0), 1), 0)
     most = turned.max(axis=2, keepdims=True)
@@ -234,14 +246,15 @@ def _excess(loads: Floats, shifts: Ints) -> Floats:
 
 
 def _without(used: list[Floats], seconds: Floats, qps: Floats) -> Floats:
-    """Mean iterations, seconds, of jobs without turns that begin as it happens, or all at once.
+    """Return the mean iteration time of each job without turns, in seconds.
 
-    All ways to begin are followed side by side, step by step; the better of the two counts.
+    Jobs start all at once, or at arbitrary times (the mean over ``DRAWS`` starts). All starts are
+    simulated side by side, and the better of the two counts.
     """
     jobs = np.arange(len(used))
     laid = [_laid(own, 1.0, 1.0, 1).T for own in used]
     table = np.stack(laid)  # shape (jobs, STEPS, links)
-    # Multiples of roots of primes spread evenly, and without a seed.
+    # Multiples of roots of primes spread evenly and need no seed.
     roots = np.sqrt(_primes(len(used)))
     done = np.concatenate([np.zeros((1, len(jobs))), np.arange(DRAWS)[:, None] * roots % 1])
     step = min(seconds.max() / STEPS, seconds.min() / _FINEST)
@@ -259,13 +272,14 @@ def _without(used: list[Floats], seconds: Floats, qps: Floats) -> Floats:
 
 
 def _held_up(asked: Floats, qps: Floats) -> Floats:
-    """How many times as long jobs take that ask for so much of links, shape (ways, jobs).
+    """Return the factor by which jobs are slowed down by full links, shape (starts, jobs).
 
-    A job goes on as the link lets it that gives it least of what it asks for.
+    A job is as slow as the link makes it that gives it the least part of what it asks for.
 
     Args:
-        asked: Parts of capacities, shape (ways, jobs, links).
-        qps: Of a flow of each job. Jobs whose QPs ask for less than their share get that.
+        asked: Shares of capacities that jobs ask for, shape (starts, jobs, links).
+        qps: QPs of a flow of each job. Jobs that ask for less than their QPs' share get what they
+            ask for.
     """
     held = np.ones(asked.shape[:2])
     way, link = np.nonzero(asked.sum(axis=1) > 1 + _EVEN)

@@ -1,9 +1,9 @@
-"""What becomes of the ledger when a switch answers a push, or says what it holds.
+"""The ledger after a switch has answered a push or told what it holds.
 
-An agent says what its switch holds when it introduces itself, or when it is asked. It says so by a
-digest, by which agent and controller know that they mean the same entries. The rule is in
-agent.proto, at SessionParameters.table_digest. It is text, because it has to be the same in any
-language and on any fabric file that names the same things.
+An agent tells what its switch holds when it introduces itself, or when it is asked. It sends a
+digest, by which agent and controller know whether they mean the same entries. The rule for the
+digest is in agent.proto, at SessionParameters.table_digest. The digest is of text, because it has
+to be the same in any language and for any fabric file that names the same things.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from heddle_controller.reconcile.rollout.paths import appended
 from heddle_controller.reconcile.rollout.steps import Step
 
 Answer = tuple[Step, Sequence[OperationFailure]]
-"""A step, and what of it did not succeed."""
+"""A step, and the operations of it that failed."""
 
 
 def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
-    """After the FIB acks of steps of this very ledger, at most one of each switch."""
+    """Return the ledger after the FIB acks of its own steps, at most one of each switch."""
     ledger = ledger.settled()
     made, unmade = _split(answers, lambda step: step.sets, lambda _: 0)
     guarded_now, unwarned = _split(
@@ -52,7 +52,7 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
     failed[unmade] = failed[kept] = True
     present[broken], undeletable[unbroken] = False, True
     guarded[guarded_now], undeletable[unwarned] = True, True
-    replaced = np.zeros(len(ok) + 1, dtype=np.bool_)  # the last for rows without a partner
+    replaced = np.zeros(len(ok) + 1, dtype=np.bool_)  # the last is for rows without a partner
     replaced[made] = True
     present[replaced[ledger.partner]] = False
     after = replace(
@@ -71,7 +71,10 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
 def _split(
     answers: Sequence[Answer], rows_of: Callable[[Step], Ints], offset: Callable[[Step], int]
 ) -> tuple[Ints, Ints]:
-    """Rows of one kind of operation that succeeded, and that failed, over all answers."""
+    """Return the rows of one kind of operation that succeeded, and those that failed.
+
+    ``offset`` gives the number of the first operation of that kind in the push of a step.
+    """
     rows = [np.empty(0, dtype=np.int64), *(rows_of(step) for step, _ in answers)]
     first = np.cumsum([0, *(len(part) for part in rows)])[1:]
     bad = np.zeros(int(first[-1]), dtype=np.bool_)
@@ -83,7 +86,7 @@ def _split(
 
 
 def _known_better(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
-    """The ledger with why rows failed, and what the answers say of the switches as a whole."""
+    """Return the ledger with reasons of failures, and what answers tell of whole switches."""
     reasons = {
         int(step.sets[failure.operation]): failure
         for step, failures in answers
@@ -101,7 +104,7 @@ def _known_better(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
 
 
 def _roomier(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
-    """The ledger with entries that found no room tried again as soon as some is made."""
+    """Return the ledger with tables noted as full, and retries where room was made since."""
     short = _switches(
         step
         for step, failures in answers
@@ -126,9 +129,9 @@ def _switches(steps: Iterable[Step]) -> Ints:
 
 
 def found_whole(ledger: Ledger, generations: Mapping[int, int]) -> Ledger:
-    """After switches showed that they hold all that is wanted and nothing else.
+    """Return the ledger after switches showed that they hold all wanted entries and no others.
 
-    ``generations`` gives, by switch, the one each says it holds whole.
+    ``generations`` gives for each switch (node row) the generation that it holds completely.
     """
     switches = np.array(list(generations), dtype=np.int64)
     after = _forgotten(ledger, switches, held=True)
@@ -140,7 +143,7 @@ def found_whole(ledger: Ledger, generations: Mapping[int, int]) -> Ledger:
 
 
 def found_empty(ledger: Ledger, switches: Sequence[int]) -> Ledger:
-    """After switches showed that they hold nothing."""
+    """Return the ledger after switches showed that they hold nothing."""
     rows = np.array(switches, dtype=np.int64)
     after = _forgotten(ledger, rows, held=False)
     knowledge = after.knowledge.doubted(rows).noted("unknown", rows, value=False)
@@ -148,7 +151,7 @@ def found_empty(ledger: Ledger, switches: Sequence[int]) -> Ledger:
 
 
 def found_as_held(ledger: Ledger, switches: Sequence[int]) -> Ledger:
-    """After switches showed that they hold just what is known of them."""
+    """Return the ledger after switches showed that they hold exactly what the ledger expects."""
     rows = np.array(switches, dtype=np.int64)
     knowledge = ledger.knowledge.noted("unsynced", rows, value=False)
     sure = ledger.maybe & np.isin(ledger.desired.switch, rows)
@@ -167,10 +170,10 @@ def found_as_held(ledger: Ledger, switches: Sequence[int]) -> Ledger:
 
 
 def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
-    """After switches showed, or may be thought, to hold something else.
+    """Return the ledger after it turned out that what switches hold is not known.
 
-    Nothing counts as made there. Old entries may still be there, so they have to go
-    in their turn as before: to delete one that is gone does no harm.
+    No entry counts as set there. Old entries may still be there, so they have to go in
+    their turn as before. To delete one that is gone does no harm.
     """
     rows = np.array(switches, dtype=np.int64)
     here = np.isin(ledger.desired.switch, rows)
@@ -186,7 +189,10 @@ def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
 
 
 def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
-    """After steps that may have been done or not: their switches are unknown."""
+    """Return the ledger after steps that may or may not have been done.
+
+    Their switches are unknown from then on.
+    """
     if not steps:
         return ledger
     ledger = ledger.widened().settled()
@@ -197,14 +203,14 @@ def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
     after = found_unknown(
         replace(ledger, maybe=maybe, height=height), [step.switch for step in steps]
     )
-    return replace(after, guarded=ledger.guarded)  # whatever else such a step did
+    return replace(after, guarded=ledger.guarded)  # such a step removed no acknowledged guard
 
 
 def _standing_height(ledger: Ledger) -> Ints:
-    """Heights of wanted entries, were those that are not known for certain found to be held.
+    """Return the heights of wanted entries if those in doubt turned out to be held.
 
-    One that has been there all along still lies where it lay: what is held further
-    on need not be its new way yet.
+    An entry that was held all along keeps its old height, because what is held further
+    on need not be its new path yet.
     """
     here = np.flatnonzero(ledger.present & ledger.alike)
     rows = ledger.partner[here]
@@ -215,7 +221,7 @@ def _standing_height(ledger: Ledger) -> Ints:
 
 
 def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
-    """The ledger with all entries of some switches held or not, and none else."""
+    """Return the ledger with all wanted entries of some switches held or none, and no others."""
     of_desired = np.isin(ledger.desired.switch, switches)
     ledger = ledger.settled()
     height = np.where(of_desired, _standing_height(ledger), ledger.height)
@@ -231,20 +237,22 @@ def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldState:
-    """A session, with what its switch holds by now."""
+    """A session, with what its switch holds now."""
 
     session: AgentSession
+    """The session; its generation and digest describe the current table."""
     entries: Entries | None = None
-    """Every entry, if the agent told them."""
+    """Every entry of the table; None if the agent did not list them."""
     asked: Structure | None = None
-    """The rows in which they were asked for; None if they were not."""
+    """The structure in whose rows entries were asked for; None if they were not."""
 
 
 def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
-    """The ledger after agents introduced themselves, those of switches that the fabric has.
+    """Return the ledger after agents told what they hold; switches not in the fabric are ignored.
 
     A digest says more than a generation: an agent that holds the right entries needs
-    none, whichever plan it has them from. Where it says nothing, the entries do.
+    no others, whichever plan they come from. Where the digest is not one that is expected,
+    the entries count, if they were listed.
     """
     ledger = ledger.widened()
     structure, held = ledger.fabric.structure, ledger.held()
@@ -282,11 +290,11 @@ def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
 
 
 def to_ask(ledger: Ledger, told: Sequence[HeldState]) -> list[AgentSession]:
-    """Sessions of switches whose digest said nothing, to be asked for every entry.
+    """Return the sessions of unknown switches that have not been asked for every entry yet.
 
     Args:
-        ledger: After they introduced themselves.
-        told: What they said.
+        ledger: The ledger after ``introduced``.
+        told: What the agents told.
     """
     structure, unknown = ledger.fabric.structure, ledger.knowledge.unknown
     return [
@@ -300,7 +308,7 @@ def to_ask(ledger: Ledger, told: Sequence[HeldState]) -> list[AgentSession]:
 
 
 def table_digest(fabric: Fabric, entries: Entries) -> bytes:
-    """Digest of the entries of one switch; empty for none."""
+    """Return the digest of the entries of one switch; empty if there are none."""
     if not len(entries):
         return b""
     ids = fabric.structure.nodes.ids
@@ -322,7 +330,7 @@ def table_digest(fabric: Fabric, entries: Entries) -> bytes:
 
 
 def _ways(fabric: Fabric, entries: Entries) -> Iterator[str]:
-    """The part of each line that says where an entry sends packets; most are alike."""
+    """Yield the part of each line that says where an entry sends packets; most are alike."""
     first, links = entries.risk_first.tolist(), entries.risk_links.tolist()
     hops = cache(lambda arc: _hop(fabric, arc))
     labels = cache(lambda link: _link(fabric, link))

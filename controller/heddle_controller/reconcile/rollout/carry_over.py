@@ -1,8 +1,8 @@
-"""From one target to the next: what is held stays held, in whatever rows the next speaks.
+"""Carries what is known to be held from the ledger of one target over to that of the next.
 
-When a fabric is put anew, its nodes and links get other rows, while switches go on
-holding what they held. Entries are carried over by ids and keys; where one speaks
-of something that is gone, its switch holds what nobody can name any more.
+When a fabric is replaced, its nodes and links get other rows, while switches keep their
+entries. Entries are carried over by ids and keys. Where an entry refers to something that
+is gone, it can no longer be named, and its switch has to be swept.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.state.records import Committed
 
 _FEW = 1024
-"""Entries that are compared at once."""
+"""The most entries that are compared on the event loop instead of in a thread."""
 
 
 def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledger:
-    """The ledger of a leader that has just begun.
+    """Return the ledger of a leader that has just begun.
 
-    Switches that acknowledged the plan hold it, as far as anyone knows. Of any other may be
-    left what it acknowledged last, and all that plans since then wanted: those that did not
-    get to their end took nothing away. So these plans are gone through one after another,
-    and what may be there of any of them goes in its turn, until agents say what is true.
+    Switches that acknowledged the newest plan are taken to hold it. Any other switch may hold
+    what it acknowledged last and everything that plans since then wanted, because rollouts that
+    did not finish deleted nothing. So these plans are gone through one after another. Whatever
+    may be left of them is deleted in its turn, unless agents say what they really hold.
 
     Args:
         committed: The newest plan.
-        before: Older ones, ascending, as far back as there are and a switch may hold of them.
+        before: Older plans, ascending, as far back as the store has them and switches may hold
+            entries of them.
     """
     first, *others = *before, committed
     nodes = first.plan.fabric.node_count
@@ -57,12 +58,12 @@ def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledg
 
 
 def may_hold(committed: Committed, generation: int) -> bool:
-    """Whether a switch may hold entries of an older generation than the newest plan's."""
+    """Return whether any switch may still hold entries of this older generation."""
     return len(_behind(committed, committed.plan.fabric.structure, generation + 1)) > 0
 
 
 def _noted(ledger: Ledger, newest: Committed) -> Ledger:
-    """The ledger with switches that acknowledged a generation known to hold it."""
+    """Return the ledger with the switches that acknowledged its generation known to hold it."""
     structure = ledger.fabric.structure
     behind = set(_behind(newest, structure, ledger.generation))
     done = set(_switches(structure)) - behind
@@ -70,12 +71,12 @@ def _noted(ledger: Ledger, newest: Committed) -> Ledger:
 
 
 def _overtaken(ledger: Ledger, newest: Committed, generation: int) -> Ledger:
-    """With switches doubted that may have got some of the next generation, but not all."""
+    """Return the ledger with the switches doubted that may hold only a part of ``generation``."""
     return found_unknown(ledger, _behind(newest, ledger.fabric.structure, generation))
 
 
 def _behind(newest: Committed, structure: Structure, generation: int) -> list[int]:
-    """Switches not known to have come to a generation, by the newest facts."""
+    """Return the switches (node rows) not known to have reached a generation."""
     ids, held = structure.nodes.ids, newest.programmed
     return [row for row in _switches(structure) if held.of(ids[row]) < generation]
 
@@ -88,14 +89,19 @@ def _switches(structure: Structure) -> list[int]:
 def next_ledger(
     ledger: Ledger, committed: Committed, under_way: Sequence[Step], *, left: bool = False
 ) -> Ledger:
-    """The ledger of a newer plan, while steps of the one before may be under way.
+    """Return the ledger of a newer plan, while steps of the current one may be under way.
 
-    Such a step may have been done or not. What it sets and what it deletes both may
-    be held, so that they are taken away in their turn, and its switch is unknown, so
-    that what is wanted there is sent again. Of other switches that are unknown an earlier
-    leader may have set what was wanted: it is taken away in its turn likewise, and not
-    left to the sweep at the end, when the rest of its way is gone already. ``left`` says
-    that all of the ledger is such, as when a leader begins.
+    Such a step may have been done or not. So what it sets and what it deletes may both be held
+    and is deleted in its turn. Its switch is unknown, so that wanted entries are sent there again.
+    At other unknown switches, an earlier leader may have set what was wanted. These entries are
+    deleted in their turn too, and not left to the sweep at the end, when the rest of their path
+    is gone already.
+
+    Args:
+        ledger: The ledger of the current plan.
+        committed: The newer plan.
+        under_way: Steps of ``ledger`` that were sent and not answered.
+        left: Whether earlier leaders set everything that may be held, as when a leader begins.
     """
     ledger = unanswered(ledger, under_way)
     unknown = ledger.knowledge.unknown[ledger.desired.switch]
@@ -119,7 +125,7 @@ def next_ledger(
 
 
 def is_small_step(ledger: Ledger, committed: Committed, under_way: Sequence[Step]) -> bool:
-    """Whether the ledger of a newer plan is made sooner than a thread would begin with it."""
+    """Return whether the ledger of a newer plan is made so quickly that no thread is needed."""
     edit = known_edit(ledger.target, committed.program.entries)
     if edit is None or under_way:
         return False
@@ -127,7 +133,7 @@ def is_small_step(ledger: Ledger, committed: Committed, under_way: Sequence[Step
 
 
 def _of_some(ledger: Ledger, committed: Committed, edit: Edit) -> Ledger:
-    """The ledger of a newer plan that speaks of the pairs that differ, or were not done."""
+    """Return a ledger of a newer plan that covers only pairs that differ or were not done."""
     plan, wanted = committed.plan, committed.program.entries
     nodes = plan.fabric.node_count
     changed = appended([ledger.target.take(edit.gone), wanted.take(edit.came)])
@@ -147,10 +153,10 @@ def _of_some(ledger: Ledger, committed: Committed, edit: Edit) -> Ledger:
 
 
 def _as_before(before: Ledger, after: Ledger) -> Ledger:
-    """With the new generation noted where a switch held the whole plan before, and nothing differs.
+    """Return ``after`` with the new generation noted for switches that held all of the last plan.
 
-    What it acknowledged then is what this plan wants, so it is not asked a second time: of some
-    thousand switches a lost link concerns a few.
+    That is done where nothing differs for the switch: it has acknowledged already what the new
+    plan wants. A lost link concerns a few of some thousand switches.
     """
     knowledge = after.knowledge
     whole = (knowledge.generation == before.generation) & ~knowledge.unknown & ~knowledge.unsynced
@@ -160,13 +166,16 @@ def _as_before(before: Ledger, after: Ledger) -> Ledger:
 
 
 _LOST = np.iinfo(np.int64).min
-"""Stands for a risk link that is gone; no link row, nor the complement of one."""
+"""Marks a risk link that is gone. It is neither a link row nor the complement of one."""
 
 
 def translated(
     held: Entries, knowledge: Knowledge, old: Structure, new: Structure
 ) -> tuple[Entries, Knowledge]:
-    """The same entries and knowledge in rows of ``new``; switches that are gone are left out."""
+    """Return the entries and knowledge in rows of ``new``, without switches that are gone.
+
+    A switch with an entry that cannot be expressed in these rows is unknown and unsynced.
+    """
     node = _rows(old.nodes.ids, new.nodes.ids)
     arc = _rows(_arc_names(old), _arc_names(new))
     here = node[held.switch] != NONE
@@ -207,14 +216,14 @@ def _of(arc: Ints, column: Ints) -> Ints:
 
 
 def _links(arc: Ints, links: Ints) -> Ints:
-    """Risk links in the rows of the other structure; ``_LOST`` for those that are gone."""
+    """Return risk links in rows of the other structure; ``_LOST`` for those that are gone."""
     spare = links < 0
     rows = arc[2 * np.where(spare, ~links, links)] >> 1
     return np.where(rows < 0, _LOST, np.where(spare, ~rows, rows))
 
 
 def _rows(old: Sequence[object], new: Sequence[object]) -> Ints:
-    """The row in ``new`` of each name in ``old``, or ``NONE``."""
+    """Return the row in ``new`` of each name in ``old``, or ``NONE``."""
     rows = {name: row for row, name in enumerate(new)}
     return np.array([rows.get(name, NONE) for name in old], dtype=np.int64)
 

@@ -1,11 +1,11 @@
-"""The async shell around the core: sends steps, waits for answers, has facts told.
+"""The async shell around the core: it sends steps, waits for answers and writes facts.
 
-Whatever happens (an answer, a session that begins or ends, a new target, time) only
-wakes one loop, which then looks at everything again. So no event is handled in the
-middle of another, and one that is lost costs no more than a wait for the next.
+Every event (an answer, a session that begins or ends, a new target, time) only wakes one
+loop, which then evaluates everything again. So no event is handled in the middle of
+another, and a lost event costs no more than the wait for the next one.
 
-What the store is told goes another way: pushes of the next stage do not wait until the
-disk has taken what became of the last. It is always told of the newest look.
+Facts are written to the store by a task of their own, so that pushes of the next stage do
+not wait for the disk. It always writes the results of the newest evaluation.
 """
 
 from __future__ import annotations
@@ -65,37 +65,37 @@ STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
 _SHARE = 0.2
-"""Most of the time that looks at everything may take while answers are due: each holds up the event
-loop, and answers of thousands of switches come by themselves one by one."""
+"""Largest share of the time that evaluations may take while answers are due. Each one holds up the
+event loop, and the answers of thousands of switches come one by one."""
 
 TELL_AFTER = 0.05
-"""Seconds for which the store is not told of a look while answers are due that make another."""
+"""Most seconds for which facts are not written while answers are due that will change them."""
 
 AT_ONCE, PAUSE = 16, 0.001
-"""Pushes that are handed over at once, and seconds before the next: an answer to a client takes
-a dozen turns of the event loop, and should not find each of them full of pushes."""
+"""Pushes that are handed over together, and the pause before the next ones, in seconds. An answer
+to a client takes a dozen turns of the event loop, which should not all be full of pushes."""
 
 LATE, MOST_PAUSES = 0.002, 8
-"""By how many seconds a pause takes longer where the event loop has a lot to do, pushes that were
-handed over or acknowledgements; and how often it is waited for that to pass."""
+"""A pause that ends this many seconds late shows that the event loop is busy with pushes or
+acknowledgements, so another pause follows, up to this many pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """All in seconds."""
+    """How patient a rollout is. All times are in seconds."""
 
     patience: float = 5.0
-    """A switch that is away, or has not answered for so long, holds up only its own flows."""
+    """After so long, a switch that is away or silent holds up only the flows that need it."""
     linger: float = 0.02
-    """Answers that come together are taken together: how long the first waits for the rest."""
+    """How long the first of several answers waits for others, to be evaluated together."""
     retry_first: float = 1.0
-    """Until an entry that failed is tried again; twice as long each time."""
+    """Until an entry that failed is tried again; doubled each time."""
     retry_last: float = 60.0
-    """The longest until it is tried again."""
+    """The longest time until a failed entry is tried again."""
 
 
 async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None]) -> None:
-    """Waits until ``wake`` is set, or for the earliest of these times by the monotonic clock."""
+    """Wait until ``wake`` is set or the earliest of ``ends``, which are monotonic times or None."""
     times = [end for end in ends if end is not None]
     waits: list[asyncio.Task[object]] = [asyncio.create_task(wake.wait())]
     if times:
@@ -109,7 +109,7 @@ async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None])
 
 
 class Rollout:
-    """Brings one fabric's newest plan into its switches for as long as an epoch lasts."""
+    """Brings the newest plan of one fabric into its switches, for as long as an epoch lasts."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Rollout:
         metrics: Metrics,
         settings: RolloutSettings,
     ) -> None:
-        """``followers`` are switches that were sent something in this epoch; it adds to them."""
+        """``followers`` are switches that were sent a push in this epoch; more are added here."""
         self._fabric = fabric
         self._epoch = epoch
         self._followers = followers
@@ -136,25 +136,25 @@ class Rollout:
         self._reporter = FactWriter(fabric, epoch, store, clock, metrics)
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
-        """No push is under way any more, or there is another target."""
+        """Set when no push is under way any more, or when there is another target."""
         self._under_way = 0
         self._looked = clock.monotonic()
-        """When the last look began: what had ended by then is known."""
+        """When the last evaluation began. It knew of all that had ended by then."""
         self._look_seconds = 0.0
-        """How long it took."""
+        """How long the last evaluation took."""
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
         self._met: Structure | None = None
-        """Whose sessions were looked through last; None where one has come or gone since."""
+        """Structure of the last look at all sessions; None if one began or ended since."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
         self._newest: tuple[Evaluation, Target] | None = None
         self._news = asyncio.Event()
-        """There was another look since the store was last told."""
+        """Set when there was an evaluation since facts were last written."""
 
     def aim(self, target: Target) -> None:
-        """Make this the plan to bring about, in place of any other."""
+        """Roll out this plan from now on, in place of any other."""
         self._next = target
         self._wake.set()
         self._settled.set()
@@ -164,7 +164,7 @@ class Rollout:
 
         Raises:
             Superseded: an agent has followed another leader, of this epoch or a newer one.
-            StaleEpoch: so has the store.
+            StaleEpoch: the store has seen a newer epoch.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -190,7 +190,7 @@ class Rollout:
             await self._wait()
 
     async def _adopt(self) -> None:
-        """Turn to the next target, if there is one."""
+        """Make the next target the current one, if there is one."""
         target, self._next = self._next, None
         if target is None:
             return
@@ -215,7 +215,7 @@ class Rollout:
         self._ledger, self._target = ledger, target
 
     async def _before(self, committed: Committed) -> list[Committed]:
-        """Plans older than the newest that switches may hold entries of, the oldest first."""
+        """Return older plans of which switches may hold entries, the oldest first."""
         before: list[Committed] = []
         generation = committed.generation - 1
         while generation > 0 and may_hold(committed, generation):  # 0 asks for the newest
@@ -227,7 +227,7 @@ class Rollout:
         return before
 
     async def _round(self, ledger: Ledger, target: Target) -> None:
-        """Evaluate everything once, and do what is to be done."""
+        """Evaluate everything once, send the pushes that are due, and report."""
         now = self._looked = self._clock.monotonic()
         heard = self._meet(self._collect(), ledger, now)
         fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
@@ -249,7 +249,7 @@ class Rollout:
         self._report(seen, target)
 
     def _collect(self) -> Inbox:
-        """The answers that have come."""
+        """Return the answers that have come since the last call."""
         answers: list[Answer] = []
         lost: list[Step] = []
         told: list[HeldState] = []
@@ -268,10 +268,14 @@ class Rollout:
         return Inbox(answers=answers, lost=lost, told=told)
 
     def _meet(self, heard: Inbox, ledger: Ledger, now: float) -> Inbox:
-        """See who has come and gone as well."""
+        """Return ``heard`` with sessions that began or were replaced, and ask the new ones.
+
+        Raises:
+            Superseded: the agent of a new session has followed another leader.
+        """
         structure = ledger.fabric.structure
         new: list[AgentSession] = []
-        if structure is not self._met:  # seldom, and there may be thousands
+        if structure is not self._met:  # rare; there may be thousands of sessions
             self._met = structure
             sessions = self._gateway.sessions(self._fabric)
             present = {s: one for s, one in sessions.items() if self._believes(one)}
@@ -289,7 +293,7 @@ class Rollout:
         return replace(heard, orphans=orphans, met=met)
 
     def _believes(self, session: AgentSession) -> bool:
-        """Whether an agent can have seen the epoch it claims; one that cannot is left alone."""
+        """Return whether an agent can have seen the epoch it claims; if not, it is ignored."""
         if believed(session.highest_epoch, self._epoch):
             return True
         claim = session.highest_epoch
@@ -297,12 +301,12 @@ class Rollout:
         return False
 
     def _plan_retry(self, now: float, *, failing: bool) -> None:
-        """Have failures forgotten once the time has come, later each time."""
+        """Plan when failures are to be forgotten; the delay doubles each time."""
         if not failing:
             self._retry_at = None
         elif self._retry_at is None:
             self._retry_at = now + self._retry_delay
-        elif now >= self._retry_at:  # they were
+        elif now >= self._retry_at:  # the last evaluation forgot them
             self._retry_at = None
             self._retry_delay = min(2 * self._retry_delay, self._settings.retry_last)
 
@@ -315,7 +319,7 @@ class Rollout:
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
         """Hand the pushes over, no faster than their sessions take them: there may be thousands.
 
-        Those that are left when there is another target are not sent: it may want others.
+        When another target arrives, the remaining pushes are not sent, as it may need others.
         """
         now, sessions = self._clock.monotonic(), self._presence.sessions
         for number, (step, push) in enumerate(pushes, 1):
@@ -326,7 +330,7 @@ class Rollout:
                     return
 
     async def _taken(self) -> None:
-        """Wait until the event loop is through with what it was handed, but not for ever."""
+        """Wait, up to a limit, until the event loop has processed what it was handed."""
         for _ in range(MOST_PAUSES):
             end = self._clock.monotonic() + PAUSE + LATE
             await self._clock.sleep(PAUSE)
@@ -342,7 +346,7 @@ class Rollout:
 
     def _answered(self, task: asyncio.Task[PushReport]) -> None:
         if not task.cancelled():
-            task.exception()  # taken here: the epoch may be over, and nobody look any more
+            task.exception()  # retrieved here, as nobody may look at it once the epoch is over
         self._under_way -= 1
         if not self._under_way:
             self._settled.set()
@@ -356,18 +360,18 @@ class Rollout:
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
 
     def _report(self, seen: Evaluation, target: Target) -> None:
-        """Measure how far things are, and have it told."""
+        """Update the metrics of the rollout, and have the facts written."""
         self._reporter.figures(target, behind=seen.behind, pending=seen.pending)
         self._newest = seen, target
         self._news.set()
 
     async def _tell(self) -> None:
-        """Tell the store of the newest look, again and again."""
+        """Write the facts of the newest evaluation to the store, again and again."""
         while True:
             await self._news.wait()
             await self._hear_more()
             self._news.clear()
-            assert self._newest is not None  # it is what the news are
+            assert self._newest is not None  # set before ``_news``
             seen, target = self._newest
             try:
                 await self._reporter.programmed(seen.ledger)
@@ -377,9 +381,9 @@ class Rollout:
                 self._news.set()
 
     async def _hear_more(self) -> None:
-        """Wait for the last of several stages, not for long: writing each costs the next one time.
+        """Wait briefly for later stages, because to write the facts of each would delay the next.
 
-        Nobody plans by what the store knows of these, and it is told of the last without delay.
+        No plan depends on these facts, and those of the last stage are written without delay.
         """
         clock = self._clock
         end = clock.monotonic() + TELL_AFTER
@@ -388,7 +392,7 @@ class Rollout:
             await pause(clock, self._news, [end])
 
     async def _wait(self) -> None:
-        """Waits until something happens; then a little longer, for what comes with it."""
+        """Wait until something happens, and then a little longer for what comes with it."""
         clock = self._clock
         await pause(clock, self._wake, self._ends())
         now = clock.monotonic()
@@ -401,7 +405,7 @@ class Rollout:
     def _ends(self) -> Sequence[float | None]:
         if self._ledger is None:
             return ()
-        # What has ended since the last look asks for another at once.
+        # Patience that has ended since the last evaluation calls for another one at once.
         patience = self._presence.next_end(self._ledger.fabric.structure, self._looked)
         return (patience, self._retry_at)
 
@@ -409,6 +413,6 @@ class Rollout:
 def _turned(
     ledger: Ledger, heard: Inbox, committed: Committed, under_way: Sequence[Step]
 ) -> tuple[Ledger, list[AgentSession]]:
-    """The ledger of a newer plan after what was heard about the one before; whom to ask more."""
+    """Take in ``heard``; return the ledger of a newer plan, and sessions to ask for entries."""
     ledger = taken_in(ledger, heard)
     return next_ledger(ledger, committed, under_way), in_doubt(ledger, heard)

@@ -1,25 +1,25 @@
-"""Switches told what they hold, entry by entry: the ledger starts from that.
+"""The ledger after switches have listed every entry that they hold.
 
-A digest only says whether a table is one that was expected. Where leaders died half way through a
-plan it often is not, and then all that stored plans wanted there may be held or not. One question
-more, and every entry is known: those that are wanted are made, all others go in their turn.
+A digest only says whether a table is one that was expected. It often is not if leaders died half
+way through a plan. Then everything that stored plans wanted there may or may not be held. After one
+more question every entry is known: wanted ones count as set, and all others go in their turn.
 
-Once nothing is in doubt about a pair of NICs, the order of what is held for it is read off the
-entries themselves. What is left in switches is of several plans, and no plan's own order holds.
-Then the way of packets is followed: where an entry leads, and from each switch without one where
-the underlay does, until the next entry. An entry lies one level above the highest that its packets
-go on to, so that "from the source on" (see the package) takes it away before anything that it
-leads to.
+Once nothing is in doubt about a pair of NICs, the order of its entries is found from the entries
+themselves. They may come from several plans, so that no plan has their order. Packets are followed:
+from a switch with an entry to where the entry leads, and from a switch without one to where the
+underlay leads, until the next entry. An entry lies one level above the highest that its packets
+go on to. So it is removed before anything that it leads to, "from the source on" (see the package).
 
-An entry whose way is lost may leave its packets to the underlay, and these may come to entries
-above it. Where that makes a circle, entries and underlay are followed as if no link were lost: that
-order stays right when the link is mended. Of two entries that do not lead to each other, the one
+An entry whose path is lost may leave its packets to the underlay, and these may come to entries
+above it. If that makes a circle, entries and underlay are followed as if no link were lost. That
+order stays right when the link comes back. Of two entries that do not lead to each other, the one
 nearer to the destination goes first.
 
-That is not to be had where entries lead to one another in a circle: those that no packet meets may,
-and those for any source port, if entries for one port stand in between. All entries of such a pair
-of NICs lie the higher the nearer they are to the destination. From the nearest, once it is gone,
-the underlay comes nearer with every hop and meets no other, whatever else is held.
+No such order exists if entries lead to one another in a circle even then. That can happen with
+entries that no packet meets, and with entries for any source port if entries for one port lie in
+between. The entries of such a pair of NICs are then the higher the nearer they are to the
+destination. The nearest goes first. From its switch, the underlay then comes nearer with every hop
+and meets no other entry, whatever else is held.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from heddle_controller.reconcile.rollout.paths import (
 
 
 def found_holding(ledger: Ledger, told: Entries, switches: Ints) -> Ledger:
-    """After some switches told all the entries that they hold.
+    """Return the ledger after ``switches`` (node rows) listed all entries that they hold.
 
-    Rows of the ledger stay what they are, as pushes may be under way to other switches.
+    Rows of the ledger keep their numbers, because pushes may be under way to other switches.
     """
     ledger = ledger.settled()
     here = np.isin(ledger.desired.switch, switches)
@@ -75,9 +75,10 @@ def found_holding(ledger: Ledger, told: Entries, switches: Ints) -> Ledger:
 
 
 def _heights(ledger: Ledger, told: Entries) -> Ints:
-    """How high entries lie that switches turned out to hold: as those do that were expected there.
+    """Return the heights of unwanted entries that switches turned out to hold.
 
-    What nobody expected lies above all.
+    An entry gets the height of the one that was expected with its match. Without such an entry, it
+    lies above all others.
     """
     highest = int(max(ledger.height.max(initial=0), ledger.old_height.max(initial=0))) + 1
     result = np.full(len(told), NONE, dtype=np.int64)
@@ -93,7 +94,7 @@ def _heights(ledger: Ledger, told: Entries) -> Ints:
 
 
 def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
-    """The ledger with more entries known to be held that are not wanted."""
+    """Return the ledger with more entries in ``old`` that are held but not wanted."""
     plan, none = ledger.plan, np.zeros(len(more), dtype=np.bool_)
     pair = pair_codes(more.source, more.destination, ledger.fabric.node_count)
     crossings = crossings_of(plan, pair)
@@ -127,10 +128,10 @@ def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
 
 
 def in_order(ledger: Ledger, switches: Ints) -> Ledger:
-    """The ledger with what is held in the order in which packets meet it, as far as that is known.
+    """Return the ledger with heights in the order in which packets meet the held entries.
 
-    That is for pairs that some of ``switches`` held something for, or was thought to, and that
-    nothing is in doubt about any more.
+    Only pairs that have entries at ``switches``, or were thought to, are changed, and only those
+    of which nothing is in doubt any more.
     """
     pairs = _known(ledger, switches)
     rows = np.flatnonzero(ledger.present & pairs.index(ledger.old_pair)[1])
@@ -149,9 +150,9 @@ def in_order(ledger: Ledger, switches: Ints) -> Ledger:
 
 
 def _known(ledger: Ledger, switches: Ints) -> Groups:
-    """Pairs that have entries to be taken away, where all that is held is known.
+    """Return the pairs with entries to delete of which nothing is in doubt.
 
-    Of those that may have had some at these switches.
+    Only pairs that have, or were thought to have, entries at ``switches`` are considered.
     """
     here, there = (np.isin(one.switch, switches) for one in (ledger.old, ledger.desired))
     touched = Groups(distinct(np.append(ledger.old_pair[here], ledger.pair[there])))
@@ -164,7 +165,7 @@ def _known(ledger: Ledger, switches: Ints) -> Groups:
 
 
 def _several(ledger: Ledger, rows: Ints, mine: Ints) -> Bools:
-    """For rows of ``old``, then of ``desired``: does their pair have entries elsewhere?"""
+    """Return for rows of ``old``, then of ``desired``, if their pair spans several switches."""
     pair = np.append(ledger.old_pair[rows], ledger.pair[mine])
     switch = np.append(ledger.old.switch[rows], ledger.desired.switch[mine])
     nodes = ledger.fabric.node_count
@@ -174,10 +175,10 @@ def _several(ledger: Ledger, rows: Ints, mine: Ints) -> Bools:
 
 
 def levels(entries: Entries, fabric: Fabric) -> Ints:
-    """How far up the way of its packets each entry lies, from 0 on.
+    """Return the level of each entry: higher than all entries that its packets go on to.
 
-    All that is held for any of the pairs of NICs has to be among the entries, at most one with
-    each switch and match.
+    The levels begin at 0. The entries must contain everything that is held for their pairs of NICs,
+    with at most one entry for each switch and match.
     """
     lost = dead(entries, fabric)
     below = underlay(fabric.structure, fabric.carries)
@@ -195,15 +196,19 @@ def levels(entries: Entries, fabric: Fabric) -> Ints:
 def _along(
     entries: Entries, lost: Bools, below: Underlay, fabric: Fabric, least: Ints | None = None
 ) -> tuple[Ints, Bools]:
-    """How far up the way of its packets each entry lies, and whether those of its pair circle.
+    """Return the level of each entry, and whether entries of its pair lead in a circle.
 
-    ``lost`` are entries that may leave their packets to their backup or to the underlay, which is
-    ``below``. No entry is lower than ``least``.
+    Args:
+        entries: All that is held for their pairs.
+        lost: Which entries may leave their packets to their backup or to the underlay.
+        below: The underlay.
+        fabric: The fabric of the entries.
+        least: A lower limit for the level of each entry, or None.
     """
     kinds = _Kinds.of(entries, fabric.node_count)
     states, tail, head = _followed(kinds, entries, lost, below)
     met = kinds.met_at(states)
-    # An entry is one row, whichever kinds of packets meet it.
+    # An entry is one row for all kinds of packets that meet it. Other states have their own.
     row = np.where(met != NONE, met, len(entries) + np.arange(len(states)))
     pair = pair_codes(entries.source, entries.destination, fabric.node_count)
     every, one = _beneath(pair * fabric.node_count + entries.switch, entries.source_port)
@@ -215,9 +220,11 @@ def _along(
 
 
 def _beneath(where: Ints, port: Ints) -> tuple[Ints, Ints]:
-    """Rows of entries for any port, and for one port beside them, which has to go after them.
+    """Return rows of entries for any port, and of entries for one port that must go after them.
 
-    Its packets would follow the other, which they have not met yet, and might come back.
+    The two are of the same pair at the same switch (``where``). If the entry for one port went
+    first, its packets would follow the other one, which they did not meet before, and might come
+    back.
     """
     every = np.flatnonzero(port == ANY_PORT)
     every = every[np.argsort(where[every], kind="stable")]
@@ -227,9 +234,9 @@ def _beneath(where: Ints, port: Ints) -> tuple[Ints, Ints]:
 
 
 def _nearness(entries: Entries, fabric: Fabric) -> Ints:
-    """How near to its destination each entry's switch is, by hops of the underlay.
+    """Return how near each entry's switch is to the destination: greater is nearer.
 
-    Of two at one switch that for any port is above.
+    It counts hops of the underlay. Of two entries at one switch, the one for any port is greater.
     """
     reach = underlay(fabric.structure, fabric.carries).reach
     if not reach.distance.size:
@@ -242,22 +249,23 @@ def _nearness(entries: Entries, fabric: Fabric) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kinds:
-    """Packets of one kind follow the same entries: of one pair of NICs, from one source port.
+    """Kinds of packets: those of one pair of NICs and one source port follow the same entries.
 
-    A *state* is a kind and the switch that a packet of it is at, as one number.
+    A *state* is a kind together with the switch where a packet of that kind is, as one number.
     """
 
     destination: Ints
-    """NIC of each kind."""
+    """Node row of the destination NIC of each kind."""
     nodes: int
+    """The fabric's node count."""
     states: Ints
-    """At which there is an entry for the kind, ascending."""
+    """The states in which packets meet an entry, ascending."""
     row: Ints
-    """Of that entry."""
+    """The row of that entry, for each state."""
 
     @classmethod
     def of(cls, entries: Entries, nodes: int) -> _Kinds:
-        """The kinds of packets that entries tell apart, and what each of them follows."""
+        """Return the kinds of packets that the entries tell apart, and the entries they follow."""
         pair = pair_codes(entries.source, entries.destination, nodes)
         ports = int(entries.source_port.max(initial=0)) + 1
         kind = distinct(np.append(pair * ports + entries.source_port, pair * ports + ANY_PORT))
@@ -268,12 +276,12 @@ class _Kinds:
         row = np.repeat(np.arange(len(entries)), count)
         within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
         state = (np.where(every, first, exact)[row] + within) * nodes + entries.switch[row]
-        order = np.lexsort([every[row], state])  # an exact port before any
+        order = np.lexsort([every[row], state])  # an exact port takes precedence
         states, at = np.unique(state[order], return_index=True)
         return cls(kind // ports % nodes, nodes, states, row[order][at])
 
     def met_at(self, states: Ints) -> Ints:
-        """The row of the entry that packets meet in each state, or ``NONE``."""
+        """Return the row of the entry that packets meet in each state, or ``NONE``."""
         at = np.minimum(np.searchsorted(self.states, states), len(self.states) - 1)
         return np.where(self.states[at] == states, self.row[at], NONE)
 
@@ -281,7 +289,11 @@ class _Kinds:
 def _followed(
     kinds: _Kinds, entries: Entries, lost: Bools, below: Underlay
 ) -> tuple[Ints, Ints, Ints]:
-    """States that packets come to from any entry on, and from which row of them to which."""
+    """Return the states that packets come to from any entry on, and the steps between them.
+
+    Returns:
+        The states, ascending, and for each step the row of the state before it and after it.
+    """
     fresh = states = kinds.states
     steps: list[Ints] = []
     while len(fresh):
@@ -294,9 +306,9 @@ def _followed(
 
 
 def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, below: Underlay) -> Ints:
-    """The states that may follow some states, shape (2, steps): which, and what comes then.
+    """Return the steps from some states, shape (2, steps): each state and one that follows it.
 
-    An entry whose way is lost may have its packets on that, on its backup or on the underlay.
+    Packets of an entry whose path is lost may follow its primary, its backup or the underlay.
     """
     structure = below.structure
     row = kinds.met_at(states)
@@ -312,7 +324,7 @@ def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, below: Und
 
 
 def _out(states: Ints, kinds: _Kinds, below: Underlay) -> tuple[Ints, Ints]:
-    """Every next hop of the underlay in some states: the state, and the arc."""
+    """Return every next hop of the underlay in some states: the state, and the arc."""
     first, arcs = below.structure.out
     node = states % kinds.nodes
     count = first[node + 1] - first[node]

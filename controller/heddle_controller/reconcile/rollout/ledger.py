@@ -1,11 +1,11 @@
-"""What every switch is known to hold, against what it should.
+"""The ledger: what every switch is known to hold, compared with what it should hold.
 
-Immutable: each change gives a new ledger that shares most arrays with the old one.
-Knowledge comes from FIB acks and from digests, never from what was merely sent.
+A ledger is immutable: each change returns a new one that shares most arrays with the old one.
+Knowledge comes from FIB acks, digests and tables that agents list, never from what was merely sent.
 
-A ledger speaks of pairs of NICs. After a plan that differs little it speaks of those pairs alone
-that differ or were not done: all others are held as they are wanted, and nothing else is held of
-them. So a lost link costs what it changes.
+A ledger covers pairs of NICs. After a plan that differs little, it covers only the pairs that
+differ or were not done. Of all other pairs, switches hold the wanted entries and nothing else. So
+a lost link costs only what it changes.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ from heddle_controller.reconcile.rollout.paths import (
 )
 
 NEVER = 1 << 40
-"""Deeper than any path."""
+"""A depth or height above all others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is known of each switch as a whole; arrays have one element a node."""
+    """What is known of each switch as a whole; arrays of shape (nodes,)."""
 
     unknown: Bools
-    """Whether it may hold entries that nobody knows of, and has to be swept."""
+    """Whether the switch may hold entries that nobody knows of, and has to be swept."""
     unsynced: Bools
     """Whether its next push has to be a FULL_SYNC."""
     generation: Ints
-    """The newest it acknowledged to hold whole."""
+    """Newest generation that it acknowledged to hold completely; 0 for none."""
     full: Bools
     """Whether its table was full when it last answered."""
 
     def mode(self, switch: int) -> PushMode:
-        """The mode of the next push to a switch."""
+        """Return the mode of the next push to a switch (node row)."""
         return PushMode.FULL_SYNC if self.unsynced[switch] else PushMode.INCREMENTAL
 
     def doubted(self, switches: Ints) -> Knowledge:
-        """The same with some switches unknown."""
+        """Return this with nothing known of some switches any more."""
         after = self.noted("unsynced", switches, value=True)
         after = after.noted("unknown", switches, value=True)
         after = after.noted("generation", switches, value=0)
         return after.noted("full", switches, value=False)
 
     def noted(self, column: str, switches: Ints | Bools | int, value: bool | int) -> Knowledge:  # noqa: FBT001 - a column's value
-        """The same with another value in one column of some switches."""
+        """Return this with ``value`` in one column for some switches."""
         changed = getattr(self, column).copy()
         changed[switches] = value
         return replace(self, **{column: changed})
 
 
 def nothing_known(nodes: int) -> Knowledge:
-    """Knowledge of switches that never had a session."""
+    """Return the knowledge of switches that never had a session."""
     on = np.ones(nodes, dtype=np.bool_)
     return Knowledge(on, on, np.zeros(nodes, dtype=np.int64), ~on)
 
@@ -82,68 +82,70 @@ class Ledger:
     plan: Plan
     generation: int
     target: Entries
-    """All that is wanted."""
+    """All wanted entries."""
     desired: Entries
-    """What is wanted of the pairs that this speaks of; the columns up to ``failed`` are parallel.
+    """Wanted entries of the covered pairs. The columns up to ``failed`` are parallel.
 
-    Not always in the order of ``target``: rows keep their numbers, see ``widened``."""
+    They are not always in the order of ``target``: rows keep their numbers (``widened``)."""
     pair: Ints
+    """Code of the pair of NICs (``pair_codes``)."""
     depth: Ints
-    """Twice the hops left on the new paths of its pair: less is made first."""
+    """Twice the hops left on the new paths of the pair. Entries of less depth are set first."""
     height: Ints
-    """Where a packet meets it: falls along the way, over all that is held. Where it was
-    held before, it stays as high as it was until the new way behind it is whole."""
+    """Order in which packets meet all entries that are held: it falls along the path. An entry that
+    was held before stays as high as it was until the new path behind it is whole."""
     ok: Bools
-    """Acknowledged from the FIB, with just this content."""
+    """Whether its switch is known to hold it, with exactly this content."""
     maybe: Bools
-    """Not known to be held, but perhaps it is: at a switch that is unknown."""
+    """Whether it is not known to be held but may be, because its switch is unknown."""
     failed: Bools
-    """Refused; not tried again until ``retried``."""
+    """Whether it was refused. It is not tried again until ``retried``."""
     old: Entries
-    """What else is, or was, held; the columns up to ``routed`` are parallel."""
+    """Other entries that are or were held. The columns up to ``guarded`` are parallel."""
     old_pair: Ints
+    """Code of the pair of NICs."""
     old_depth: Ints
-    """Where it lies on the new paths of its pair and no wanted entry has its match:
-    the depth at which it has to go; else ``NONE``."""
+    """Depth at which the entry has to go, if it lies on the new paths of its pair and no wanted
+    entry has its match; else ``NONE``."""
     old_height: Ints
+    """Height of the entry, on the same scale as ``height``."""
     partner: Ints
-    """Row of ``desired`` that takes its place in one step, or ``NONE``."""
+    """Row of ``desired`` with the same match, which replaces it in one step; or ``NONE``."""
     alike: Bools
-    """Whether it has a partner of the same content: made, were it known for certain."""
+    """Whether it equals its partner, which only counts as set once the switch is known."""
     present: Bools
-    """Held, or may be held where the switch is unknown."""
+    """Whether it is held, or may be where the switch is unknown."""
     undeletable: Bools
-    """Could not be deleted; not tried again until ``retried``."""
+    """Whether it could not be deleted or guarded. This is not tried again until ``retried``."""
     routed: Bools
     """Whether its pair has paths in the plan."""
     detour: Bools
-    """Whether it may send packets away from their destination, other than the new way does."""
+    """Whether it may send packets away from their destination, unless it equals its partner."""
     guarded: Bools
-    """Acknowledged to be at risk by the new ways of its pair as well, see ``detours``."""
+    """Whether it is acknowledged to be at risk by the new paths of its pair as well."""
     ways: NewPaths
-    """Of the pairs that have detours."""
+    """New paths of the pairs that have detours."""
     knowledge: Knowledge
     reasons: Mapping[int, OperationFailure] = field(default_factory=dict)
-    """Why a row of ``desired`` failed."""
+    """Why rows of ``desired`` failed, by row."""
 
     @property
     def fabric(self) -> Fabric:
-        """What the rows of entries speak of."""
+        """The fabric that the rows in entries refer to."""
         return self.plan.fabric
 
     def held(self, *, left: bool = False) -> Entries:
-        """All that is held, or may be where a switch is unknown; the height as the stage.
+        """Return all entries of the covered pairs that are or may be held, heights as stages.
 
-        Of the pairs that this speaks of.
-
-        What leaders before may have ``left`` lies above all that its packets may go on to. A
-        leader that lost sight of its own knows in which order it set them, and keeps to that.
+        With ``left``, entries that may be held were set by earlier leaders, in an unknown order.
+        They are then raised above all entries that their packets may go on to. Without it, this
+        leader set them and keeps its own order.
         """
         here = self.ok | self.maybe
         doubled = self.present & np.append(here, False)[self.partner]
         other = self.present & ~doubled
         height = self.settled().height.copy()
-        # Which of the two it is, nobody knows: what lies above the one lies above both.
+        # Either of the two may be held, so an entry above one of them has to be above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
         height = _rising(self, height) if left else height
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
@@ -156,18 +158,18 @@ class Ledger:
         )
 
     def with_guards(self, rows: Ints) -> Entries:
-        """Rows of ``old``, at risk by the new ways of their pairs as well."""
+        """Return rows of ``old`` that are also at risk by the new paths of their pairs."""
         return self.ways.guarded(self.old.take(rows), self.old_pair[rows])
 
     def detours(self) -> Entries:
-        """Entries held before that may still send packets away from their destination."""
+        """Return the detours among the old entries that are or may be held."""
         return self.old.take(np.flatnonzero(self.present & self.detour))
 
     def settled(self) -> Ledger:
-        """The same with the height of entries that the new way has reached brought down.
+        """Return this with entries lowered to their depth where the new path behind is whole.
 
-        To be asked for before a switch is doubted: what is whole until then has to
-        keep its order when the new way behind it is no longer known to be.
+        Call it before a switch is doubted: entries have to keep this order when the path
+        behind them is no longer known to be whole.
         """
         pairs, low = self.pending()
         near = self.rows_of(pairs)
@@ -177,19 +179,20 @@ class Ledger:
         return replace(self, height=height)
 
     def rows_of(self, pairs: Groups) -> Ints:
-        """Rows of ``desired`` of some pairs, in little more time than there are such."""
+        """Rows of ``desired`` of some pairs, ascending."""
         return rows_between(self.desired, pairs, self.fabric.node_count)
 
     def undone(self) -> Ints:
-        """Pairs where something is not known to be as it should be, ascending."""
+        """Return the pairs that are not known to be as they should be, ascending."""
         doubtful = self.maybe | self.knowledge.unknown[self.desired.switch]
         make = self.pair[~self.ok | doubtful]
         return distinct(np.append(make, self.old_pair[self.present]))
 
     def unspoken(self, pairs: Ints | None = None) -> Entries:
-        """Entries of the target that this does not speak of, or those of some pairs (ascending).
+        """Return entries of the target that the ledger does not cover, with heights as stages.
 
-        They are held as they are wanted. The height as the stage: it falls along the way, too.
+        Switches hold them as wanted. Twice the stage serves as the height, because it falls along
+        the path too. With ``pairs`` (ascending), only entries of these pairs are returned.
         """
         if len(self.desired) == len(self.target):
             return no_entries()
@@ -205,7 +208,7 @@ class Ledger:
         return with_stage(some, 2 * some.stage)
 
     def widened(self) -> Ledger:
-        """The same, of all pairs. Rows keep their numbers: pushes may be under way."""
+        """Return this for all pairs. Rows keep their numbers, because pushes may be under way."""
         rest = self.unspoken()
         if not len(rest):
             return self
@@ -223,7 +226,7 @@ class Ledger:
         )
 
     def pending(self) -> tuple[Groups, Ints]:
-        """Pairs that do not have their new way yet, and the least depth that each lacks."""
+        """Return the pairs without their new path yet, and the least depth that each lacks."""
         make = np.flatnonzero(~self.ok)
         unset = np.flatnonzero(self.present & (self.old_depth != NONE))
         pairs = Groups(distinct(np.concatenate([self.pair[make], self.old_pair[unset]])))
@@ -234,7 +237,7 @@ class Ledger:
         return pairs, low
 
     def retried(self) -> Ledger:
-        """The same with every failure forgotten, so that it is tried again."""
+        """Return this with every failure forgotten, so that it is tried again."""
         return replace(
             self,
             failed=np.zeros_like(self.failed),
@@ -244,10 +247,10 @@ class Ledger:
 
 
 def _rising(ledger: Ledger, height: Ints) -> Ints:
-    """Heights with entries that may be held above all that lie further on, on the same new way.
+    """Return heights with each entry that may be held raised above those further along its path.
 
-    They were set when the rest of it was whole, so what stood there before and lies as high
-    as it did may be what their packets go on to.
+    It may have been set when the rest of the path was whole. So its packets may go on to entries
+    there that were held before and still have their old height.
     """
     pairs = Groups(distinct(ledger.pair[ledger.maybe]))
     here = np.flatnonzero((ledger.ok | ledger.maybe) & pairs.index(ledger.pair)[1])
@@ -274,16 +277,17 @@ def begin(
     known_detours: Entries | None = None,
     target: Entries | None = None,
 ) -> Ledger:
-    """A ledger for a new target, or on new knowledge of what is held.
+    """Return a ledger for a new target.
 
     Args:
-        plan: Its fabric's rows are those of all entries.
-        generation: Of the target.
-        desired: What is wanted of the pairs to speak of.
-        held: What switches are known to hold of them, with heights as stages.
-        knowledge: Of switches as a whole.
-        target: All that is wanted; what is not of these pairs is held just so. None: ``desired``.
-        known_detours: Matches of entries known to be detours, whatever is held with them by now.
+        plan: The plan of the target. All entries refer to rows of its fabric.
+        generation: Generation of the target.
+        desired: Wanted entries of the pairs to cover.
+        held: Entries of these pairs that are or may be held, with heights as stages.
+        knowledge: What is known of switches as a whole.
+        known_detours: Entries of earlier ledgers that are detours. An entry held with the same
+            match counts as a detour, whatever its content is by now.
+        target: All wanted entries. Those of other pairs are known to be held. None for ``desired``.
     """
     found, nodes = _compared(held, desired, knowledge), plan.fabric.node_count
     ok, old, partner = found.ok, found.old, found.partner
@@ -321,7 +325,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Order:
-    """The place of entries on the ways of their pairs; names as in ``Ledger``."""
+    """The place of entries on the paths of their pairs; names as in ``Ledger``."""
 
     depth: Ints
     height: Ints
@@ -338,10 +342,10 @@ def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pai
     found_depth = crossings.lookup(desired.switch[near], pair[near])
     depth = 2 * desired.stage
     depth[near] = np.where(found_depth == NONE, depth[near], 2 * found_depth)
-    # Odd, so after what is set at the same switch: if that fails, the old entry stays.
+    # Odd, so that it goes after entries are set at the same switch. If that fails, it stays.
     old_depth = crossings.lookup(old.switch, old_pair)
     old_depth = np.where((partner == NONE) & (old_depth != NONE), 2 * old_depth + 1, NONE)
-    # What is held lies above all that will be made, an entry that stays as it is as well.
+    # Held entries lie above all that will be set, also entries that stay as they are.
     lift = touched.greatest(pair[near], depth[near]) + 1
     raised = found.height.copy()
     raised[near] += touched.of(lift, pair[near], 0)
@@ -355,7 +359,7 @@ def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pai
 
 
 def _detours(found: _Compared, plan: Plan, known_detours: Entries | None) -> Bools:
-    """See ``Ledger``; ``known_detours`` as for ``begin``."""
+    """Return ``Ledger.detour``; ``known_detours`` is as for ``begin``."""
     detour: Bools = detours(found.old, plan.fabric.structure) & ~found.alike
     if known_detours is not None and len(known_detours):
         detour |= partners(known_detours, found.old) != NONE
@@ -364,11 +368,11 @@ def _detours(found: _Compared, plan: Plan, known_detours: Entries | None) -> Boo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compared:
-    """What is held beside what is wanted; names as in ``Ledger``."""
+    """Held entries compared with wanted ones; names as in ``Ledger``."""
 
     ok: Bools
     height: Ints
-    """Of what is held with the match of each wanted entry; nothing where there is none."""
+    """Height of the held entry with the match of each wanted one; 0 if there is none."""
     old: Entries
     partner: Ints
     alike: Bools

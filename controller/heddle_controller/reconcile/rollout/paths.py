@@ -1,19 +1,19 @@
-"""What the new paths of a pair of NICs say of switches and entries: order, and detours.
+"""Order and detours: what the new paths of a pair of NICs mean for switches and entries.
 
 **Order.** ``Crossings`` says how far from its destination each switch lies on the new paths.
 
-**Detours.** Once routing has settled the underlay brings packets nearer to their destination with
-every hop. So do entries on a way that is a shortest one of the whole fabric: it is as short on any
-part of the fabric that has all its links. An entry on a longer way, a *detour*, may send them
-further off first, and is right only as long as they go on that way to its end. Should a switch
-beyond it turn them aside instead, because it has its entry of a newer plan already and the way
-of that is lost, they may come back.
+**Detours.** Once routing has converged, the underlay brings packets nearer to their destination
+with every hop. So do entries on a shortest path of the whole fabric: that path is still a shortest
+one in any part of the fabric that has all its links. An entry on a longer path, a *detour*, may
+send packets further away first, and works only while they follow that path to its end. A switch
+beyond it may already have its entry of a newer plan. If the path of that entry is lost, the switch
+turns packets aside, and they may come back.
 
-So before anything changes beyond a detour it is made *guarded*: the same next hop, but at risk by
-every link of the new ways of its pair, too. Then it leads on only while all that packets can
-meet there carries, whether it is old or new. See the package for the whole argument.
+So before anything changes beyond a detour, it is made *guarded*: it keeps its next hop, but is also
+at risk by every link of the new paths of its pair. It is then used only while everything that
+packets can meet beyond it is up, old or new. See the package for the whole argument.
 
-Small operations on entries as columns that the ledger is made of.
+The module also has the small operations on columns of entries that the ledger is made with.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NONE = no_entries()
 
 
 def appended(parts: Sequence[Entries]) -> Entries:
-    """All entries of several sets, one set after the other."""
+    """Return the entries of several sets, one set after the other."""
     parts = [part for part in parts if len(part)]
     if len(parts) < 2:  # noqa: PLR2004 - one is whole already, and most pushes have none
         return parts[0] if parts else no_entries()
@@ -51,16 +51,16 @@ def appended(parts: Sequence[Entries]) -> Entries:
 
 
 def joined_entries(parts: Sequence[Entries]) -> Entries:
-    """All entries of several sets, sorted by switch and match."""
+    """Return the entries of several sets, sorted by switch and match."""
     together = appended(parts)
     (codes,) = match_codes([together])
-    if (codes[1:] >= codes[:-1]).all():  # as where nothing is held but what is wanted
+    if (codes[1:] >= codes[:-1]).all():  # the case if only wanted entries are held
         return together
     return together.take(np.argsort(codes, kind="stable"))
 
 
 def cut(entries: Entries, lengths: Ints) -> list[Entries]:
-    """The entries in consecutive parts of these lengths, without copying any."""
+    """Split entries into consecutive parts of these lengths, mostly as views of the columns."""
     parts, end = [], 0
     for length in lengths.tolist():
         begin, end = end, end + length
@@ -75,12 +75,12 @@ def cut(entries: Entries, lengths: Ints) -> list[Entries]:
 
 
 def with_stage(entries: Entries, stage: Ints) -> Entries:
-    """The same entries with another stage."""
+    """Return the same entries with another stage."""
     return replace(entries, stage=stage)
 
 
 def dead(entries: Entries, fabric: Fabric) -> Bools:
-    """Whether each entry sends packets over a link that is down, here or further on."""
+    """Return which entries send packets over a link that is down, here or further on."""
     down = fabric.effective == State.DOWN
     if not down.any():
         return np.zeros(len(entries), dtype=np.bool_)
@@ -93,40 +93,46 @@ def dead(entries: Entries, fabric: Fabric) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """A few keys out of many, to gather values by; keys are ascending, each once."""
+    """A few distinct keys, ascending, by which values can be grouped."""
 
     keys: Ints
 
     def index(self, key: Ints) -> tuple[Ints, Bools]:
-        """Row in ``keys`` of each key, and whether it is there at all."""
+        """Return the row in ``keys`` of each key, and whether the key is there at all."""
         if not len(self.keys):
             return np.zeros(len(key), dtype=np.int64), np.zeros(len(key), dtype=np.bool_)
         row = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return row, self.keys[row] == key
 
     def least(self, key: Ints, values: Ints, start: int) -> Ints:
-        """The least value of each of ``keys``, at most ``start``."""
+        """Return the least value of each of ``keys``, at most ``start``.
+
+        ``key`` and ``values`` are parallel; rows with other keys are ignored.
+        """
         row, known = self.index(key)
         result = np.full(len(self.keys), start, dtype=np.int64)
         np.minimum.at(result, row[known], values[known])
         return result
 
     def greatest(self, key: Ints, values: Ints) -> Ints:
-        """The greatest value of each of ``keys``, at least ``NONE``."""
+        """Return the greatest value of each of ``keys``, or ``NONE``; as ``least``."""
         row, known = self.index(key)
         result = np.full(len(self.keys), NONE, dtype=np.int64)
         np.maximum.at(result, row[known], values[known])
         return result
 
     def marked(self, key: Ints) -> Bools:
-        """Which of ``keys`` are named."""
+        """Return which of ``keys`` occur in ``key``, shape (keys,)."""
         row, known = self.index(key)
         result = np.zeros(len(self.keys), dtype=np.bool_)
         result[row[known]] = True
         return result
 
     def of(self, values: Ints, key: Ints, other: int) -> Ints:
-        """The value that each key's group has, ``other`` for keys without a group."""
+        """Return for each key its element of ``values``, which is parallel with ``keys``.
+
+        The result is ``other`` for a key that is not among ``keys``.
+        """
         if not len(self.keys):
             return np.full(len(key), other, dtype=np.int64)
         row, known = self.index(key)
@@ -134,12 +140,15 @@ class Groups:
 
 
 def pair_codes(source: Ints, destination: Ints, nodes: int) -> Ints:
-    """A number for each pair of NICs; ``nodes`` is the fabric's node count."""
+    """Return a code for each pair of NICs; ``nodes`` is the fabric's node count."""
     return source * nodes + destination
 
 
 def rows_between(entries: Entries, pairs: Groups, nodes: int) -> Ints:
-    """Rows of the entries of some pairs, ascending, in little more time than there are such."""
+    """Return the rows of entries of some pairs, ascending.
+
+    Besides one pass over the sources, it takes time only for entries with the same source NICs.
+    """
     near = np.zeros(nodes, dtype=np.bool_)
     near[pairs.keys // nodes] = True
     rows = np.flatnonzero(near[entries.source])
@@ -148,9 +157,10 @@ def rows_between(entries: Entries, pairs: Groups, nodes: int) -> Ints:
 
 
 def flows_between(plan: Plan, pairs: Ints) -> tuple[Ints, Ints]:
-    """Rows of the flows of some pairs, ascending, each once, and the place of the pair of each.
+    """Return the rows of the flows of some pairs, ascending, and the place in ``pairs`` of each.
 
-    In little more time than there are such.
+    ``pairs`` are ascending codes, each once. Besides one pass over the sources, it takes time only
+    for flows with the same source NICs.
     """
     if not len(pairs):
         return pairs, pairs
@@ -164,7 +174,7 @@ def flows_between(plan: Plan, pairs: Ints) -> tuple[Ints, Ints]:
 
 
 def paths_between(plan: Plan, pairs: Ints) -> tuple[Paths, Ints]:
-    """The paths of the flows of some pairs, likewise."""
+    """Return the paths of the flows of some pairs, and the place in ``pairs`` of each path."""
     flows, place = flows_between(plan, pairs)
     first = np.searchsorted(plan.paths.flow, flows)
     count = np.searchsorted(plan.paths.flow, flows, side="right") - first
@@ -177,15 +187,16 @@ class Crossings:
     """Switches on the paths of some pairs, sorted by pair and switch."""
 
     pairs: Ints
-    """The pairs asked for, ascending."""
+    """The pairs that were asked for, ascending."""
     codes: Ints
-    """Index into ``pairs`` times nodes, plus switch."""
+    """Index into ``pairs`` times ``nodes``, plus the node row of the switch; ascending."""
     depth: Ints
-    """Switches at most between it and the destination, on any path of the pair."""
+    """Most switches that follow it on any path of the pair; ``NONE`` if there is no order."""
     nodes: int
+    """The fabric's node count."""
 
     def lookup(self, switch: Ints, pair: Ints) -> Ints:
-        """Depth of a switch on the paths of a pair, ``NONE`` where they do not pass it."""
+        """Return the depth of each switch on the paths of its pair; ``NONE`` if not on them."""
         if not len(self.codes):
             return np.full(len(switch), NONE, dtype=np.int64)
         index = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
@@ -195,21 +206,21 @@ class Crossings:
         return np.where(found, self.depth[at], NONE)
 
     def crossed(self) -> Ints:
-        """Those of ``pairs`` that have paths, ascending."""
+        """Return those of ``pairs`` that have paths, ascending."""
         return self.pairs[distinct(self.codes // self.nodes)]
 
 
 LONGEST = 64
-"""Switches on any path; an order that takes more has a circle in it."""
+"""More switches than any path has. An order that takes more steps has a circle in it."""
 
 
 def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
-    """Every switch on the paths of the pairs, with its depth.
+    """Return every switch on the paths of the pairs, with its depth.
 
-    Where paths of one pair share a switch, the longest way from there counts. Paths
-    of shortest or up-and-down routing always agree on an order. Should two paths of
-    a pair cross two switches in opposite orders, theirs is left to the stages of the
-    program (depth ``NONE``), which follow each path by itself.
+    Where paths of one pair share a switch, the longest path from there counts. Paths
+    of shortest or up-and-down routing always agree on an order. If two paths of a pair
+    cross two switches in opposite orders, all switches of that pair get depth ``NONE``,
+    and callers use the stages of the program, which follow each path by itself.
     """
     structure, nodes = plan.fabric.structure, plan.fabric.node_count
     pairs = distinct(pairs)
@@ -227,13 +238,16 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
 
 
 def longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
-    """Longest way from each of so many rows over the steps given, and which rows go on for ever."""
+    """Return the longest path from each row over the steps given, and which rows never end.
+
+    Steps lead from ``upstream`` to ``downstream``, which are parallel columns of rows.
+    """
     depth = lifted(np.zeros(count, dtype=np.int64), upstream, downstream)
     return depth, depth == LONGEST
 
 
 def lifted(depth: Ints, upstream: Ints, downstream: Ints) -> Ints:
-    """These depths, each raised above all that its steps lead to; ``LONGEST`` steps at most."""
+    """Return depths raised above all that their steps lead to, after at most ``LONGEST`` rounds."""
     for _ in range(LONGEST):
         further = depth.copy()
         np.maximum.at(further, upstream, depth[downstream] + 1)
@@ -244,11 +258,11 @@ def lifted(depth: Ints, upstream: Ints, downstream: Ints) -> Ints:
 
 
 def detours(entries: Entries, structure: Structure) -> Bools:
-    """Which entries send packets on a way longer than the shortest of the whole fabric.
+    """Return which entries send packets on a path longer than a shortest one of the whole fabric.
 
-    An entry's risk is every link between switches of its way, or of its ways where QPs part
-    further on. They are shortest ways if each link can be come to from its end that is
-    further away, by nothing but steps towards the destination.
+    The risk links of an entry are all links between switches of its path, or of its paths where
+    QPs part further on. These are shortest paths if, from the entry's switch, each link can be
+    reached at its end that is further away, by steps towards the destination only.
     """
     reach = underlay(structure).reach
     result = np.zeros(len(entries), dtype=np.bool_)
@@ -258,7 +272,7 @@ def detours(entries: Entries, structure: Structure) -> Bools:
     owner, links = _risks(entries)
     shortest = reach.distance[reach.row[entries.switch], place]
     result[:] = np.bincount(owner, minlength=len(entries)) != shortest
-    some = result[owner]  # one way of so many links is a shortest: seldom is there more to ask
+    some = result[owner]  # one path of just so many links is a shortest; the rest is rare
     owner, links = owner[some], links[some]
     ends = np.stack([structure.links.a[links], structure.links.b[links]])
     far = reach.distance[reach.row[ends], place[owner]].astype(np.int64)
@@ -270,7 +284,10 @@ def detours(entries: Entries, structure: Structure) -> Bools:
 
 
 def _met(entries: Entries, owner: Ints, upper: Ints, lower: Ints) -> Bools:
-    """Whether the upper end of each link is come to from its entry's switch by going down."""
+    """Return whether the upper end of each link is reached from its entry's switch by going down.
+
+    The columns ``owner`` (row of the entry), ``upper`` and ``lower`` (node rows) are parallel.
+    """
     nodes = 1 + max(int(column.max(initial=0)) for column in (entries.switch, upper, lower))
     begin, end = owner * nodes + upper, owner * nodes + lower
     found = np.arange(len(entries)) * nodes + entries.switch
@@ -285,7 +302,7 @@ def _met(entries: Entries, owner: Ints, upper: Ints, lower: Ints) -> Bools:
 
 
 def _risks(entries: Entries) -> tuple[Ints, Ints]:
-    """Row of the entry and link, of every risk of a primary."""
+    """Return the entry's row and the link of every risk of a primary."""
     owner = np.repeat(np.arange(len(entries)), np.diff(entries.risk_first))
     mine = entries.risk_links >= 0
     return owner[mine], entries.risk_links[mine]
@@ -293,16 +310,17 @@ def _risks(entries: Entries) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewPaths:
-    """Links between switches that the paths of some pairs have in a plan."""
+    """Links between switches on the paths of some pairs in a plan."""
 
     pairs: Ints
-    """Ascending, each once."""
+    """Codes of the pairs, ascending, each once."""
     first: Ints
-    """Where the links of each pair begin, shape (pairs + 1,)."""
+    """Where the links of each pair begin in ``links``, shape (pairs + 1,)."""
     links: Ints
+    """Link rows of each pair, one pair after the other."""
 
     def guarded(self, entries: Entries, pair: Ints) -> Entries:
-        """The same entries, at risk by the links of their pairs' ways as well."""
+        """Return the entries with the links of their pairs' paths as further risk links."""
         if not len(entries):
             return entries
         row = Groups(self.pairs).index(pair)[0]
@@ -314,14 +332,14 @@ class NewPaths:
         codes = np.unique(
             np.stack([np.append(before, owner), np.append(entries.risk_links, more)]), axis=1
         )
-        # Of each entry the risks of the primary first, ascending, then those of the backup.
+        # The order of risk links: those of the primary first, then the backup's, ascending.
         order = np.lexsort([np.where(codes[1] < 0, ~codes[1], codes[1]), codes[1] < 0, codes[0]])
         first = np.searchsorted(codes[0], np.arange(len(entries) + 1))
         return replace(entries, risk_first=first.astype(np.int64), risk_links=codes[1, order])
 
 
 def new_paths(plan: Plan, pairs: Ints) -> NewPaths:
-    """The ways of some pairs of NICs, by their codes."""
+    """Return the new paths of some pairs of NICs, given by their codes."""
     structure, pairs = plan.fabric.structure, distinct(pairs)
     if not len(pairs):
         return NewPaths(pairs, np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))

@@ -1,10 +1,10 @@
-"""Who is there, what is under way to whom, and whom to wait for no longer.
+"""Which switches are connected, which pushes are under way, and whom to wait for no longer.
 
 One push at a time is under way to a switch. A switch that is away still forwards, so others wait
-for it for a while. One that has no link left, by what its neighbours say, forwards nothing: nobody
-waits for it at all.
+for it for a while. A switch that has no link left, by the reports of its neighbours, forwards
+nothing, so nobody waits for it at all.
 
-Keyed by switch id, because ids outlive the rows of one fabric.
+Everything is keyed by switch id, because ids outlive the rows of one fabric.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from heddle_controller.reconcile.rollout.steps import Step, Switches
 from heddle_controller.state.errors import PortError, SessionLost
 
 EPOCH_LEAP = 1 << 24
-"""How far above a leader's epoch an agent's may be: as many leaders as there are in centuries.
+"""How far above a leader's epoch an agent's may be: more leaders than there are in centuries.
 
-Leaders go on above what agents claim, so a claim without such a bound, by a single switch,
-would use the epochs up: a store counts to 2^53, and then gives out the last one for ever.
+The next leader takes an epoch above what agents claim. Without this bound, a claim by a single
+switch could use up all epochs: a store counts to 2^53, and then gives out the last one for ever.
 """
 
 
 def believed(claim: int, epoch: int) -> bool:
-    """Whether an agent that is met by a leader of ``epoch`` may have seen the epoch it claims."""
+    """Return whether a leader of ``epoch`` believes that an agent has seen the epoch it claims."""
     return claim - epoch < EPOCH_LEAP
 
 
 def supersedes(claim: int, epoch: int, *, followed: bool) -> bool:
-    """Whether an agent that has seen the epoch it claims ends that of a leader who meets it.
+    """Return whether the epoch that an agent claims to have seen ends the epoch of this leader.
 
-    A store that lost its newest writes may give an epoch a second time. So to have seen this
-    very one is enough, but for an agent that ``followed`` this leader: what the other leader
-    has under way would be let in beside what this one sends.
+    A store that lost its newest writes may issue an epoch twice. So a claim of this same epoch
+    is enough, unless the agent ``followed`` this leader. Otherwise the agent would accept the
+    pushes of the other leader beside ours.
     """
     return claim > epoch or (claim == epoch and not followed)
 
 
 class Superseded(PortError):  # noqa: N818 - an event of leadership, not a fault
-    """An agent has seen a greater epoch than this leader's, or this one of another leader."""
+    """An agent has seen a higher epoch than this leader's, or the same one of another leader."""
 
     def __init__(self, session: AgentSession, highest: int) -> None:
         super().__init__(f"switch {session.switch} has followed a leader of epoch {highest}")
@@ -73,25 +73,27 @@ class PendingPush:
 
     session: AgentSession
     step: Step | None
-    """What it means for the ledger; None for a question, which only asks what is held."""
+    """The step of the ledger that it carries out; None for a question."""
     push: Push
     time: float
-    """When it was sent, by the monotonic clock."""
+    """When it was sent, by the monotonic clock, in seconds."""
     task: asyncio.Future[PushReport]
     obsolete: bool = False
-    """Whether the step's rows are those of a ledger that another plan has replaced."""
+    """Whether another plan has replaced the ledger that the step belongs to."""
 
     @property
     def operations(self) -> int:
-        """Entries set and deleted."""
+        """Number of entries that it sets or deletes."""
         return self.push.operation_count
 
     def failures(self) -> tuple[OperationFailure, ...] | None:
-        """What did not succeed of a push that is done; None if its session was lost.
+        """Return the operations that failed, once the push is done; None if its session ended.
+
+        If the whole push was refused, every operation counts as failed.
 
         Raises:
-            Superseded: the agent refused it as too old.
-            StaleEpoch: it was kept back here, for the epoch is over.
+            Superseded: the agent refused the push as too old.
+            StaleEpoch: the push was not sent, because the epoch is over.
         """
         try:
             report = self.task.result()
@@ -110,7 +112,7 @@ class PendingPush:
         )
 
     def told(self) -> HeldState:
-        """What the answer to a question says that its switch holds."""
+        """Return what the switch holds, from the answer to a question."""
         table, fabric = self.task.result().table, self.push.fabric
         if table is None:
             return HeldState(replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST))
@@ -120,10 +122,11 @@ class PendingPush:
 
 
 def question(ledger: Ledger, epoch: int, *, entries: bool = False) -> Push:
-    """Changes nothing, raises the agent's fence to ours, and asks what its table holds.
+    """Return a push that changes nothing, raises the agent's epoch to ours, and asks for its table.
 
-    What came before from an older leader is in the answer, and nothing of it can come
-    after. Every entry is asked for only where the digest was none that was expected.
+    The answer includes everything that older leaders sent before, and nothing of theirs is
+    accepted after it. With ``entries``, the agent is asked to list every entry. That is only
+    needed if the digest was not one that was expected.
     """
     none = no_entries()
     return Push(
@@ -139,16 +142,16 @@ def question(ledger: Ledger, epoch: int, *, entries: bool = False) -> Push:
 
 
 def asked_of(session: AgentSession, epoch: int) -> bool:
-    """Whether a session has to be asked, as its introduction need not hold (any more).
+    """Return whether an agent has to be asked, because its introduction may be outdated.
 
-    It does where nothing was pushed since, and its agent follows us already: then no
-    older leader can have come in between.
+    The introduction holds if nothing was pushed since, and if the agent has accepted our epoch
+    already, so that no older leader can have pushed in between.
     """
     return session.pushed or session.highest_epoch < epoch
 
 
 class Presence:
-    """Sessions and pushes of one fabric."""
+    """The sessions of one fabric, and the pushes that are under way."""
 
     def __init__(self, patience: float, now: float) -> None:
         self._patience = patience
@@ -157,17 +160,17 @@ class Presence:
         self._structure: Structure | None = None
         self._switches: frozenset[str] = frozenset()
         self._met: tuple[Structure, Ints] | None = None
-        """Rows of those that have a session, while these are as they were: there may be thousands
-        of them, and there are many looks."""
+        """Node rows of switches with a session, kept until sessions change. There may be thousands,
+        and evaluations are frequent."""
         self._missing: frozenset[str] | None = None
-        """Those that have none, likewise."""
+        """Switches without a session, kept until sessions change."""
         self.sessions: dict[str, AgentSession] = {}
         self.sent: dict[str, PendingPush] = {}
 
     def update(
         self, present: Mapping[str, AgentSession], structure: Structure, now: float
     ) -> list[AgentSession]:
-        """Take in who is connected now; the sessions that are new."""
+        """Take in which switches are connected now, and return the sessions that are new."""
         self._met = self._missing = None
         for switch in self.sessions.keys() - present.keys():
             del self.sessions[switch]
@@ -181,12 +184,12 @@ class Presence:
         return new
 
     def answered(self) -> list[PendingPush]:
-        """Pushes that are done; each is returned once."""
+        """Return the pushes that are done, each only once."""
         done = [switch for switch, sent in self.sent.items() if sent.task.done()]
         return [self.sent.pop(switch) for switch in done]
 
     def orphaned(self) -> list[PendingPush]:
-        """Pushes to sessions that another has replaced; nobody waits for them any more."""
+        """Cancel and return pushes to sessions that a newer one has replaced, each only once."""
         lost = [
             switch
             for switch, sent in self.sent.items()
@@ -198,7 +201,7 @@ class Presence:
         return orphans
 
     def switches(self, fabric: Fabric, now: float) -> Switches:
-        """What can be expected of each switch; ``fabric`` is the target's."""
+        """Return what can be expected of each switch; ``fabric`` is that of the target."""
         structure = fabric.structure
         ready = np.zeros(len(structure.nodes.ids), dtype=np.bool_)
         stuck = np.zeros_like(ready)
@@ -221,7 +224,10 @@ class Presence:
     def why_stuck(
         self, fabric: Fabric, now: float, aside: Mapping[str, str] = MappingProxyType({})
     ) -> dict[int, str]:
-        """Reasons in words, by node row; ``aside`` says so of switches that are set aside."""
+        """Return in words why switches are stuck, by node row.
+
+        ``aside`` has the reasons of switches that are set aside, by switch id.
+        """
         structure = fabric.structure
         cut_off = np.flatnonzero(~fabric.connected).tolist()
         words = {row: f"switch {structure.nodes.ids[row]} has no link left" for row in cut_off}
@@ -236,11 +242,11 @@ class Presence:
         }
 
     def next_end(self, structure: Structure, now: float) -> float | None:
-        """When patience with another switch ends."""
+        """Return when patience with the next switch ends; None if with none after ``now``."""
         return min((end for _, end in self._patience_ends(structure) if end > now), default=None)
 
     def busy(self, now: float) -> bool:
-        """Whether an answer is due soon."""
+        """Return whether an answer is due before patience with its switch ends."""
         return any(
             not sent.task.done() and sent.time + self._patience > now for sent in self.sent.values()
         )

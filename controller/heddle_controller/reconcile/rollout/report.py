@@ -1,9 +1,9 @@
-"""A rollout's target, and what the leader tells of it: facts to the store, figures to metrics.
+"""One evaluation of a rollout, the progress of jobs, and the facts that the leader writes.
 
-Everything evaluated once: what was heard is taken in, what is due found, pushes are made.
-
-How far each job has come is read off the ledger as well. All of it is pure, so that the driver can
-have it done in a thread where a whole plan is rolled out to thousands of switches.
+An evaluation takes in what was heard, finds what is due, makes the pushes, and reads the progress
+of each job from the ledger. It is pure, so that the driver can run it in a thread where a whole
+plan is rolled out to thousands of switches. ``FactWriter`` writes facts to the store and figures to
+the metrics.
 """
 
 from __future__ import annotations
@@ -38,51 +38,54 @@ from heddle_controller.state.records import Committed, JobFacts, JobRecord, JobS
 from heddle_controller.store.store import Store
 
 QUICK = 256
-"""Entries to make or to take away."""
+"""Entries to set or delete, up to which an evaluation runs on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What has come since the last evaluation; steps are of the ledger that it is taken into."""
+    """What has come since the last evaluation; steps belong to the ledger that takes it in."""
 
     answers: Sequence[Answer] = ()
+    """Steps that were answered, with their failures."""
     lost: Sequence[Step] = ()
-    """Their sessions ended first."""
+    """Steps whose sessions ended before an answer."""
     told: Sequence[HeldState] = ()
-    """What switches answered to questions."""
+    """Answers of switches to questions."""
     orphans: Sequence[Step] = ()
-    """Sent to sessions that others have replaced."""
+    """Steps that were sent to sessions which newer ones have replaced."""
     met: Sequence[HeldState] = ()
-    """New sessions whose introduction is believed as it is."""
+    """New sessions whose introduction can be believed without a question."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What there is to see, and to do."""
+    """The result of an evaluation."""
 
     ledger: Ledger
-    """With all that was heard, and with failures forgotten where that was asked for."""
+    """The ledger with all that was heard, and with failures forgotten if that was asked for."""
     failing: bool
     """Whether anything had failed, before any of it was forgotten."""
     pushes: Sequence[tuple[Step, Push]]
+    """The pushes to send now."""
     progress: Mapping[str, JobProgress]
+    """The progress of each job that has flows, by name."""
     pending: bool
-    """Whether any pair does not have its new way yet."""
+    """Whether any pair does not have its new path yet."""
     doubtful: Sequence[AgentSession]
-    """To be asked for every entry."""
+    """Sessions to ask for every entry."""
     behind: int
-    """Switches with entries that have not acknowledged the whole plan."""
+    """Number of switches with wanted entries that have not acknowledged the whole plan."""
 
 
 def is_quick(ledger: Ledger, heard: Inbox) -> bool:
-    """Whether to evaluate takes no longer than a thread's help would, as after a loss."""
-    if heard.told or heard.met:  # whole tables are compared then
+    """Return whether an evaluation is too quick to be worth a thread, as after a loss."""
+    if heard.told or heard.met:  # whole tables are compared in this case
         return False
     return int(np.count_nonzero(~ledger.ok)) + len(ledger.old) <= QUICK
 
 
 def taken_in(ledger: Ledger, heard: Inbox) -> Ledger:
-    """The ledger after what was heard."""
+    """Return the ledger after all that was heard."""
     ledger = acknowledged(ledger, heard.answers) if heard.answers else ledger
     ledger = unanswered(ledger, heard.lost)
     ledger = introduced(ledger, heard.told) if heard.told else ledger
@@ -91,7 +94,7 @@ def taken_in(ledger: Ledger, heard: Inbox) -> Ledger:
 
 
 def in_doubt(ledger: Ledger, heard: Inbox) -> list[AgentSession]:
-    """Sessions that said nothing of use, to be asked for more; after what was heard."""
+    """Return sessions to ask for every entry; ``ledger`` has already taken in ``heard``."""
     return to_ask(ledger, [*heard.told, *heard.met])
 
 
@@ -104,14 +107,15 @@ def evaluate(
     epoch: int,
     retry: bool,
 ) -> Evaluation:
-    """Evaluation at everything once.
+    """Evaluate everything once.
 
     Args:
         ledger: As the last evaluation left it.
-        heard: What has come since.
-        switches: What can be expected of each.
-        why_stuck: In words, by switch; asked for where a pair is held up.
-        epoch: To send under.
+        heard: What has come since then.
+        switches: What can be expected of each switch.
+        why_stuck: Returns in words why switches are stuck, by node row. Called only if a pair is
+            blocked.
+        epoch: The epoch of the pushes.
         retry: Whether to try again what has failed.
     """
     ledger = taken_in(ledger, heard)
@@ -138,7 +142,7 @@ def evaluate(
 
 
 def pushes_of(ledger: Ledger, steps: Sequence[Step], epoch: int) -> list[tuple[Step, Push]]:
-    """What to send for each step."""
+    """Return the push of each step."""
     return [
         (
             step,
@@ -159,7 +163,7 @@ def pushes_of(ledger: Ledger, steps: Sequence[Step], epoch: int) -> list[tuple[S
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """What the switches have of a job's flows."""
+    """How far the switches have the paths of a job's flows."""
 
     state: JobState
     reason: str
@@ -168,21 +172,21 @@ class JobProgress:
 
 
 NO_FLOWS = JobProgress(JobState.PROGRAMMED, "", 0, 0)
-"""Of a job that sends nothing over the fabric."""
+"""Progress of a job that sends nothing over the fabric."""
 SUSPENDED = JobProgress(JobState.SUSPENDED, "", 0, 0)
-"""Of a job that rests."""
+"""Progress of a job that is suspended."""
 
 
 def job_progress(
     ledger: Ledger, due: Agenda, stuck: Bools, why_stuck: Mapping[int, str]
 ) -> dict[str, JobProgress]:
-    """Progress of each job that has flows in the plan, by name.
+    """Return the progress of each job that has flows in the plan, by name.
 
     Args:
-        ledger: Where things stand.
-        due: Its agenda.
-        stuck: Switches that are not waited for, shape (nodes,).
-        why_stuck: In words, by switch.
+        ledger: The state of the rollout.
+        due: The agenda of the ledger.
+        stuck: Whether each switch is stuck, shape (nodes,).
+        why_stuck: Why stuck switches are stuck, in words, by node row.
     """
     plan, flows = ledger.plan, ledger.plan.flows
     jobs = len(flows.job_names)
@@ -212,14 +216,14 @@ def job_progress(
 
 
 def _first_of(column: Ints, count: int) -> Ints:
-    """The first place of each number below ``count`` in a column, 0 where it is not there."""
+    """Return the first place of each number below ``count`` in a column, 0 if it is absent."""
     found = np.zeros(count, dtype=np.int64)
     found[column[::-1]] = np.arange(len(column) - 1, -1, -1)
     return found
 
 
 def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) -> str:
-    """What holds a blocked pair up: an entry that failed, or a switch that is not there."""
+    """Return in words what holds up a blocked pair: a failed entry or a stuck switch."""
     wanted = np.flatnonzero((ledger.pair == pair) & ~ledger.ok)
     for row in wanted[ledger.failed[wanted]].tolist():
         failure = ledger.reasons[row]
@@ -244,32 +248,32 @@ def _count(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The jobs that there are, and what is to be told of them besides their progress."""
+    """The jobs of a fabric, and what is to be reported of them besides their progress."""
 
     generation: int = 0
-    """Of the newest plan; 0 for none."""
+    """Generation of the newest plan; 0 for none."""
     jobs: tuple[JobRecord, ...] = ()
-    """Those that the plan holds."""
+    """Jobs that the plan contains."""
     others: tuple[JobRecord, ...] = ()
-    """Those that it does not hold."""
+    """Jobs that the plan does not contain."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Jobs that no plan can hold, by name, and why."""
+    """Jobs and demand sets that no plan can hold, and why; see ``PlanAnswer``."""
     trouble: str = ""
-    """Why there is no newer plan although there should be; empty where all is well."""
+    """Why planning failed; empty if it did not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """A committed plan, and the jobs to tell of."""
+    """A committed plan to roll out, and the jobs to report on."""
 
     committed: Committed
     account: Account = Account()
     since: float | None = None
-    """When the intent changed that led to this plan, Unix seconds; None for long ago."""
+    """When the change that led to this plan was made, Unix seconds; None to measure no time."""
 
 
 class FactWriter:
-    """Writes only what is new; what could not be written is new again the next time."""
+    """Writes facts to the store, and only new ones. A write that failed is repeated next time."""
 
     def __init__(
         self, fabric: str, epoch: int, store: Store, clock: Clock, metrics: Metrics
@@ -282,13 +286,13 @@ class FactWriter:
         self._told: dict[str, JobFacts] = {}
         self._generation = 0
         self._reached: Ints = np.zeros(0, dtype=np.int64)
-        """The generation that each node holds, as far as the store knows."""
+        """The generation that each node holds, as far as the store knows, shape (nodes,)."""
         self._time = 0.0
-        """When the last switch with entries came to hold the generation."""
+        """When a switch with wanted entries last came to hold the generation, Unix seconds."""
         self._complete = False
 
     def begin(self, ledger: Ledger, target: Target) -> None:
-        """Another plan is being rolled out: what was told of the last one is void."""
+        """Start over for another plan, from what the store knows of its switches."""
         index, held = ledger.fabric.structure.index, target.committed.programmed
         self._reached = np.full(ledger.fabric.node_count, held.generation, dtype=np.int64)
         for switch, generation in held.others.items():
@@ -298,7 +302,7 @@ class FactWriter:
         self._complete = False
 
     async def programmed(self, ledger: Ledger) -> None:
-        """Note the switches that have come to hold the generation, if it is the newest still."""
+        """Write which switches have come to hold the generation, if it is still the newest."""
         if ledger.generation != self._generation:
             return
         reached = self._reached  # another plan may begin before the store has answered
@@ -314,7 +318,7 @@ class FactWriter:
         reached[new] = ledger.generation
 
     async def jobs(self, target: Target, progress: Mapping[str, JobProgress]) -> None:
-        """Tell how far jobs have come."""
+        """Write how far jobs have come."""
         account = target.account
         facts = job_facts(account, progress, self._told, self._clock.now())
         if facts:
@@ -324,9 +328,12 @@ class FactWriter:
         self._told = {name: fact for name, fact in self._told.items() if name in known}
 
     def figures(self, target: Target, *, behind: int, pending: bool) -> None:
-        """Measure how far the rollout is, and when it is through, how long it took.
+        """Update the metrics: switches that are behind and, at the end, the time it took.
 
-        ``behind`` is the number of switches that have not acknowledged all of the plan.
+        Args:
+            target: What is rolled out.
+            behind: Number of switches that have not acknowledged the whole plan.
+            pending: Whether any pair does not have its new path yet.
         """
         self._metrics.set(Metric.PENDING_SWITCHES, self._fabric, float(behind))
         if pending or self._complete:
@@ -338,7 +345,7 @@ class FactWriter:
 
 
 def _told(reached: Ints, structure: Structure, time: float) -> Programmed:
-    """What all switches hold: what most of them do, and who holds another generation."""
+    """Return the generation that most switches hold, and those that hold another one."""
     switches, ids = structure.programmed, structure.nodes.ids
     generations, counts = np.unique(reached[switches], return_counts=True)
     most = int(generations[counts.argmax()])
@@ -352,10 +359,10 @@ def job_facts(
     told: Mapping[str, JobFacts],
     now: float,
 ) -> dict[str, JobFacts]:
-    """The facts of jobs that differ from those told last, by name.
+    """Return the facts of jobs that differ from the last ones written, by name.
 
-    ``told`` gives what was told since the account's records were read. A job that
-    stays in a state keeps the time when that was reached.
+    ``told`` are facts written since the records of the account were read. A job that
+    stays in its state keeps the time at which it reached that state.
     """
     refused = dict(account.refused)
     facts = {}
@@ -397,7 +404,7 @@ def _planned(before: JobFacts, done: JobProgress, account: Account) -> JobFacts:
 
 
 def _news(before: JobFacts, fact: JobFacts, now: float) -> JobFacts | None:
-    """The fact with the time of its state; None where there is nothing new."""
+    """Return the fact with the time of its state; None if it is not new."""
     if fact == before:
         return None
     return fact if fact.state == before.state else replace(fact, state_time=now)

@@ -1,17 +1,18 @@
 """What to send next: the pure heart of the rollout.
 
-Pairs of NICs that lost their way need little of the order in which ways are exchanged. An order is
-there for two reasons. One is that a flow stays on a whole way until the next is whole: but where a
-link of the old way is down, switches turn its packets aside already. The other is that no packet
-comes back to where it was. A detour needs that; an entry on a way that is a shortest one of the
-whole fabric brings packets nearer, and so does the underlay, whatever the next switch holds (see
-the package). So where there are no detours, all that is to be set and to be taken away for such a
-pair goes at once, but for the first entry of the new way: the flow is on it when that is set, and
-it is set when the rest is there. A lost link costs two rounds of pushes, not one for each hop; and
-where a switch turns out not to answer, the flow is left to the underlay as ever.
+Pairs of NICs that lost their path need little of the order in which paths are exchanged. The order
+has two purposes. First, a flow stays on a whole path until the next one is whole. But where a link
+of the old path is down, switches turn its packets aside already. Second, no packet comes back to
+where it was. Only detours need the order for that: an entry on a shortest path of the whole fabric
+brings packets nearer, and so does the underlay, whatever the next switch holds (see the package).
 
-Only what is plain is treated so: nothing in doubt, nobody away, nothing that failed, and no QPs
-that part, of which one may be on its way still while another has lost its own.
+So where there are no detours, everything for such a pair is set and deleted at once, except for the
+first entry of the new path. That entry puts the flow on the new path, and is set when the rest is
+there. A lost link then costs two rounds of pushes, not one for each hop. If a switch does not
+answer, the flow is left to the underlay.
+
+This holds for simple cases only: nothing is in doubt, no switch is away, nothing has failed, and no
+QPs have entries of their own, since one QP may still have its path when another has lost its own.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from heddle_controller.reconcile.rollout.paths import Groups, appended, cut, dea
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Switches:
-    """What can be expected of each switch; arrays have one element a node."""
+    """What can be expected of each switch; arrays of shape (nodes,)."""
 
     ready: Bools
-    """Connected, and nothing is under way to it."""
+    """Whether it is connected and no push is under way to it."""
     stuck: Bools
-    """Away, or silent, for so long that the others go on without it."""
+    """Whether it has no link left, or is away or silent for so long that nobody waits for it."""
     asked: Bools | None = None
-    """Are about to say what they hold; None where nobody is."""
+    """Whether it is about to tell what it holds; None if no switch is."""
 
     def asking(self, more: Sequence[int]) -> Switches:
-        """The same with some other switches about to be asked what they hold."""
+        """Return these with the switches ``more`` (node rows) marked as asked and not ready."""
         if not more:
             return self
         asked = np.zeros_like(self.ready) if self.asked is None else self.asked.copy()
@@ -52,31 +53,33 @@ class Switches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One push to one switch, and what it means for the ledger that it came from."""
+    """One push to one switch, in terms of the ledger that it was made from."""
 
     switch: int
     """Node row."""
     mode: PushMode
     sets: Ints
-    """Rows of ``desired``."""
+    """Rows of ``desired`` to set."""
     adds_risk: Ints
-    """Rows of ``old`` to be made guarded."""
+    """Rows of ``old`` to make guarded."""
     deletes: Ints
-    """Rows of ``old``."""
+    """Rows of ``old`` to delete."""
     withdraws: Ints
-    """Rows of ``desired`` that are held and have to go for now."""
+    """Rows of ``desired`` that are, or may be, held and have to be deleted for now."""
     sweep: bool
+    """Whether the switch deletes all entries that the leader has not named."""
     completes: bool
+    """Whether the switch then holds the whole generation."""
 
     @property
     def set_count(self) -> int:
-        """Entries to set: the first operations of the push."""
+        """Number of entries to set, which are the first operations of the push."""
         return len(self.sets) + len(self.adds_risk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agenda:
-    """What could be done now if every switch were ready; rows as in ``Step``."""
+    """What is due now, whether or not switches are ready; rows as in ``Step``."""
 
     sets: Ints
     adds_risk: Ints
@@ -85,12 +88,12 @@ class Agenda:
     blocked: Ints
     """Pairs that wait for a stuck switch or a failed entry, ascending."""
     pending: Ints
-    """All pairs that do not have their new way yet, ascending."""
+    """All pairs that do not have their new path yet, ascending."""
 
 
 def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
-    """What is to be done now; see the package for the rules."""
-    if ledger.ok.all() and not ledger.present.any():  # as most often, once all is acknowledged
+    """Return what is due now, given the stuck switches; see the package for the rules."""
+    if ledger.ok.all() and not ledger.present.any():  # the usual case once all is acknowledged
         none = np.empty(0, dtype=np.int64)
         return Agenda(none, none, none, none, none, none)
     pairs, low = ledger.pending()
@@ -131,19 +134,20 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
 def _unguarded(
     ledger: Ledger, stuck: Bools, pending: tuple[Groups, Ints], turn: tuple[Ints, Ints]
 ) -> Ints:
-    """Detours beyond which something is going to change, so that they must be guarded first.
+    """Rows of ``old``: the detours to guard before something beyond them changes.
 
-    One whose own turn comes before that of anything beyond it needs not, unless that is a
-    detour to be made guarded, which is a change as well. Where QPs part, entries that lie beyond
-    one another may have their turn at once. One at a switch that is away, or that could not be
-    made guarded, is not waited for, nor is one that could only be taken away after such: it takes
-    another failure, on the new way and before the next plan, for packets to come back to it.
+    A detour that is itself due before anything beyond it needs no guard, unless a detour beyond it
+    has to be guarded, which is a change as well. Where QPs part, entries that lie beyond one
+    another may be due at the same time. Some detours are not waited for: those at a switch that is
+    away or silent, those that could not be guarded, and those that could only be removed after an
+    entry that cannot be removed. Packets come back to these only if the new path fails as well
+    before the next plan.
 
     Args:
-        ledger: What there is.
+        ledger: The state of the rollout.
         stuck: As for ``agenda``.
-        pending: The pairs that lack any, and the least depth of that.
-        turn: Rows of ``desired`` and of ``old`` whose turn it is.
+        pending: As ``Ledger.pending`` returns it.
+        turn: Rows of ``desired`` and of ``old`` that are due now.
     """
     rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.guarded & ledger.routed)
     rows = rows[~ledger.undeletable[rows]]
@@ -170,9 +174,10 @@ def _unguarded(
 
 
 def _changing(ledger: Ledger, pairs: Groups, turn: tuple[Ints, Ints]) -> Ints:
-    """The least height, by pair, of what changes now: rows of ``desired``, and of ``old``.
+    """Return the least height of what changes now, for each of ``pairs``.
 
-    A new entry that takes no old one's place is below all: packets of any may come to it.
+    ``turn`` are the rows of ``desired`` and of ``old`` that change. A new entry that replaces no
+    old one counts as below all others, because packets of any entry may come to it.
     """
     make, unset = turn
     replaces = np.flatnonzero(ledger.present & (ledger.partner != NONE))
@@ -185,12 +190,13 @@ def _changing(ledger: Ledger, pairs: Groups, turn: tuple[Ints, Ints]) -> Ints:
 
 
 def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
-    """Entries off the new ways, of pairs that are on theirs; of pairs without, from the source.
+    """Rows of ``old`` off the new paths that can go now, of pairs that do not wait for their path.
 
-    So go detours of the former: packets that the new way has lost meet them still. Both
-    wait for a switch that is away as long as it takes: it still forwards, and what it
-    sends must find the rest of the old way. One without a live link sends nothing. Nor
-    do entries of the former that are dead, which therefore go at once.
+    If the pair has no new path, they go from the source on. If it has one, they go at once, but
+    none goes before a detour above it: packets that the new path has lost may still meet it. In
+    both cases the rest waits for a switch that is away as long as it takes. Such a switch still
+    forwards, and its packets need the rest of the old path. A switch without a live link sends
+    nothing. Dead entries of a pair with a new path send nothing either and go at once.
     """
     rows = np.flatnonzero(standing & (ledger.old_depth == NONE))
     rows = rows[~pending.index(ledger.old_pair[rows])[1]]
@@ -207,15 +213,14 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
 def _withdrawals(
     ledger: Ledger, stuck: Bools, asked: Groups, low: tuple[Groups, Ints], strange: Ints
 ) -> tuple[Ints, Ints]:
-    """Rows of ``old`` and of ``desired`` that pairs must give up, the topmost first.
+    """Rows of ``old`` and of ``desired`` that pairs must give up now, the topmost first.
 
-    Asked of pairs that are blocked, of those without a new way, and of those with detours
-    of which nobody knows whether they are held (``strange``): to make one guarded could set
-    it where it had gone. Each gives up these, entries that send packets to their death, or
-    that take the room another needs, and before them all that lie above. What is above at
-    a switch that is away, or that could not delete it, cannot be had: room is not made
-    below it, but packets are kept from their death all the same, as an agent by itself
-    would do.
+    A pair in ``asked`` is blocked, has no new path, or has detours that may or may not be held
+    (``strange``, rows of ``old``): to guard such a detour could set it again where it was gone. The
+    pair gives up its strange detours, its dead entries, and entries that take room which others
+    need, but before them every entry above them. An entry above at a stuck switch, or one that
+    could not be deleted, stays. No room is then made below it, but dead entries are removed all
+    the same, as an agent would stop using them anyway. ``low`` is as for ``_upper``.
     """
     if not len(asked.keys):
         return asked.keys, asked.keys
@@ -240,9 +245,9 @@ def _withdrawals(
 
 
 def _upper(ledger: Ledger, asked: Groups, low: tuple[Groups, Ints]) -> Ints:
-    """Rows of ``desired`` that some pairs hold, or may hold, above what they lack.
+    """Rows of ``desired`` that the pairs in ``asked`` hold, or may hold, above what they lack.
 
-    ``low`` are the pairs that lack any, and the least depth of that.
+    ``low`` is the result of ``Ledger.pending``.
     """
     pairs, least = low
     rows = ledger.rows_of(asked)
@@ -252,9 +257,9 @@ def _upper(ledger: Ledger, asked: Groups, low: tuple[Groups, Ints]) -> Ints:
 
 
 def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, upper: Ints) -> Bools:
-    """Which of the pairs hold what cannot be had back: at a switch that is away, or refused.
+    """Which pairs hold entries that cannot be removed: at a stuck switch, or removal failed.
 
-    ``upper`` are rows as ``_upper`` gives them.
+    ``upper`` is the result of ``_upper``; the result is parallel with the keys of ``asked``.
     """
     old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
     old = old[ledger.undeletable[old] | stuck[ledger.old.switch[old]]]
@@ -263,7 +268,7 @@ def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, upper: Ints) -> Bools:
 
 
 def _awaited(ledger: Ledger, asked: Bools) -> Groups:
-    """Pairs that may have entries at switches that are about to say what they hold."""
+    """Pairs that may have entries at switches that are about to tell what they hold."""
     asked = asked & ledger.knowledge.unknown
     wanted = ledger.maybe & asked[ledger.desired.switch]
     other = ledger.present & asked[ledger.old.switch]
@@ -271,7 +276,7 @@ def _awaited(ledger: Ledger, asked: Bools) -> Groups:
 
 
 def _without(due: Agenda, ledger: Ledger, awaited: Groups) -> Agenda:
-    """An agenda with nothing to be done for some pairs."""
+    """Return an agenda without anything to do for the pairs in ``awaited``."""
 
     def others(rows: Ints, pair: Ints) -> Ints:
         return rows[~awaited.index(pair[rows])[1]]
@@ -286,12 +291,12 @@ def _without(due: Agenda, ledger: Ledger, awaited: Groups) -> Agenda:
 
 
 def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
-    """The pushes of an agenda.
+    """Return the pushes of an agenda, for switches that are ready.
 
-    When no entry is left that could be set or deleted without waiting for a stuck
-    switch, the closing pushes go out: they sweep what nobody knows of, which may
-    carry flows until then, and tell the generation. Where switches are about to say what they
-    hold, pairs wait for that: in which order theirs goes is known then.
+    When everything that is left waits for a stuck switch, or nothing is left, the closing pushes
+    go out. They sweep entries that nobody knows of, which may carry flows until then, and
+    complete the generation. Pairs with entries at switches that are about to tell what they hold
+    wait for that, because only then is the order of their entries known.
     """
     awaited = Groups(np.empty(0, dtype=np.int64))
     if switches.asked is not None and switches.asked.any():
@@ -310,10 +315,10 @@ def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
 
 
 def operations_of(ledger: Ledger, steps: Sequence[Step]) -> list[tuple[Entries, Entries]]:
-    """The entries that each step sets, and deletes, in the order of the push's operations.
+    """Return the entries that each step sets and deletes, in the order of the push's operations.
 
-    Those of all steps are taken together: one by one it took most of the time of a look at a
-    whole plan.
+    The entries of all steps are taken together, because to take them one by one took most of the
+    time of evaluating a whole plan.
     """
     none = np.empty(0, dtype=np.int64)
 
@@ -332,7 +337,7 @@ def operations_of(ledger: Ledger, steps: Sequence[Step]) -> list[tuple[Entries, 
 
 
 def _left(ledger: Ledger) -> Ints:
-    """Entries of each switch that are not as they should be."""
+    """Number of entries of each switch that are still to be set or deleted, shape (nodes,)."""
     nodes = ledger.fabric.node_count
     standing = ledger.present & (ledger.partner == NONE)
     unmade = np.bincount(ledger.desired.switch[~ledger.ok], minlength=nodes)
@@ -341,11 +346,11 @@ def _left(ledger: Ledger) -> Ints:
 
 
 _Part = tuple[int, Ints, Ints, Ints, Ints]
-"""A switch, and its rows as in ``Step``."""
+"""A switch (node row), and its rows of each kind as in ``Step``."""
 
 
 def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[_Part]:
-    """The rows of an agenda, by ready switch."""
+    """Yield the rows of an agenda by switch, for ready switches only."""
     columns = []
     kinds = (due.sets, due.adds_risk, due.deletes, due.withdraws)
     for rows, of in zip(kinds, where, strict=True):
@@ -387,9 +392,9 @@ def _closing(ledger: Ledger, ready: Bools, left: Ints) -> Iterator[Step]:
 
 
 def lost_paths(ledger: Ledger, stuck: Bools) -> Groups:
-    """Pairs where everything but the first entry of the new way may go at once.
+    """Return the pairs for which everything but the first entry of the new path may go at once.
 
-    ``stuck`` are switches that are away or silent, shape (nodes,).
+    ``stuck`` marks the switches that nobody waits for, shape (nodes,).
     """
     held = np.flatnonzero(ledger.present & ledger.routed)
     lost = held[dead(ledger.old.take(held), ledger.fabric)]

@@ -1,10 +1,9 @@
-"""Hosts whose NICs have several links: by which of them each QP leaves.
+"""Hosts whose NICs have several links: the link by which each QP leaves its NIC.
 
-No switch can choose that, and Heddle has no word with hosts yet. A plan says which link
-each QP takes, and the API tells it route by route. Here a host does as the newest plan
-says once all switches hold it, as one would that reads its routes. While it has been told
-nothing, or the link that it was told of is down, its NIC spreads QPs over links that are
-up, by their UDP source ports, as a bond does.
+No switch can choose that link. The plan does, and the API returns it with each route. The hosts
+here follow the newest plan once all switches hold it, as a host would that reads its routes. If a
+host has no route, or the link of its route is down, its NIC spreads QPs by UDP source port over the
+links that are up, as a bond does.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ PORTS = 1 << 16
 
 
 def of_several(fabric: Fabric) -> bool:
-    """Whether any NIC of a fabric has several links."""
+    """Return whether any NIC of a fabric has several links."""
     structure = fabric.structure
     links = np.bincount(structure.tail, minlength=fabric.node_count)
     return bool((links[structure.nodes.kind == NodeKind.NIC] > 1).any())
 
 
 class Hosts:
-    """What hosts have been told."""
+    """The links that hosts use for their QPs, taken from the routes of a plan."""
 
     def __init__(self, fabric: Fabric, routes: Sequence[plan_pb2.Route] = ()) -> None:
         self._nodes = fabric.node_count
@@ -47,9 +46,9 @@ class Hosts:
         self._arcs = np.concatenate(arcs)[first]
 
     def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """The arc by which each packet is to leave its NIC; ``NONE`` where nothing was told.
+        """Return the arc by which each packet has to leave its NIC; ``NONE`` if no route says so.
 
-        Arguments are node rows and UDP source ports, one element a packet.
+        The arguments are node rows and UDP source ports, one element per packet.
         """
         if not len(self._codes):
             return np.full(len(nic), NONE, dtype=np.int64)
@@ -59,16 +58,16 @@ class Hosts:
 
 
 async def told_hosts(fabric: Fabric, client: Client) -> Hosts:
-    """Hosts that know the newest plan; where every NIC has one link there is nothing to know.
+    """Return hosts that follow the newest plan; empty ones if every NIC has one link.
 
     Raises:
-        HeddleError: the controller did not answer.
+        HeddleError: The controller did not answer.
     """
     return Hosts(fabric, (await client.list_routes())[1] if of_several(fabric) else ())
 
 
 def _uplinks(fabric: Fabric) -> dict[tuple[str, str, str], int]:
-    """Arcs out of NICs by the ids of both ends and the key."""
+    """Return the arc out of a NIC by the ids of its two ends and the link's key."""
     structure, ids = fabric.structure, fabric.structure.nodes.ids
     arcs = np.flatnonzero(structure.nodes.kind[structure.tail] == NodeKind.NIC).tolist()
     return {

@@ -1,12 +1,11 @@
-"""Forwarding tables of a whole fabric in this process, over the underlay of its present state.
+"""Forwarding tables of a whole fabric in this process, over the underlay of its current state.
 
-The world is the truth about which links are up. Tables are the agents' own
-``MemoryFib``, one a switch: filled by agents where there are any, left empty where
-only hashing shall be measured, so that both are walked in just the same way.
+``world`` is the truth about which links are up. Each switch has the agents' own ``MemoryFib``.
+Agents fill the tables, or they stay empty to measure hashing alone, so both cases are walked in the
+same way.
 
-BGP is told apart from carrier: ``converge`` is when all switches have heard of the
-world as it is, or of some of its links. What a switch knows of its own ports it knows
-from its agent.
+BGP is separate from carrier: ``converge`` is the moment at which all switches have heard of the
+world's state, or of the state of some links. Its agent tells a switch about its own ports.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Switches:
         ids, kind = fabric.structure.nodes.ids, fabric.structure.nodes.kind
         nics = fabric.rows_of_kind(NodeKind.NIC)
         self._name = np.full(len(ids), NONE, dtype=np.int64)
-        self._nics = nics  # by their names' ids, as these are the first names
+        self._nics = nics  # ids of their names are row numbers here, as these are the first names
         self._name[nics] = self.names.ids(ids[row] for row in nics.tolist())
         self.fibs: dict[int, MemoryFib] = {}
         self._arcs: dict[int, Ints] = {}
         self.routes: dict[int, Routes] = {}
         self.hosts = Hosts(fabric)
-        """What hosts know of the plan; nothing until somebody tells them."""
+        """What hosts know of the plan; nothing until a caller sets it."""
         self._seed = seed
         for row in np.flatnonzero(kind != NodeKind.NIC).tolist():
             self.boot(row)
@@ -61,28 +60,28 @@ class Switches:
             names=self.names,
             table_size=size,
         )
-        self._arcs[switch] = np.append(own, NONE)  # -1 is "dropped" in the answers of a table
+        self._arcs[switch] = np.append(own, NONE)  # -1 means "dropped" in a table's answers
         self.routes[switch] = routes
 
     def change(self, links: dict[int, State]) -> None:
-        """Put links, by row, in another state; routes stay as they were until ``converge``."""
+        """Set the state of links, by row; routes stay unchanged until ``converge``."""
         self.world = self.world.with_links(links)
 
     def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """See ``Hosts``."""
+        """Implement ``Hosting.leave``."""
         return self.hosts.leave(nic, destination, source_port)
 
     def converge(self, links: Mapping[int, State] | None = None) -> None:
-        """Let every switch's underlay know the world as it is, or some links, by row, alone."""
+        """Tell every switch's underlay the state of the world, or only of some links, by row."""
         known = self.world if links is None else self._underlay.fabric.with_links(links)
         self._underlay = Underlay(known)
         for routes in self.routes.values():
             routes.learn(self._underlay)
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """The arc by which each packet leaves the switch it is at; ``NONE`` where it is dropped.
+        """Return the arc by which each packet leaves its switch; ``NONE`` if it is dropped.
 
-        Arguments are node rows and UDP source ports, one element a packet.
+        The arguments are node rows and UDP source ports, one element per packet.
         """
         result = np.full(len(switch), NONE, dtype=np.int64)
         order = np.argsort(switch, kind="stable")
@@ -99,19 +98,19 @@ class Switches:
 
 
 def seed_of(seed: int, switch: int) -> int:
-    """The hash seed of one switch: the same in each run of the same seed."""
+    """Return the hash seed of one switch, always the same for the same ``seed``."""
     return int(np.random.SeedSequence([seed, switch]).generate_state(1, np.uint64)[0])
 
 
 def next_hop(fabric: Fabric, arc: int) -> NextHop:
-    """The neighbour that an arc leads to, as its switch's agent names it."""
+    """Return the neighbour that an arc leads to, named as its switch's agent names it."""
     nodes, head = fabric.structure.nodes, int(fabric.structure.head[arc])
     return NextHop(nodes.ids[head], str(fabric.structure.links.key[arc >> 1]), nodes.address[head])
 
 
 @dataclass(slots=True)
 class Routes:
-    """The underlay of one switch in the agents' words; worked out when first asked."""
+    """The underlay of one switch in the agents' terms, computed when it is first asked."""
 
     fabric: Fabric
     switch: int
@@ -124,12 +123,12 @@ class Routes:
     _attached: dict[int, Sequence[NextHop]] | None = None
 
     def learn(self, underlay: Underlay) -> None:
-        """Take new routes."""
+        """Use new routes from now on."""
         self.underlay = underlay
         self._set_of_group, self._sets, self._attached = [], [], None
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
-        """Equal-cost next hops towards a NIC: one object for all that share them."""
+        """Return equal-cost next hops towards a NIC, one shared object for equal sets."""
         if self._attached is None:
             self._attached = self._neighbours()
         nic = self.fabric.structure.index[destination]
@@ -140,7 +139,7 @@ class Routes:
         return self._sets[self._set_of_group[int(self.underlay.group[nic])]]
 
     def table(self, destinations: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
-        """See ``TabledUnderlay``; next hops are counted as in ``hops``."""
+        """Implement ``TabledUnderlay.table``; next hops are numbered as in ``hops``."""
         structure, nics = self.fabric.structure, self.nics[destinations]
         first, arcs = structure.out
         own = arcs[first[self.switch] : first[self.switch + 1]]
@@ -168,7 +167,7 @@ class Routes:
         self._set_of_group = which.tolist()
 
     def _neighbours(self) -> dict[int, Sequence[NextHop]]:
-        """Next hops to the NICs of this switch: all that many a switch is ever asked for."""
+        """Return next hops to the NICs of this switch; many switches are never asked for more."""
         found: dict[int, Sequence[NextHop]] = {}
         heads = self.fabric.structure.head
         own = self.underlay.arcs_of(self.switch)
@@ -182,7 +181,7 @@ class Routes:
 
 
 def _padded(marks: Bools) -> tuple[Ints, Ints]:
-    """Columns marked in each row, ascending and then ``DROPPED``, and how many they are."""
+    """Return each row's marked columns, ascending and padded with ``DROPPED``, and their counts."""
     row, column = np.nonzero(marks)
     count = np.bincount(row, minlength=len(marks))
     place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
@@ -192,7 +191,10 @@ def _padded(marks: Bools) -> tuple[Ints, Ints]:
 
 
 def _alike(columns: Bools) -> tuple[Ints, Ints]:
-    """One column of each sort, and the sort of each column; 64 rows are compared at a time."""
+    """Return one column of each kind, and the kind of each column.
+
+    Columns are compared 64 rows at a time.
+    """
     rows, count = columns.shape
     padded = np.zeros((count, -(-max(rows, 1) // 64) * 64), dtype=np.bool_)
     padded[:, :rows] = columns.T

@@ -1,18 +1,17 @@
-"""What BGP with ECMP would give: shortest paths by hop count over live links.
+"""What BGP with ECMP would do: shortest paths by hop count over live links.
 
-Written on its own, from the graph alone, because it stands under everything the
-emulator measures: it may not share a mistake with the planner.
+This is written from the graph alone. Everything the emulator measures depends on it, so it must not
+share a mistake with the planner.
 
-A NIC is reached through the switches it hangs on, so destinations that hang on the
-same switches share their routes: a routing group. Distances to all groups are found
-by one breadth-first search with a bit for each group, so that 24,576 NICs take a
-fraction of a second. A change of a link makes a new ``Underlay``: the routes after
-every switch has heard.
+Destinations attached to the same switches share their routes; together they are a routing group.
+One breadth-first search with a bit per group finds the distances to all groups, so 24,576 NICs take
+a fraction of a second. A link change needs a new ``Underlay``, which has the routes after every
+switch has heard of the change.
 
-Parallel links count as one way each. Drained links still carry. No path leads
-through a NIC. Plain hop counts allow a detour down and up again after failures,
-where spines that share an AS number would rather drop; a packet meets one only on a
-switch that lost its last proper way.
+Each parallel link is a path of its own. Drained links still carry traffic. No path leads through a
+NIC. After failures, plain hop counts allow a detour down and up again, where spines that share an
+AS number would drop the packet. A packet meets such a detour only at a switch that has lost its
+last proper path.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ class Underlay:
 
     @cached_property
     def hops(self) -> Hops:
-        """Hops from each switch to one that a group's NICs hang on, shape (switches, groups).
+        """Hops from each switch to the nearest one attached to a group's NICs.
 
-        0 on those switches themselves, ``UNREACHABLE`` where there is no way.
+        The shape is (switches, groups). Attached switches have 0; ``UNREACHABLE`` means no path.
         """
         structure, nic = self.fabric.structure, self._is_nic
         _, arcs = structure.out
@@ -81,11 +80,10 @@ class Underlay:
         return hops
 
     def ways(self, switch: int) -> tuple[Ints, Bools]:
-        """Arcs of a switch to other switches, and which groups may take each.
+        """Return the arcs of a switch to other switches, and which groups may take each arc.
 
-        The second has shape (arcs, groups); in each column the arcs marked are equal in
-        cost. No arc is marked for groups that hang on the switch itself or that it
-        cannot reach.
+        The second array has shape (arcs, groups). The arcs marked in a column are equal in cost. No
+        arc is marked for groups that are attached to the switch itself or that it cannot reach.
         """
         arcs = self.arcs_of(switch)
         heads = self.place[self.fabric.structure.head[arcs]]
@@ -94,7 +92,7 @@ class Underlay:
         return arcs, (self.hops[heads] == here - 1) & (here < UNREACHABLE)
 
     def arcs_of(self, node: int) -> Ints:
-        """Live arcs that leave a node, by the node they enter, then by link."""
+        """Return the live arcs that leave a node, sorted by the node they enter, then by link."""
         first, arcs = self.fabric.structure.out
         own = arcs[first[node] : first[node + 1]]
         return own[self.fabric.carries[own]]
@@ -104,7 +102,7 @@ class Underlay:
         return np.asarray(self.fabric.structure.nodes.kind == NodeKind.NIC)
 
     def _attached(self) -> Bools:
-        """Whether a live link joins a switch to a NIC of a group, shape (switches, groups)."""
+        """Return whether a live link joins a switch to a group's NIC, shape (switches, groups)."""
         structure, nic = self.fabric.structure, self._is_nic
         down = np.flatnonzero(nic[structure.head] & ~nic[structure.tail] & self.fabric.carries)
         groups = int(self.group.max(initial=-1)) + 1

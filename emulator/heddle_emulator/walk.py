@@ -1,19 +1,16 @@
-"""Link load as packets find it: every hop is asked of the agents' tables, never of the plan.
+"""Measure a fabric by walking packets through its forwarding tables, never by reading the plan.
 
-Walking packets through a fabric, hop by hop, as its tables send them.
+``walk`` sends one packet for each QP of each flow. All packets on their way take one step together,
+and each switch's table decides where its packets go. The state of the fabric, and not a plan, says
+whether a link carries. A table decides by the packet alone, so a packet that reaches a switch for
+the second time is in a loop.
 
-One packet for each QP of each flow. All packets that are on their way take a step
-together; what a switch does with those it has is asked of its table. The world, not
-any plan, says whether a link carries. A table decides by the packet alone, so a
-packet that comes to a switch for the second time is in a loop.
+``measure`` returns what the walk says about a fabric: link loads, collisions, and how slow the
+slowest flow is. A collision is a QP that crosses a link between two switches on which more is sent
+than it can carry. On a tier that is over-subscribed on purpose some are unavoidable, so they are
+also counted by tier.
 
-What a walk comes to: load of links, collisions, and how slow the slowest flow is.
-
-A collision is a QP that crosses a link between two switches on which more is sent
-than it carries. On a tier that is over-subscribed on purpose some are unavoidable,
-so they are also told by tier.
-
-Probing as hosts do it: which path each UDP source port of two NICs takes.
+``probed`` does what hosts do: it finds the path that each UDP source port between two NICs takes.
 """
 
 from __future__ import annotations
@@ -34,18 +31,18 @@ from heddle_emulator.fluid.rates import flow_ratios
 
 
 class Forwarding(Protocol):
-    """Whatever sends packets on: agents' tables, or a way to choose paths under test."""
+    """Forwards packets: the tables of agents, or a strategy under test."""
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """The arc by which each packet leaves the switch it is at; ``NONE``: dropped."""
+        """Return the arc by which each packet leaves its switch; ``NONE`` if it is dropped."""
 
 
 @runtime_checkable
 class Hosting(Protocol):
-    """A ``Forwarding`` that also knows by which link QPs leave NICs of several."""
+    """A ``Forwarding`` that also knows by which link QPs leave NICs with several links."""
 
     def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """The arc by which each packet leaves its NIC; ``NONE``: as the NIC itself will."""
+        """Return the arc by which each packet leaves its NIC; ``NONE``: the NIC chooses."""
 
 
 class Fate(IntEnum):
@@ -56,16 +53,16 @@ class Fate(IntEnum):
     BLACK_HOLE = 2
     """A switch had no next hop for it."""
     DEAD_LINK = 3
-    """It was sent over a link that is down, or its NIC has none that is up."""
+    """It was sent over a link that is down, or its NIC has no link that is up."""
     LOOP = 4
-    """It came to a switch for the second time."""
+    """It reached a switch for the second time."""
     MISDELIVERED = 5
-    """It came to a NIC that it was not for."""
+    """It reached a NIC that is not its destination."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """The ways of packets; one row each, by flow and then by QP."""
+    """The routes that packets took, one row per packet, ordered by flow and then by QP."""
 
     flow: Ints
     qp: Ints
@@ -73,7 +70,7 @@ class Walk:
     last: Ints
     """Node row where each packet was last seen."""
     arcs: Ints
-    """Arcs taken in order of travel, then ``NONE``; shape (packets, most hops)."""
+    """Arcs in the order of travel, then ``NONE``; shape (packets, most hops)."""
 
     @property
     def lost(self) -> Ints:
@@ -81,7 +78,10 @@ class Walk:
         return np.flatnonzero(self.fate != Fate.DELIVERED)
 
     def paths(self) -> Paths:
-        """Paths of the packets delivered; neighbouring QPs of a flow on one way share a path."""
+        """Return the paths of delivered packets.
+
+        Consecutive QPs of a flow that took the same route share a path.
+        """
         rows = np.flatnonzero(self.fate == Fate.DELIVERED)
         flow, qp, arcs = self.flow[rows], self.qp[rows], self.arcs[rows]
         new = np.ones(len(rows), dtype=np.bool_)
@@ -94,7 +94,7 @@ class Walk:
         return Paths(flow[starts], qp[starts], qp[ends[: len(starts)]], first, taken[used])
 
     def story(self, fabric: Fabric, flows: Flows, row: int) -> str:
-        """What became of one packet, in words: "flow f1 QP 0: loop at s1 (l0 s0 l1 s0)"."""
+        """Describe one packet's way in words: "flow f1 QP 0: loop at s1 (l0 s0 l1 s0)"."""
         ids, heads = fabric.structure.nodes.ids, fabric.structure.head
         arcs = self.arcs[row]
         way = " ".join(ids[node] for node in heads[arcs[arcs != NONE]].tolist())
@@ -104,10 +104,10 @@ class Walk:
 
 
 def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding, ports: Ints | None = None) -> Walk:
-    """Send a packet of each QP of each flow through a fabric in the state it is given in.
+    """Send a packet for each QP of each flow through a fabric in the given state.
 
-    ``ports`` are the UDP source ports of the QPs, by flow and then QP; by default those that
-    ``Flows.source_ports`` gives.
+    ``ports`` are the UDP source ports of the QPs, ordered by flow and then by QP; the default is
+    what ``Flows.source_ports`` gives.
     """
     flow = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
     qp = np.arange(len(flow)) - np.repeat(np.cumsum(flows.qps) - flows.qps, flows.qps)
@@ -135,9 +135,9 @@ class _Packets:
         self._visited: list[Ints] = []
 
     def leave_nics(self, forwarding: Forwarding) -> None:
-        """The first hop: a NIC with several live links spreads its QPs over them by port.
+        """Take the first hop; a NIC with several live links spreads its QPs over them by port.
 
-        Unless it has been told better, and that link lives.
+        If ``forwarding`` names a live link for a QP, the QP takes that one.
         """
         structure = self.fabric.structure
         first, arcs = structure.out
@@ -160,7 +160,7 @@ class _Packets:
         self._move(chosen[self.open])
 
     def step(self, forwarding: Forwarding) -> None:
-        """Ask the switches where to, and go there."""
+        """Ask each switch where its packets go, and move them there."""
         rows = self.open
         arcs = forwarding.forward(
             self.at[rows], self.source[rows], self.destination[rows], self.port[rows]
@@ -177,7 +177,7 @@ class _Packets:
         self._move(arcs[~dead])
 
     def _move(self, arcs: Ints) -> None:
-        """Take the open packets over arcs, and close those that have come to an end."""
+        """Move the open packets over arcs, and close those that have reached an end."""
         taken = np.full(len(self.at), NONE, dtype=np.int64)
         taken[self.open] = arcs
         self.taken.append(taken)
@@ -199,17 +199,17 @@ class _Packets:
 
 
 FULL = 1 + 1e-9
-"""Utilisation above which a link counts as overloaded; what rounding adds is no overload."""
+"""Utilisation above which a link counts as overloaded; the small excess allows for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """One walk, measured. Lost packets carry nothing: their flows are slower for it."""
+    """The results of one walk. Lost packets carry nothing, which makes their flows slower."""
 
     walk: Walk
     paths: Paths
     loads: Floats
-    """Gbit/s of each arc, by the rule of the project: jobs added up in their worst phases."""
+    """Gbit/s of each arc; each job counts with its worst phase, and jobs add up."""
     worst: dict[str, float]
     """Greatest utilisation of each tier, from the hosts up."""
     collisions: int
@@ -220,12 +220,12 @@ class Measurement:
 
     @property
     def slowest(self) -> float:
-        """The smallest ratio of any flow; 1.0 is the roofline, and what no flows have."""
+        """The smallest ratio of any flow; 1.0 is the roofline, and the value without flows."""
         return float(self.ratios.min(initial=1.0))
 
 
 def measure(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Measurement:
-    """Walk the packets of all flows and add up."""
+    """Walk the packets of all flows and measure the result."""
     walked = walk(fabric, flows, forwarding)
     paths = walked.paths()
     loads = arc_loads(2 * fabric.link_count, flows, paths)
@@ -247,13 +247,13 @@ def measure(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Measurement
 
 
 def crossing(seen: Walk, links: Sequence[int]) -> Ints:
-    """Rows of flows that had a QP on any of some links."""
+    """Return the rows of flows that had a QP on any of the links."""
     over = np.isin(seen.arcs >> 1, list(links)) & (seen.arcs != NONE)
     return np.unique(seen.flow[over.any(axis=1)])
 
 
 def moved(before: Walk, after: Walk) -> Ints:
-    """Rows of flows with a QP that goes another way in one walk than in the other."""
+    """Return the rows of flows with a QP whose route differs between the two walks."""
     hops = max(before.arcs.shape[1], after.arcs.shape[1])
     one, other = (_wide(seen.arcs, hops) for seen in (before, after))
     return np.unique(before.flow[(one != other).any(axis=1)])
@@ -274,13 +274,15 @@ def _at_nic(fabric: Fabric) -> Bools:
 
 
 def probed(fabric: Fabric, flows: Flows, forwarding: Forwarding, ports: Ints) -> PortPaths:
-    """The ways of some ports between the NICs of each flow; lost packets teach nothing.
+    """Return the paths that UDP source ports take between the NICs of each flow.
+
+    Lost packets are left out.
 
     Args:
-        fabric: In the state it is probed in.
-        flows: Their ends alone count.
-        forwarding: What sends packets on.
-        ports: UDP source ports, shape (flows, ports of each).
+        fabric: The fabric in its state at the time of probing.
+        flows: Only their sources and destinations matter.
+        forwarding: Forwards the packets.
+        ports: UDP source ports, shape (flows, ports per flow).
     """
     probes = flows.with_qps(ports.shape[1])
     seen = walk(fabric, probes, forwarding, ports.ravel())

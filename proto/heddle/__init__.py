@@ -1,1 +1,1 @@
-"""The wire contract of Heddle; nothing but messages and services lives here."""
+"""Heddle's wire contract, its Python client, and the text formats that several programs share."""

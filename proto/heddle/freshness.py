@@ -1,6 +1,6 @@
-"""How an answer says that it is of the past: metadata of a controller without its store."""
+"""gRPC metadata of an answer that a controller gave from memory because its store was away."""
 
 STALE = "heddle-stale"
-"""``true`` where the answer is from what this replica knew last."""
+"""``true`` if the answer is the last that this replica knew, and may be outdated."""
 AGE = "heddle-stale-seconds"
-"""Beside it: since when the store has not been heard."""
+"""Sent together with ``STALE``: seconds since the store was last heard."""

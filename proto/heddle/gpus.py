@@ -1,4 +1,4 @@
-"""GPUs of a host in words, as people and schedulers write them: ``0-3,6``."""
+"""GPU numbers of a host as people and schedulers write them: ``0-3,6``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 
 MAX_GPUS = 1024
-"""Of one host: a greater number is a slip."""
+"""Most GPUs of one host; a greater number must be a mistake."""
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
-    """The GPUs that a list of numbers and ranges names, in its order.
+    """Return the GPUs that a list of numbers and ranges names, in the order of the list.
 
     Raises:
-        ValueError: in words, where it is no such list.
+        ValueError: The text is no such list; the message names the cure.
     """
     found: list[int] = []
     for part in text.split(","):
@@ -33,7 +33,7 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 
 
 def gpu_ranges(gpus: Sequence[int]) -> str:
-    """The list that stands for some GPUs in their order: ``0-3,6``."""
+    """Write GPUs, in their order, as a list of numbers and ranges: ``0-3,6``."""
     runs: list[list[int]] = []
     for gpu in gpus:
         if runs and gpu == runs[-1][-1] + 1:

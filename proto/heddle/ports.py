@@ -1,4 +1,4 @@
-"""Which UDP source port each QP of a job has to use, as a document that programs read.
+"""Which UDP source port each QP of a job has to use, as a document for programs.
 
 ``heddle job ports NAME --json`` prints it, and ``heddle-agent host`` writes it for each job::
 
@@ -8,14 +8,16 @@
                 "destination": "n1", "destination_address": "10.0.1.1",
                 "ports": [49152, 49153, 49154, 49155]}]}
 
-There is one object for each flow, in the order of the plan, with the port of each of its QPs, QP 0
-first. A pair of NICs has as many objects as it has flows; no port is there twice for a pair,
-unless it has more QPs than there are ports. Where switches hash and ports carry a flow, QPs may
-share a port, and ``backup_ports`` take QPs over their backups; 0 where there is none. A host's
-agent puts the port of the backup into ``ports`` once a path is lost, and the paths that are lost
-(addresses, that of the NIC first) into ``lost``.
-Addresses are empty where the fabric gives none. More
-names may come.
+There is one object for each flow, in the order of the plan. ``ports`` has one port per QP, QP 0
+first. A pair of NICs has as many objects as it has flows, and all its ports differ unless it has
+more QPs than there are ports.
+
+Where switches hash and the ports alone choose the path, QPs may share a port. The object then also
+has ``backup_ports``: the port that takes each QP over its backup path, or 0 if there is no backup.
+When a path is lost, the host's agent puts the backup's port into ``ports`` and the lost paths into
+``lost`` (each a list of addresses that begins with the NIC's).
+
+Addresses are empty if the fabric gives none. Readers must ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -26,19 +28,20 @@ from typing import Any
 from heddle.v1 import plan_pb2 as pb
 
 FIRST_PORT, PORT_COUNT = 49152, 16384
-"""RoCEv2 source ports are the dynamic range, 49152 to 65535."""
+"""RoCEv2 source ports come from the dynamic range, 49152 to 65535."""
 
 
 def ports_of(first_port: int, qp_count: int) -> list[int]:
-    """The ports of the QPs of a flow, QP 0 first; the range wraps round."""
+    """Return the ports of a flow's QPs, QP 0 first; after the last port the range starts again."""
     start = first_port - FIRST_PORT
     return [FIRST_PORT + (start + qp) % PORT_COUNT for qp in range(qp_count)]
 
 
 def ports_text(document: Mapping[str, Any]) -> str:
-    """The same as lines ``SOURCE DESTINATION PORT...`` of addresses, for programs without JSON.
+    """Return the document as lines ``SOURCE DESTINATION PORT...``, for programs without JSON.
 
-    There is one for each flow whose NICs have addresses, in the order of the document.
+    SOURCE and DESTINATION are addresses. There is one line for each flow whose NICs both have
+    addresses, in the order of the document.
     """
     told = [
         [flow["source_address"], flow["destination_address"], *map(str, flow["ports"])]
@@ -48,7 +51,7 @@ def ports_text(document: Mapping[str, Any]) -> str:
 
 
 def _ports_of_flows(part: pb.JobPorts) -> Iterator[dict[str, list[int]]]:
-    """The ports of each flow of a part, and where ports carry it those of backups."""
+    """Yield each flow's ports, and backup ports if ports alone choose the flow's path."""
     begin = 0
     for row, (first, count) in enumerate(zip(part.first_ports, part.qp_counts, strict=True)):
         end = begin + count
@@ -61,7 +64,7 @@ def _ports_of_flows(part: pb.JobPorts) -> Iterator[dict[str, list[int]]]:
 
 
 def ports_document(fabric: str, job: str, parts: Iterable[pb.JobPorts]) -> dict[str, Any]:
-    """The document of a job, of all the parts that its ports came in."""
+    """Build the document of a job from all parts of the answer that carries its ports."""
     flows: list[dict[str, Any]] = []
     generation = 0
     for part in parts:

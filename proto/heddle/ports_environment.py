@@ -1,18 +1,17 @@
-"""Ports of a job as environment variables, for programs that take ports from their environment.
+"""Ports of a job as environment variables, for programs that read them from there.
 
-Such variables give one list for the whole process: QP i of every connection has the i-th port. So
-they are set where all flows that leave this host for a job have the same ports, as is so wherever
-no two flows share a pair of NICs; elsewhere the file says why not.
+Such a variable gives one list for the whole process: QP i of every connection gets the i-th port.
+So it is set only if all flows that leave this host for a job have the same ports, which is the case
+wherever no two flows share a pair of NICs. Otherwise the file says why it is not set.
 
-- Mooncake, ``MC_MLX5_QP_UDP_SPORTS``: n ports parted by commas; QP i of a connection has the
-  i mod n-th. It needs a Mooncake that is built with USE_MLX5DV.
-- MORI, ``MORI_MLX5_ENABLE_UDP_SPORT=1`` and ``MORI_GOR_PORT``: four ports; QP i has the i mod 4-th.
+- Mooncake, ``MC_MLX5_QP_UDP_SPORTS``: n ports separated by commas; QP i of a connection gets port
+  i mod n. Mooncake must be built with USE_MLX5DV.
+- MORI, ``MORI_MLX5_ENABLE_UDP_SPORT=1`` and ``MORI_GOR_PORT``: four ports; QP i gets port i mod 4.
+- Heddle's preload library, ``HEDDLE_PRELOAD_PORTS``: the path of the file with lines, which is next
+  to the JSON file. It has ports for each pair of addresses, so it is always set.
 
-- Our own preload library, ``HEDDLE_PRELOAD_PORTS``: the file of lines beside that of JSON. It has
-  ports for each pair of addresses, so it is always set.
-
-UCCL's ``UCCL_UDP_SPORT_BASE`` gives one base, and it is not documented which QP then has which
-port: nothing is written for it.
+Nothing is written for UCCL's ``UCCL_UDP_SPORT_BASE``: it gives one base, and it is not documented
+which QP then gets which port.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 MORI_PORTS = 4
-"""As many ports MORI has, and goes round them."""
+"""Number of ports that MORI takes and uses in rotation."""
 
 
 def environment_text(document: Mapping[str, Any], path: Path, writer: str) -> str:
-    """The lines of an environment file.
+    """Return the content of an environment file.
 
     Args:
-        document: The ports of a job, see ``heddle.ports``.
-        path: The file that holds them as JSON; that of lines is beside it, ending in ``.ports``.
-        writer: Which program writes these lines.
+        document: The ports of a job; see ``heddle.ports``.
+        path: The JSON file that holds them. The file with lines has the same name with ``.ports``.
+        writer: Name of the program that writes the file.
     """
     lines = [
         f"# Written by {writer}; which UDP source port each QP of one job has to use.",

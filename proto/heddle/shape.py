@@ -2,10 +2,10 @@
 
     heddle: gpus=8 tp=8 pp=4 all_reduce=dp:2GiB send_recv=pp:64MiB class=latency
 
-Schedulers have their users write it. Words are parted by blanks or commas. ``gpus`` has to be
-there: how many GPUs each host gives; or which, as ``gpus=0-3``, where jobs share hosts. Operations
-that are not named follow from the parallelism, as in jobs.yaml. What the words mean for a fabric is
-the controller's to check.
+Users of schedulers write it. Blanks or commas separate the words. ``gpus`` is required: it says how
+many GPUs each host gives, or which ones (``gpus=0-3``) where jobs share hosts. If no operation is
+named, the parallelism implies them, as in jobs.yaml. The controller checks whether the job fits the
+fabric.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS = ("gpus", *DEGREES, "qps", *NUMBERS, "class", "order")
 
 
 def _words(enum: object, prefix: str) -> dict[str, int]:
-    """The words of a wire enum; that for "not said" is none of them."""
+    """Return the words of a wire enum with their numbers, without the "unspecified" value."""
     named: dict[str, int] = dict(getattr(enum, "items")())  # noqa: B009 - of every wire enum
     return {name.removeprefix(prefix).lower(): value for name, value in named.items() if value}
 
@@ -46,34 +46,34 @@ CLASSES = _words(common_pb2.TrafficClass, "TRAFFIC_CLASS_")
 
 
 class ShapeError(ValueError):
-    """Some words are no shape; names the word and the cure."""
+    """The words do not describe a shape. The message names the word and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a job says of itself."""
+    """What a job says about itself."""
 
     spec: pb.JobSpec
-    """Without hosts."""
+    """The job's specification, without hosts."""
     order: str = ""
-    """``slurm``, ``best``, or nothing: which order of hosts its ranks are to go over."""
+    """The order of hosts for its ranks: ``slurm``, ``best``, or empty if the shape does not say."""
 
 
 def shape_text(comment: str) -> str | None:
-    """What stands behind ``heddle:`` in a comment, up to a semicolon; None without that word."""
+    """Return the text after ``heddle:`` in a comment, up to a semicolon; None without that mark."""
     found = MARK.search(comment)
     return found[1].strip() if found else None
 
 
 def parse_shape(text: str, *, gpus_told: bool = False) -> Shape:
-    """The shape that some words tell.
+    """Return the shape that the words describe.
 
     Args:
         text: The words.
-        gpus_told: Whether somebody else knows the GPUs, so that ``gpus`` may be left out.
+        gpus_told: Whether the GPUs are known from elsewhere, so that ``gpus`` may be left out.
 
     Raises:
-        ShapeError: naming the word and the cure.
+        ShapeError: A word is wrong; the message names the word and the cure.
     """
     spec = pb.JobSpec()
     order = ""
@@ -147,7 +147,7 @@ def _choice(word: str, value: str, choices: dict[str, int]) -> int:
 
 
 def _collective(word: str, operation: str, value: str) -> pb.Collective:
-    """A collective of ``dp:2GiB:tree:overlap``; all but the group may be left out."""
+    """Return the collective of a value such as ``dp:2GiB:tree:overlap``; only a group is needed."""
     group, *more = value.split(":")
     found = pb.Collective(
         operation=pb.CollectiveOperation.ValueType(OPERATIONS[operation]),

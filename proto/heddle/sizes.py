@@ -1,4 +1,4 @@
-"""Bytes as people write them."""
+"""Byte counts as people write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def size_of(text: str) -> float | None:
-    """The number that a text such as 1048576, 64MiB or 1.5GB is; None for another text."""
+    """Return the bytes that a text such as 1048576, 64MiB or 1.5GB means; None if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         return None

@@ -1,6 +1,6 @@
-"""Text that others wrote, on its way in as numbers and on its way out to a terminal.
+"""Text from outside: parse it as numbers, and print it safely on a terminal.
 
-Every program of Heddle stands on this distribution, so both rules stand here once.
+Every program of Heddle uses this distribution, so both rules are defined here once.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _LONGEST = 400
-"""Characters of a number; Python takes a while over thousands, and no rate or count has as many."""
+"""Most characters of a number; Python is slow at thousands of digits, and no rate needs them."""
 
 
 def integer(text: str) -> int:
-    """The integer that a text is: a sign and the digits 0 to 9, blanks around them.
+    """Return the integer that a text means: a sign and the digits 0 to 9, with blanks around them.
 
-    Python's ``int`` also takes ``1_000`` and the digits of every other script, so that one file
-    means one thing here and another to the next program.
+    Python's ``int`` also accepts ``1_000`` and the digits of all other scripts, which other
+    programs would read differently or refuse.
 
     Raises:
-        ValueError: in words, for anything else.
+        ValueError: The text is anything else; the message says what to write.
     """
     plain = text.strip()
     if len(plain) > _LONGEST or not _INTEGER.fullmatch(plain):
@@ -31,10 +31,11 @@ def integer(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """The finite number that a text is: 12, 0.5, 1e-3; see ``integer``.
+    """Return the finite number that a text means, such as 12, 0.5 or 1e-3; see ``integer``.
 
     Raises:
-        ValueError: in words, for anything else; also for ``nan`` and ``inf``.
+        ValueError: The text is anything else, also ``nan`` or ``inf``; the message says what to
+            write.
     """
     plain = text.strip()
     if len(plain) > _LONGEST or not _NUMBER.fullmatch(plain):
@@ -44,10 +45,10 @@ def number(text: str) -> float:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``.
+    """Return host and port of ``host:port`` or ``[v6]:port``.
 
     Raises:
-        ValueError: in words, when the address has another form.
+        ValueError: The address has another form; the message says what to write.
     """
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -58,11 +59,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def clean(text: str) -> str:
-    r"""One line that a terminal prints as it stands: what has no sign of its own is spelled out.
+    r"""Return one line that is safe on a terminal: unprintable characters are spelled out.
 
-    Names and messages come from strangers. An escape sequence among them could rewrite what the
-    operator has read, a line end could forge a line, a bidirectional mark could turn words round;
-    they become ``\x1b``, ``\n``, ``\u202e``.
+    Names and messages come from strangers. An escape sequence in them could rewrite what the
+    operator has read, a line end could forge a line, and a bidirectional mark could reverse words.
+    They become ``\x1b``, ``\n`` and ``\u202e``.
     """
     if text.isprintable():
         return text
@@ -70,14 +71,15 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Several lines, each of them clean."""
+    """Return several lines, each made safe by ``clean``."""
     return "\n".join(map(clean, text.split("\n")))
 
 
 def clean_json(text: str) -> str:
-    r"""A JSON document that a terminal prints as it stands, and that means the same.
+    r"""Return a JSON document with the same meaning that is safe on a terminal.
 
-    JSON writes most control characters as ``\u001b`` by itself; the others are written so too.
+    JSON itself escapes most control characters as ``\u001b``; all other unprintable characters are
+    escaped in the same way.
     """
     if text.isprintable():
         return text
@@ -94,12 +96,12 @@ def _escaped(one: str) -> str:
 
 
 class _PlainNumber:
-    """What a number on a command line is, beside what click's own type says of it."""
+    """Makes a click number type refuse everything that ``integer`` or ``number`` refuses."""
 
     refuse: Callable[[str], Exception]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 - click's
-        """The number. Fails as click does where even Python takes it for none."""
+        """Return the number; fail as click does, also for what only Python accepts as a number."""
         taken = super().convert(value, param, ctx)  # type: ignore[misc] # of click's type
         if isinstance(value, str):
             whole = "integer" in self.name  # type: ignore[attr-defined] # of click's type
@@ -114,9 +116,9 @@ def plain_numbers(
     command: Any,  # noqa: ANN401 - a click command; click is not ours to need
     refuse: Callable[[str], Exception],
 ) -> None:
-    """Have all numbers of a click command, and of those below it, be plain ones; once is enough.
+    """Make all number options of a click command and of its subcommands accept only plain numbers.
 
-    ``refuse`` makes the error of a program of one line.
+    ``refuse`` makes the program's error from a message of one line. A second call changes nothing.
     """
     for param in command.params:
         kind = type(param.type)

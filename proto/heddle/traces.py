@@ -1,12 +1,13 @@
-"""Spans for a collector of OpenTelemetry: what happened, told after it is over.
+"""Spans for an OpenTelemetry collector. A span is reported after it has ended.
 
-Of the extra ``traces``; who does not ask for spans imports nothing of this. Who tells has done with
-it at once: a bounded queue keeps what is told, a thread of its own sends it, and what finds no room
-while the collector is away is dropped.
+This needs the extra ``traces``; a program that reports no spans does not import this module.
+Reporting a span never blocks: spans wait in a bounded queue, a thread sends them, and spans are
+dropped when the queue is full because the collector is away.
 
-Ids follow from what a span is of, so that processes that know nothing of each other tell parts of
-one trace: a request's from its id, which is that of the logs and of the audit trail; a plan's from
-its fabric, epoch and generation, which agents are told with each push.
+Ids are derived from what a span is about, so processes that know nothing of each other contribute
+to one trace. A request's trace id comes from its request id, which also appears in the logs and in
+the audit trail. A plan's comes from its fabric, epoch and generation, which agents receive with
+each push.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 KEPT = 2048
-"""Spans that wait."""
+"""Spans that may wait in the queue."""
 EACH = 512
-"""Of these, sent at once."""
+"""Spans that are sent at once."""
 PAUSE_MILLISECONDS = 1000
 SEND_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
-"""What waits at the end may take so long to be sent."""
+"""How long ``close`` waits for the remaining spans to be sent."""
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
@@ -41,46 +42,46 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root span of a trace, above all its others."""
+    """The root span of a trace, the parent of all its other spans."""
 
     context: SpanContext
 
     @classmethod
     def of_request(cls, request: str) -> Root:
-        """The root of a request's trace, by its id: the trace's own where it looks like one."""
+        """Return the root of a request's trace; a request id of the right form is its trace id."""
         digest = hashlib.sha256(request.encode()).digest()
         trace = bytes.fromhex(request) if _TRACE_ID.fullmatch(request) else digest[:16]
         return cls(_context(trace, digest[16:24]))
 
     @classmethod
     def of_plan(cls, fabric: str, epoch: int, generation: int) -> Root:
-        """The root of a plan's trace into the switches; ``fabric`` as in "fabrics/f1"."""
+        """Return the root of a plan's trace into the switches; ``fabric`` is as in "fabrics/f1"."""
         digest = hashlib.sha256(f"{fabric}/plans/{epoch}.{generation}".encode()).digest()
         return cls(_context(digest[:16], digest[16:24]))
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One thing, from begin to end in Unix seconds."""
+    """Something that happened, with begin and end in Unix seconds."""
 
     name: str
     began: float
     ended: float
     attributes: Mapping[str, Value]
     failed: str = ""
-    """Why it failed; empty where it did not."""
+    """Why it failed; empty if it did not."""
 
 
 class Spans:
-    """The spans of one process."""
+    """Reports the spans of one process."""
 
     def __init__(self, endpoint: str, service: str, instance: str) -> None:
-        """``endpoint`` is a URL, as "http://127.0.0.1:4317"; "https" speaks TLS.
+        """Create a reporter; ``endpoint`` is a URL like "http://127.0.0.1:4317" ("https" for TLS).
 
-        ``OTEL_EXPORTER_OTLP_CERTIFICATE`` and ``OTEL_EXPORTER_OTLP_HEADERS`` are heeded, as
-        everywhere.
+        ``OTEL_EXPORTER_OTLP_CERTIFICATE`` and ``OTEL_EXPORTER_OTLP_HEADERS`` have their usual
+        effect.
         """
-        # Whoever sends says in the log what it could not send: below errors, again and again.
+        # The exporter warns again and again about what it could not send: show only its errors.
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
         self._resource = Resource(
             {"service.name": service, "service.instance.id": instance, "process.pid": os.getpid()}
@@ -93,12 +94,12 @@ class Spans:
         )
 
     def root(self, root: Root, what: Happened, *, serves: bool = False) -> None:
-        """Tell the uppermost span of a trace; ``serves`` where it answers somebody."""
+        """Report the root span of a trace; ``serves`` if it answers a caller."""
         kind = SpanKind.SERVER if serves else SpanKind.INTERNAL
         self._tell(what, root.context, None, kind)
 
     def below(self, root: Root, what: Happened, *, see: Root | None = None) -> None:
-        """Tell a span below that; ``see`` is another trace that it is about as well."""
+        """Report a child span of the root; ``see`` is another trace that the span is also about."""
         context = _context(root.context.trace_id.to_bytes(16, "big"), os.urandom(8))
         links = (Link(see.context),) if see else ()
         self._tell(what, context, root.context, SpanKind.INTERNAL, links)
@@ -128,7 +129,7 @@ class Spans:
         )
 
     def close(self) -> None:
-        """Send what waits, if that can be done soon."""
+        """Send the waiting spans, but wait at most ``CLOSE_SECONDS`` for that."""
         ending = threading.Thread(target=self._queue.shutdown, daemon=True)
         ending.start()
         ending.join(CLOSE_SECONDS)

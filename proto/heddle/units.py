@@ -1,4 +1,4 @@
-"""Hosts of a fabric by the switches that they have links to, as topologies of schedulers want."""
+"""The hosts of a fabric, grouped by the switches they connect to, as schedulers want it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from heddle.v1 import fabric_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class HostUnit:
-    """Hosts whose NICs have links to the same switches: those of a leaf, or of a unit of rails."""
+    """Hosts whose NICs connect to the same switches: one leaf, or the leaves of one rail unit."""
 
     switches: tuple[str, ...]
-    """Their ids, as people sort them; none for hosts without links."""
+    """Ids of the switches, in natural order; empty for hosts without links."""
     zone: str
-    """Of the first of these switches; empty for none."""
+    """Zone of the first of these switches; empty if there are no switches."""
     hosts: tuple[str, ...]
-    """As people sort them; at least one."""
+    """The hosts in natural order; at least one."""
 
 
 def host_units(fabric: pb.Fabric) -> list[HostUnit]:
-    """All hosts of a fabric with nodes and links, each in one unit; as people sort switches."""
+    """Return all hosts of a fabric, each in exactly one unit, in natural order of their switches.
+
+    The fabric must contain its nodes and links.
+    """
     switches_of = _switches_of_hosts(fabric)
     zone_of = {node.id: node.zone for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
     hosts_of: dict[tuple[str, ...], list[str]] = {}

@@ -1,16 +1,15 @@
-"""What is wrong with the plan of a drawn case, beside what is known of it exactly.
+"""Faults in the plan of a drawn case, found by comparing it with exact results.
 
-To look for cases: ``python -m tests.support.against FIRST LAST [KIND ...]`` prints the
-faults of each seed from first to last.
+``python -m tests.support.against FIRST LAST [KIND ...]`` prints the faults of each seed from FIRST
+to LAST.
 
-How well the worst-served flow could be served, by trying: nothing is the planner's.
-
-The value of a flow is its max-min fair rate (by the emulator's filling, QPs added up) over
-its demand and its priority. Places are numbers of QPs on paths, any loop-free paths that
-the rules of a plan allow (``exact``); in a fabric of tiers those that climb and then fall,
-since turning up again is the last resort, and those that the plan has. Where there are
-few, all are tried, and the best is the optimum; where there are many, a search moves QPs at
-random from where the plan has them, and what it finds is what could be.
+``Fairest`` finds how well the worst-served flow could be served, by trying; it uses nothing of the
+planner's. The value of a flow is its max-min fair rate (by the emulator's filling, QPs added up)
+over its demand and its priority. A place is the number of QPs on each path. All loop-free paths
+that the rules of a plan allow are considered (``exact``), and those that the plan has. In a fabric
+of tiers only paths that go up and then down count, since turning up again is the last resort. If
+there are few places, all are tried, and the best is the optimum. If there are many, a random search
+moves QPs away from the plan's places, and its result is what could be reached.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from tests.support.exact import CLOSE, Exact
 from tests.support.solve_checks import plain_loads
 
 MOST_PATHS = 100
-"""Paths of one flow that are told apart: the shortest."""
+"""Most paths of one flow to consider; the shortest ones are taken."""
 MOST_PARTS = 2_000
-"""Beginnings of paths that are looked at for them."""
+"""Most partial paths to extend in the search for them."""
 MOST_PLACES = 30_000
-"""Ways to place all QPs that are tried one by one."""
+"""Up to this many ways to place all QPs, all of them are tried."""
 AT_ONCE = 2_000
 
 Place = tuple[tuple[int, ...], ...]
-"""QPs on each path of each flow."""
+"""The number of QPs on each path of each flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +55,25 @@ class Best:
 
     value: float
     exact: bool
-    """Whether there is none greater."""
+    """Whether it is proven that none is greater."""
 
 
 class Fairest:
-    """Places for the QPs of some flows, and how well they serve."""
+    """Places for the QPs of some flows, and how well these serve the flows."""
 
     def __init__(self, exact: Exact, limit: Floats) -> None:
-        """``limit`` is the utilisation allowed on each arc, shape (arcs,)."""
+        """Start; ``limit`` is the utilisation allowed on each arc, shape (arcs,)."""
         self._exact, self._flows = exact, exact.flows
         self._room = (limit + CLOSE) * exact.fabric.structure.capacity
         self._rows = exact.routed
         kind = exact.fabric.structure.nodes.kind
         self._tiered = bool((kind != NodeKind.SWITCH).all())
         self._cut = False
-        """Whether some flow has more paths than are told apart."""
+        """Whether some flow has more paths than are considered."""
 
     @cached_property
     def paths(self) -> list[list[list[int]]]:
-        """The paths that each routed flow may take, as far as they are few."""
+        """The paths that each routed flow may take, up to the limits."""
         return [self._paths(row) for row in self._rows]
 
     def _paths(self, row: int) -> list[list[int]]:
@@ -86,7 +85,7 @@ class Fairest:
         source = int(flows.source[row])
         found: list[list[int]] = []
         todo: list[tuple[int, list[int], frozenset[int]]] = [(source, [], frozenset([source]))]
-        for node, path, seen in todo:  # grows meanwhile: shorter ones come first
+        for node, path, seen in todo:  # the list grows during the loop, shorter paths first
             if node == destination:
                 found.append(path)
                 continue
@@ -105,13 +104,13 @@ class Fairest:
         return found
 
     def _turns_up(self, before: int, arc: int) -> bool:
-        """Whether a packet that came down goes up again."""
+        """Return whether a packet that came down goes up again."""
         structure = self._exact.fabric.structure
         kind, tail, head = structure.nodes.kind, structure.tail, structure.head
         return bool(kind[head[before]] < kind[tail[before]] and kind[head[arc]] > kind[tail[arc]])
 
     def best(self, plan: Plan, random: Random, looks: int = 200) -> Best:
-        """The best there is, or that is found in so many looks, beginning at a plan's places."""
+        """Return the best value, or the best found in ``looks`` steps from the plan's places."""
         held = self.least([self.place_of(plan)])[0]
         if not self._rows or held >= 1 / self._flows.weight[self._rows].max() - CLOSE:
             return Best(float(held), exact=True)
@@ -124,7 +123,7 @@ class Fairest:
         return Best(self._climb(self.place_of(plan), random, looks), exact=False)
 
     def place_of(self, plan: Plan) -> Place:
-        """Where a plan has QPs; paths that were not told apart are added."""
+        """Return the place of a plan's QPs; add paths that were not considered before."""
         place = []
         for number, row in enumerate(self._rows):
             own, known = np.flatnonzero(plan.paths.flow == row).tolist(), self.paths[number]
@@ -137,7 +136,7 @@ class Fairest:
         return tuple(place)
 
     def least(self, places: list[Place]) -> Floats:
-        """The least value of each of some places; below 0 where an arc is too full."""
+        """Return the least value of each place; below 0 if an arc is too full."""
         flows, arcs = self._flows, 2 * self._exact.fabric.link_count
         parts = [self._as_paths(place, number, arcs) for number, place in enumerate(places)]
         everyone = flows.take(np.tile(np.arange(len(flows), dtype=np.int64), len(places)))
@@ -148,7 +147,7 @@ class Fairest:
         return np.where(full, -1.0, least)
 
     def _as_paths(self, place: Place, number: int, arcs: int) -> Paths:
-        """Place ``number`` of many, on arcs and flows of its own."""
+        """Return place ``number`` of many as paths on arcs and flows of its own."""
         flow: list[int] = []
         size: list[int] = []
         ways: list[list[int]] = []
@@ -169,14 +168,14 @@ class Fairest:
         )
 
     def _climb(self, place: Place, random: Random, looks: int) -> float:
-        """Takes QPs elsewhere, one or two flows at a time, while that raises the least value."""
+        """Move QPs of one or two flows at a time, while that raises the least value."""
         best, value = place, float(self.least([place])[0])
         here, at = best, value
         for look in range(looks):
             tries = [self._moved(here, random) for _ in range(16)]
             least = self.least(tries)
             found = int(least.argmax())
-            # A step aside now and then leads out of a dead end.
+            # A step without gain, now and then, leads out of a dead end.
             if least[found] >= at or (least[found] >= 0 and look % 10 == 9):
                 here, at = tries[found], float(least[found])
             if at > value + CLOSE:
@@ -197,7 +196,7 @@ class Fairest:
 
 
 def loads_of(paths: Paths, flows: Flows, arcs: int) -> Floats:
-    """Gbit/s on each arc: the worst phase of each job, summed over jobs."""
+    """Return Gbit/s on each arc: the worst phase of each job, summed over jobs."""
     by_job: dict[int, dict[int, Floats]] = {}
     for path in range(len(paths)):
         row = int(paths.flow[path]) % len(flows)
@@ -218,7 +217,7 @@ def _ways(qps: int, paths: int) -> float:
 
 
 def _spreads(qps: int, paths: int) -> list[tuple[int, ...]]:
-    """Every way to put so many QPs on so many paths."""
+    """Return every way to put so many QPs on so many paths."""
     found = []
     for chosen in combinations_with_replacement(range(paths), qps):
         count = [0] * paths
@@ -229,13 +228,13 @@ def _spreads(qps: int, paths: int) -> list[tuple[int, ...]]:
 
 
 HASHES = 8
-"""Hashes that no plan's slowest flow may be behind."""
+"""Number of hashes that must not serve their slowest flow better than a plan does."""
 WORTH = 1e-3
-"""Relative gain of the slowest flow that a plan may leave."""
+"""Relative gain of the slowest flow that a plan may miss."""
 
 
 def faults(case: Case, plan: Plan) -> Iterator[str]:
-    """What must not be, each with what should be."""
+    """Yield all faults of a plan, each with what would be right."""
     yield from soundness(case, plan)
     yield from distance(case, plan)
     yield from unfairness(case, plan, looks=40)
@@ -243,7 +242,7 @@ def faults(case: Case, plan: Plan) -> Iterator[str]:
 
 
 def soundness(case: Case, plan: Plan) -> Iterator[str]:
-    """The plan is invalid, leaves flows out that could have a path, or says what is not so."""
+    """Yield faults: an invalid plan, routable flows left out, or wrong bounds."""
     try:
         verify_plan(plan)
     except PlanInvalid as invalid:
@@ -266,9 +265,9 @@ def soundness(case: Case, plan: Plan) -> Iterator[str]:
 
 
 def distance(case: Case, plan: Plan) -> Iterator[str]:
-    """The worst link is fuller than in the best plan of whole QPs.
+    """Yield a fault if the worst link is fuller than in the best plan of whole QPs.
 
-    Others may be as full as that one where it helps the slowest flow.
+    Other links may be as full as that one if that helps the slowest flow.
     """
     overall = float(utilization_of(plan).max(initial=0.0))
     best = Exact(case.fabric, case.flows).least()
@@ -278,9 +277,10 @@ def distance(case: Case, plan: Plan) -> Iterator[str]:
 
 
 def unfairness(case: Case, plan: Plan, looks: int = 0) -> Iterator[str]:
-    """The least value of a flow could be raised with no link fuller than the fullest is.
+    """Yield a fault if a flow's least value could be raised without making the worst link fuller.
 
-    Where places are too many to try all, in so many looks; cases with flows cut off do not count.
+    If there are too many places to try all, the search takes ``looks`` steps. Flows without a path
+    do not count.
     """
     exact, used = Exact(case.fabric, case.flows), utilization_of(plan)
     if not exact.routed:
@@ -293,10 +293,10 @@ def unfairness(case: Case, plan: Plan, looks: int = 0) -> Iterator[str]:
 
 
 def hashed_better(case: Case, plan: Plan) -> Iterator[str]:
-    """A hash at equal QPs serves its slowest flow better, though it fills no link more.
+    """Yield a fault if a hash at equal QPs serves its slowest flow better with no fuller link.
 
-    It may not use links in maintenance, nor lose packets; flows are of one priority, and
-    none has to take a shortest path, which hashing does not heed.
+    The hash may not use links in maintenance or lose packets. All flows must have one priority, and
+    none may be of class latency, which has to take a shortest path, because hashing ignores that.
     """
     fabric, flows = case.fabric, case.flows
     bound = flows.traffic_class == TrafficClass.LATENCY
@@ -316,12 +316,12 @@ def hashed_better(case: Case, plan: Plan) -> Iterator[str]:
 
 
 def utilization_of(plan: Plan) -> Floats:
-    """Load over capacity of each arc, one flow after another."""
+    """Return load over capacity of each arc, computed one flow after another."""
     return plain_loads(plan.fabric, plan.flows, plan.paths) / plan.fabric.structure.capacity
 
 
 def digest(plan: Plan) -> str:
-    """Equal for plans that are equal to the last bit."""
+    """Return a text that is equal for plans that are equal to the last bit."""
     columns = ("flow", "first_qp", "last_qp", "first", "arcs")
     text = hashlib.sha256(repr((plan.certificate, sorted(plan.unrouted.items()))).encode())
     for paths in (plan.paths, plan.backups):
@@ -331,7 +331,7 @@ def digest(plan: Plan) -> str:
 
 
 def main(first: int, last: int, kinds: list[str]) -> None:
-    """Prints the faults of the cases of some seeds."""
+    """Print the faults of the cases of some seeds."""
     cases = (drawn(seed) for seed in range(first, last + 1))
     for case in cases:
         if not kinds or case.kind in kinds:

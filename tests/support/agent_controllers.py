@@ -1,4 +1,4 @@
-"""A small real controller: a gRPC server on a free port that says what the test has it say."""
+"""A small real controller: a gRPC server on a free port that sends what the test tells it to."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Stream:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def results(self) -> list[pb.PushResult]:
-        """Answers to pushes, in order."""
+        """Return the answers to pushes, in order."""
         return [m.push_result for m in self.received if m.HasField("push_result")]
 
     def links(self) -> list[pb.LinkStateReport]:
-        """Link reports, in order."""
+        """Return the link reports, in order."""
         return [m.link_state for m in self.received if m.HasField("link_state")]
 
     def counters(self) -> list[pb.CounterReport]:
-        """Counter reports, in order."""
+        """Return the counter reports, in order."""
         return [m.counters for m in self.received if m.HasField("counters")]
 
     async def push(self, message: pb.Push) -> None:
@@ -51,12 +51,12 @@ class Stream:
 
 
 class Controller(agent_pb2_grpc.AgentServiceServicer):
-    """Accepts sessions with what it was told to say, or refuses them."""
+    """Accepts sessions and sends what it was told to, or refuses them."""
 
     def __init__(self) -> None:
         self.accept = pb.SessionAccepted(controller_id="c1", epoch=1)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
-        self.first: pb.ControllerMessage | None = None  # instead of SessionAccepted
+        self.first: pb.ControllerMessage | None = None  # sent instead of SessionAccepted
         self.speaks = asyncio.Event()
         self.speaks.set()
         self.attempts = 0
@@ -66,13 +66,13 @@ class Controller(agent_pb2_grpc.AgentServiceServicer):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address on which it listens."""
         return f"127.0.0.1:{self.port}"
 
     async def Session(  # type: ignore[override]  # noqa: N802 - named so by the protocol; its stub knows iterators only
         self, request_iterator: object, context: Context
     ) -> None:
-        """Serve one session until either side has enough."""
+        """Serve one session until either side ends it."""
         del request_iterator
         self.attempts += 1
         first = await context.read()
@@ -95,7 +95,7 @@ class Controller(agent_pb2_grpc.AgentServiceServicer):
             await asyncio.gather(reader, closing, return_exceptions=True)
 
     async def stream(self, number: int = 0) -> Stream:
-        """The session of that number, once its first link report is here."""
+        """Return the session with this number, once its first message is here."""
         await until(
             lambda: len(self.streams) > number and self.streams[number].received,
             f"session {number}",
@@ -109,7 +109,7 @@ class Controller(agent_pb2_grpc.AgentServiceServicer):
 
 @asynccontextmanager
 async def listening(controller: Controller, port: int = 0) -> AsyncIterator[Controller]:
-    """The controller on a real server; on the way out everything is closed at once."""
+    """Run the controller on a real server; at the end everything is closed at once."""
     server = grpc.aio.server()
     agent_pb2_grpc.add_AgentServiceServicer_to_server(controller, server)
     controller.port = server.add_insecure_port(f"127.0.0.1:{port}")
@@ -130,9 +130,9 @@ def wire_push(
     completes: bool = True,
     risk: tuple[str, str] | None = None,
 ) -> pb.Push:
-    """A push of sets: source, destination, source port, primary spine, backup spine or None.
+    """Return a push of sets: source, destination, source port, primary and backup spine or None.
 
-    With a risk, all of them depend on that link.
+    With ``risk``, all entries depend on that link.
     """
     names = sorted({*HOPS, "0", *(risk or ()), *(name for row in rows for name in row[:2])})
     ways = list(dict.fromkeys(row[3:] for row in rows))
@@ -170,5 +170,5 @@ def wire_push(
 
 
 def numbers(*values: int) -> bytes:
-    """A column of a batch."""
+    """Return a column of a batch."""
     return struct.pack(f"<{len(values)}I", *values)

@@ -1,7 +1,7 @@
-"""Pushes in a thread, stopped on their way, and links that change just then.
+"""Pushes in a thread that are stopped on their way while links change.
 
-A gate is in the other thread's way: whoever comes to it waits until the test has done what it
-wanted to do in between. So every interleaving is one that a seed decides, none a matter of luck.
+A gate stops the other thread at certain places. There it waits until the test has done what should
+happen in between. So a seed decides every interleaving, and none depends on luck.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from heddle_agent.fib import Link, Match, NextHop, Packet
 from heddle_agent.table import Forwarding, GroupKey, TableWorker
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, uplink
 
-USED = 3  # spines of entries; the last is the underlay's alone, and never lost
+USED = 3  # spines of entries; the last one is for the underlay only, and never lost
 LEAVES = 2
 LINKS = [*map(uplink, range(USED)), *(far(s, leaf) for s in range(USED) for leaf in range(LEAVES))]
 MATCHES: list[Match] = [("nic0", f"far{n}", port, ROCE) for n in range(LEAVES) for port in (5, 6)]
-_LONG = 60.0  # seconds: a test that hangs ends by this
+_LONG = 60.0  # seconds: a test that hangs ends after this
 _ALL = 10**6
 
 
@@ -33,13 +33,13 @@ class Gate:
         self._open = threading.Semaphore(0)
 
     def come(self, place: str) -> None:
-        """A thread has come to a place: it waits until it is let on."""
+        """Wait at a place until the test lets the thread continue."""
         if threading.get_ident() != self._home:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, place)
             assert self._open.acquire(timeout=_LONG), place
 
     async def see_off(self, work: asyncio.Task[object], meet: Callable[[str], None]) -> None:
-        """Call ``meet`` whenever it has come to a place and let it on, until it is done."""
+        """Call ``meet`` whenever the work is at a place, then let it go on, until it is done."""
         while not work.done():
             place = asyncio.create_task(self._arrived.get())
             await asyncio.wait({work, place}, return_when=asyncio.FIRST_COMPLETED)
@@ -47,7 +47,7 @@ class Gate:
                 try:
                     meet(place.result())
                 except BaseException:
-                    self._open.release(_ALL)  # it has failed: nobody waits any longer
+                    self._open.release(_ALL)  # the test has failed: let all threads continue
                     raise
                 self._open.release()
             else:
@@ -55,7 +55,7 @@ class Gate:
 
 
 class Play:
-    """One switch, and what its packets must do at any moment."""
+    """One switch, and checks of what its packets do at any moment."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Play:
         gate: Gate,
         where: Callable[[Packet], NextHop],
     ) -> None:
-        """``where`` is asked of the data plane."""
+        """Start; ``where`` asks the data plane for a packet's next hop."""
         self.forwarding = forwarding
         self.worker = TableWorker(forwarding)
         self._seed = seed
@@ -75,14 +75,14 @@ class Play:
         self.happened: list[object] = []
 
     async def run(self, pushes: int) -> None:
-        """Some pushes one after the other, each with what may come between."""
+        """Run pushes one after the other, with changes of links in between."""
         for _ in range(pushes):
             self.happen()
             await self._one()
             await self._settle()
 
     def happen(self) -> None:
-        """Some links change, and no packet may meet a dead one from then on."""
+        """Change some links; from then on no packet may meet a dead one."""
         for _ in range(self._random.choice((0, 1, 1, 2))):
             links = self._random.sample(LINKS, self._random.choice((1, 1, 2)))
             changes = {link: self._random.random() < 0.4 for link in links}
@@ -125,7 +125,7 @@ class Play:
             tasks.result()
 
     async def _settle(self) -> None:
-        """All is as it should be, exactly: nothing is avoided any longer than it must."""
+        """Check that all entries are exactly right: nothing is avoided longer than necessary."""
         rest: asyncio.Task[object] = asyncio.ensure_future(self.worker.mend())
         await self._gate.see_off(rest, lambda _: None)
         table = self.forwarding.table
@@ -141,7 +141,7 @@ class Play:
             assert at == (alive or [SPINES[-1]])[0], (match, group, at, self)
 
     def _check(self, match: Match, at: NextHop) -> None:
-        """Programmed or about to be: whichever entry answers, its path is whole."""
+        """Check that whichever entry answers, programmed or about to be, its path is alive."""
         if at != SPINES[-1]:
             leaf = int(match[1].removeprefix("far"))
             assert self._whole(at, (far(SPINES.index(at), leaf),)), (match, at, self)
@@ -159,7 +159,7 @@ class Play:
         return entry(first, second, far(first, leaf), spare=[far(second, leaf)])
 
     def __repr__(self) -> str:
-        """What an assertion tells: all that happened, from the seed on."""
+        """Return all that happened, starting with the seed, for messages of assertions."""
         return f"seed {self._seed}: {self.happened}, down {sorted(self.forwarding.table.down)}"
 
 

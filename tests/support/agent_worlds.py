@@ -1,4 +1,4 @@
-"""Switches and pushes that tests of the agent speak of."""
+"""Switches, entries and pushes for tests of the agent."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HOPS = (*SPINES, *NICS)
 def entry(
     primary: int, backup: int | None = None, *risks: Link, spare: Iterable[Link] = ()
 ) -> GroupKey:
-    """What an entry forwards by: spines by number, and risk links of each."""
+    """Return the group of an entry: spines by number, and the risk links of each."""
     second = None if backup is None else SPINES[backup]
     return (SPINES[primary], second, tuple(sorted(set(risks))), tuple(sorted(set(spare))))
 
 
 def match(number: int, source_port: int = 0, destination_port: int = 0) -> Match:
-    """From the local NIC to a far NIC."""
+    """Return the match of packets from the local NIC to a far NIC."""
     return ("nic0", f"far{number}", source_port, destination_port)
 
 
@@ -45,7 +45,7 @@ def push(
     completes: bool = False,
     addresses: dict[str, str] | None = None,
 ) -> Push:
-    """A push of sets, and of deletes where the entry is None."""
+    """Return a push of sets, and of deletes where the entry is None."""
     rows = list(operations)
     keys = list(dict.fromkeys(key for _, key in rows if key is not None))
     return Push(
@@ -63,30 +63,30 @@ def push(
 
 
 class FixedUnderlay:
-    """An underlay that the test writes down: next hops by destination, or the same for all."""
+    """An underlay that the test defines: next hops by destination, or the same for all."""
 
     def __init__(self, default: Sequence[NextHop] = SPINES) -> None:
         self.default = default
         self.routes: dict[str, Sequence[NextHop]] = {}
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
-        """What was written down."""
+        """Return the next hops that the test defined."""
         return self.routes.get(destination, self.default)
 
 
 def fib(table_size: int = 0, underlay: Underlay | None = None) -> MemoryFib:
-    """A memory backend of the switch."""
+    """Return a memory backend of the switch."""
     return MemoryFib(SWITCH, HOPS, underlay or FixedUnderlay(), seed=7, table_size=table_size)
 
 
 def forwarding(backend: MemoryFib | None = None, fence: Fence | None = None) -> Forwarding:
-    """The switch's table in front of a memory backend."""
+    """Return the switch's table with a memory backend."""
     ports = [hop.port for hop in HOPS]
     return Forwarding(SWITCH, backend or fib(), ports, fence=fence or Fence())
 
 
 def take(switch: Forwarding, wanted: Push) -> Receipt:
-    """Bring a push all the way; the receipt names the failures of both stages."""
+    """Receive and program a push; the receipt names the failures of both steps."""
     receipt = switch.receive(wanted)
     failures = switch.program(wanted)
     return receipt._replace(failures=(*receipt.failures, *failures))

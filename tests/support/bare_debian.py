@@ -1,8 +1,8 @@
 """Bare Debian systems below a folder, and the Debian packages of the project.
 
 Machines are layers over one system that debootstrap made. They share the kernel and a network
-namespace; each has files, and processes, of its own. There is no systemd in them: a service is
-started as its unit says (program, variables, credentials, folders, user), without its sandbox.
+namespace; each has its own files and processes. They have no systemd: a service is started as its
+unit says (program, variables, credentials, folders, user), without its sandbox.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "deploy" / "debian" / "build"
 MIRROR = "http://deb.debian.org/debian"
 PLACES = {"%S": "/var/lib", "%t": "/run"}
-"""What stands for folders in units of the system."""
+"""What the folder specifiers in units of the system mean."""
 TERM = 1 << (signal.SIGTERM - 1)
 
 
 def build(name: str, folder: Path, version: str = "") -> Path:
-    """The package of the agent or the controller, built as the page says."""
+    """Build the package of the agent or the controller as the page says; return its path."""
     env = {**os.environ, **({"VERSION": version} if version else {})}
     done = subprocess.run(
         [BUILD, name, folder], env=env, capture_output=True, text=True, check=False
@@ -40,7 +40,7 @@ def build(name: str, folder: Path, version: str = "") -> Path:
 
 
 def bare(folder: Path, release: str = "bookworm") -> Path:
-    """Debian, 12 if not told, with Python and nothing else but what it cannot be without."""
+    """Install Debian, 12 by default, with Python and only what it needs; return its root."""
     program = shutil.which("debootstrap")
     if program is None or os.geteuid() != 0:
         missing("debootstrap, and root: apt-get install debootstrap")
@@ -50,7 +50,7 @@ def bare(folder: Path, release: str = "bookworm") -> Path:
         [*command, str(root), MIRROR], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
-    # What is installed here need not outlive a power loss.
+    # What is installed here need not survive a power loss.
     (root / "etc" / "dpkg" / "dpkg.cfg.d" / "unsafe").write_text("force-unsafe-io\n")
     return root
 
@@ -62,12 +62,12 @@ class Machine:
     name: str
     root: Path
     space: str = ""
-    """The network namespace of its services; by default this machine's own."""
+    """The network namespace of its services; empty means this machine's own."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    """By unit."""
+    """Running services by unit."""
 
     def command(self, *words: str, user: str = "", online: bool = False) -> list[str]:
-        """What runs words in it, with /proc and /dev."""
+        """Return the command that runs words in it, with /proc and /dev."""
         into = [] if online or not self.space else ["ip", "netns", "exec", self.space]
         mounts = (
             f"mount -t proc proc {self.root}/proc; mount --bind /dev {self.root}/dev;"
@@ -76,7 +76,7 @@ class Machine:
         return [*into, "unshare", "--mount", "sh", "-euc", mounts, "sh", *words]
 
     def type(self, text: str, *, online: bool = False) -> subprocess.CompletedProcess[str]:
-        """Type it at a shell of root, and wait for its end."""
+        """Run a text in root's shell, and wait for its end."""
         return subprocess.run(
             self.command("bash", "-euc", f"cd /root; {text}", online=online),
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8",
@@ -86,22 +86,22 @@ class Machine:
         )  # fmt: skip
 
     def must(self, text: str, *, online: bool = False) -> str:
-        """As ``type``; it has to succeed."""
+        """Run a text that must succeed; return its output."""
         done = self.type(text, online=online)
         assert done.returncode == 0, f"{self.name}: {text}\n{done.stdout}{done.stderr}{self.said()}"
         return done.stdout
 
     def path(self, inner: str) -> Path:
-        """Where a file of it is."""
+        """Return the path of one of its files on this machine."""
         return self.root / inner.lstrip("/")
 
     def said(self) -> str:
-        """The last words of its services."""
+        """Return the ends of its services' logs."""
         logs = sorted(self.path("/var/log").glob("*.said"))
         return "".join(f"\n{self.name} {log.name}: {log.read_text()[-2000:]}" for log in logs)
 
     def start(self, unit: str) -> None:
-        """Do what ``systemctl start`` does but for the sandbox."""
+        """Do what ``systemctl start`` does, without the sandbox."""
         told = self._told(unit)
         places = dict(PLACES)
         user = told.get("User", ["nobody" if told.get("DynamicUser") == ["yes"] else "root"])[-1]
@@ -128,12 +128,12 @@ class Machine:
             )  # fmt: skip
 
     def _told(self, unit: str) -> dict[str, list[str]]:
-        """The lines of a unit and its drop-ins; an empty value takes back what stood before."""
+        """Return the lines of a unit and its drop-ins; an empty value deletes earlier ones."""
         files = [
             self.path(f"/usr/lib/systemd/system/{unit}.service"),
             *sorted(self.path(f"/etc/systemd/system/{unit}.service.d").glob("*.conf")),
         ]
-        if not files[0].exists():  # of Debian's own packages
+        if not files[0].exists():  # units of Debian's own packages
             files[0] = self.path(f"/lib/systemd/system/{unit}.service")
         told: dict[str, list[str]] = {}
         for file in files:
@@ -142,7 +142,7 @@ class Machine:
         return {key: value for key, value in told.items() if value}
 
     def stop(self, unit: str) -> int:
-        """SIGTERM once it takes one, and wait; the exit status."""
+        """Send SIGTERM once the service handles it, and wait; return the exit status."""
         process = self.running.pop(unit)
         status = Path(f"/proc/{process.pid}/status")
         wait_until(lambda: TERM & caught(status.read_text()), f"{unit} to take signals")
@@ -150,7 +150,7 @@ class Machine:
         return process.wait()
 
     def end(self) -> None:
-        """Kill all that runs."""
+        """Kill everything that runs."""
         for process in self.running.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
@@ -158,25 +158,25 @@ class Machine:
 
 
 def caught(status: str) -> int:
-    """The signals that a process has a handler for, as a mask."""
+    """Return the signals for which a process has a handler, as a mask."""
     (mask,) = re.findall(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
     return int(mask, 16)
 
 
 def placed(text: str, places: dict[str, str]) -> str:
-    """A value of a unit with its folders in place."""
+    """Return a value of a unit with its specifiers replaced."""
     return re.sub(r"%\w", lambda sign: places[sign[0]], text)
 
 
 def settings(file: Path) -> dict[str, str]:
-    """Variables of an environment file."""
+    """Return the variables in an environment file."""
     lines = re.findall(r"^([A-Z_0-9]+)=(.*)$", file.read_text(), re.MULTILINE)
     return {name: " ".join(shlex.split(value)) for name, value in lines}
 
 
 @contextmanager
 def layer(base: Path, folder: Path, name: str, space: str = "") -> Iterator[Machine]:
-    """A machine with the files of another one; its own are gone afterwards."""
+    """Create a machine over the files of another; remove its own files afterwards."""
     for part in ("upper", "work", "root"):
         (folder / name / part).mkdir(parents=True)
     own = folder / name

@@ -1,4 +1,4 @@
-"""A campaign small enough to be played in a test, and somebody who plays without any fabric."""
+"""A campaign small enough for a test, and an executor that needs no fabric."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TOLD = {
 
 
 def small(failures: int = 12, drawing: Drawing | None = None) -> Campaign:
-    """Four leaves, four spines, sixteen NICs."""
+    """Return a campaign on four leaves, four spines and sixteen NICs."""
     return Campaign("small", FABRIC, FLOWS, drawing or Drawing(), failures, told=TOLD)
 
 
 @dataclass
 class Player:
-    """Answers every trial from what it is told, and notes which it was given."""
+    """An executor that invents a result for every trial and notes which trials it was given."""
 
     faults: frozenset[int] = frozenset()
     """Numbers of trials that fail."""
@@ -37,7 +37,7 @@ class Player:
     given: list[int] = field(default_factory=list)
 
     def map(self, make: Callable[[], Any], trials: Sequence[Any]) -> Iterator[Any]:
-        """See ``Executor``; from the last to the first, as no order is promised."""
+        """Implement ``Executor.map``, from last to first, because the order is not promised."""
         assert isinstance(make, partial)
         (campaign,) = make.args
         for count, trial in enumerate(reversed(trials)):

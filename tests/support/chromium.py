@@ -1,4 +1,4 @@
-"""A headless Chromium that is driven by its own protocol, over a pipe: pages as people use them."""
+"""A headless Chromium, driven by its own protocol over a pipe, which uses pages as people do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from tests.integration.browsing import QUIET, browser
 
 SECONDS = 120.0
-"""No measure of speed: a limit for machines that do much else."""
+"""Not a measure of speed: a limit for busy machines."""
 
 
 _STANDING = """(async () => {
@@ -30,12 +30,12 @@ _STANDING = """(async () => {
     before = now;
   }
 })()"""
-"""Where the middle of an element is, once two frames have it at the same place."""
+"""The middle of an element, once it is at the same place in two frames."""
 _HEARING = """
   window.missed = true;
   document.querySelector(%s).addEventListener("click", () => { window.missed = false; },
     {once: true, capture: true}); 0"""
-"""Has the window know when an element was clicked."""
+"""Makes the window record when an element was clicked."""
 
 
 class Page:
@@ -48,10 +48,10 @@ class Page:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._target = self._session = ""
         self.console: list[str] = []
-        """Errors and warnings that the page or the browser logged, and what it threw."""
+        """Errors and warnings that the page or the browser logged, and exceptions."""
 
     async def read(self) -> None:
-        """Take what the browser says, until it ends."""
+        """Read the browser's messages until it ends."""
         while True:
             try:
                 said = json.loads((await self._reader.readuntil(b"\0"))[:-1])
@@ -67,7 +67,7 @@ class Page:
                 self.console.append(json.dumps(said["params"]["args"]))
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command, and its answer."""
+        """Send one command and return its answer."""
         self._number += 1
         done = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         session = {"sessionId": self._session} if self._session else {}
@@ -80,7 +80,7 @@ class Page:
         return result
 
     async def begin(self) -> None:
-        """Attach to a new page, close the one before, and have it tell what it logs."""
+        """Attach to a new page, close the one before, and record what the new one logs."""
         before, self._session = self._target, ""
         self._target = (await self.send("Target.createTarget", url="about:blank"))["targetId"]
         attached = await self.send("Target.attachToTarget", targetId=self._target, flatten=True)
@@ -96,14 +96,14 @@ class Page:
         await self.send("Page.navigate", url=url)
 
     async def does(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         asked = {"expression": script, "returnByValue": True, "awaitPromise": True}
         told = await self.send("Runtime.evaluate", **asked)
         assert "exceptionDetails" not in told, (script, told)
         return told["result"].get("value")
 
     async def until(self, script: str) -> None:
-        """Wait until an expression is true in the page, whatever page that is by then."""
+        """Wait until an expression is true in the page, or in the page that has replaced it."""
         asked = {"expression": f"Boolean({script})", "returnByValue": True}
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -115,10 +115,10 @@ class Page:
         raise AssertionError(f"never: {script}\n{text}\n{self.console}")
 
     async def click(self, selector: str) -> None:
-        """Click on the middle of an element, as a mouse does, until it was hit.
+        """Click on the middle of an element with the mouse, until the click has hit it.
 
-        A page that was opened just now takes no clicks before it was drawn, and what comes to be
-        drawn may move what stood still.
+        A page that was just opened takes no clicks until it is drawn, and what is drawn later may
+        move an element that stood still.
         """
         name = json.dumps(selector)
         while True:
@@ -132,7 +132,7 @@ class Page:
             try:
                 missed = await self.does("window.missed")
             except AssertionError:
-                return  # it led to another document
+                return  # the click led to another document
             if missed is not True:
                 return
 
@@ -142,7 +142,7 @@ class Page:
             await self.send("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     async def window(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Have another window, in the light or in the dark."""
+        """Set the size of the window and its colour scheme."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,
@@ -151,14 +151,14 @@ class Page:
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self) -> bytes:
-        """A PNG of the window."""
+        """Return a PNG of the window."""
         told = await self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
         return base64.b64decode(told["data"])
 
 
 @asynccontextmanager
 async def browsing(folder: Path, *options: str) -> AsyncIterator[Page]:
-    """A browser with one empty page; ended when this is left."""
+    """Run a browser with one empty page; end it at exit."""
     to_read, to_write = os.pipe(), os.pipe()
     for end in (to_read[1], to_write[0]):
         os.set_inheritable(end, True)

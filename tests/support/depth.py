@@ -15,15 +15,15 @@ DEEP = os.environ.get("HEDDLE_TEST_DEPTH") == "deep"
 
 
 def examples(quick: int, deep: int = 2000) -> int:
-    """Examples to draw: ``quick`` in `make test`, ``deep`` in `make deep`."""
+    """Return the number of examples: ``quick`` in `make test`, ``deep`` in `make deep`."""
     return deep if DEEP else quick
 
 
 def fresh_seeds(quick: int, deep: int = 2000) -> Iterator[int]:
-    """Seeds for cases that a test draws itself: fresh ones in `make deep`, else always the same.
+    """Return seeds for cases that a test draws: new ones in `make deep`, else always the same.
 
-    So `make test` never fails by chance. The test names the seed of a case that fails.
-    ``HEDDLE_TEST_SEED`` begins with that one, so that the first case is the one that failed.
+    So `make test` never fails by chance. A failing test must print the seed of its case.
+    ``HEDDLE_TEST_SEED`` sets the first seed, so that the first case is the one that failed.
     """
     given = os.environ.get("HEDDLE_TEST_SEED")
     first = random.randrange(2**32) if DEEP else 0

@@ -1,4 +1,4 @@
-"""Plans some seeds and prints a digest of each: ``python -m tests.support.digests SEED ...``."""
+"""Plan some seeds and print a digest of each: ``python -m tests.support.digests SEED ...``."""
 
 from __future__ import annotations
 

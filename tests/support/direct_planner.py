@@ -1,4 +1,4 @@
-"""The planner in the process of whoever asks."""
+"""A planner that runs in the calling process."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from heddle_controller.state.records import Intent
 
 
 class DirectPlanner:
-    """Calls a core in a thread, one event after another; questions do not wait for these."""
+    """Calls a core in a thread, one event after another; questions do not wait for events."""
 
     def __init__(self, engine: Engine) -> None:
         self._core, self._advice = PlanningCore(engine), PlanningCore(engine)
         self._planning, self._asking = asyncio.Lock(), asyncio.Lock()
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """See ``Planner``."""
+        """Implement ``Planner.plan``."""
         async with self._planning:
             answer = await asyncio.to_thread(self._core.plan, intent, standing)
             await asyncio.to_thread(self._core.make_ready, intent.name)
             return answer
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
-        """See ``Planner``."""
+        """Implement ``Planner.prepare``."""
         async with self._planning:
             await asyncio.to_thread(self._core.prepare, fabric, standing)
 
     async def certify(self, fabric: str, standing: Plan) -> Certificate:
-        """See ``Planner``."""
+        """Implement ``Planner.certify``."""
         async with self._asking:
             return await asyncio.to_thread(self._advice.certify, fabric, standing)
 
     async def reoptimise(
         self, fabric: str, standing: Plan, worth_moving: float
     ) -> Planned | Certificate | None:
-        """See ``Planner``."""
+        """Implement ``Planner.reoptimise``."""
         async with self._asking:
             return await asyncio.to_thread(self._advice.reoptimise, fabric, standing, worth_moving)
 
@@ -51,17 +51,17 @@ class DirectPlanner:
         standing: Plan,
         iterations: Sequence[Iteration],
     ) -> tuple[Turn, ...]:
-        """See ``Planner``."""
+        """Implement ``Planner.turns``."""
         async with self._asking:
             return await asyncio.to_thread(self._advice.turns, standing, iterations)
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
-        """See ``Planner``."""
+        """Implement ``Planner.what_if``."""
         async with self._asking:
             return await asyncio.to_thread(self._advice.what_if, intent, supposed, standing)
 
     async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
-        """See ``Planner``."""
+        """Implement ``Planner.choose``."""
         async with self._asking:
             return await asyncio.to_thread(self._advice.choose, intent, ask, standing)
 
@@ -74,7 +74,7 @@ class DirectPlanner:
         settled: bool = False,
         hasty: bool = False,
     ) -> Trial:
-        """See ``Planner``."""
+        """Implement ``Planner.try_job``."""
         async with self._asking:
             return await asyncio.to_thread(
                 self._advice.try_job, intent, job, standing, settled=settled, hasty=hasty

@@ -1,10 +1,10 @@
-"""Small fabrics of every kind and flows of every sort, drawn from a number.
+"""Small fabrics of every kind and flows of every sort, drawn from a seed.
 
-What is drawn is small enough for an exact optimum (``exact``) and otherwise whatever
-operators have: two and three tiers, tapered or not, zones of different size, planes,
-rails, switches without tiers, NICs on two leaves, parallel links of unlike speed, links
-and switches down or in maintenance. Flows are of several jobs with priorities, phases
-and classes, of one rate or of many, with 1 to 16 QPs.
+A fabric is small enough for an exact optimum (``exact``) and otherwise like those of operators: two
+and three tiers, tapered or not, zones of different size, planes, rails, switches without tiers,
+NICs on two leaves, parallel links of unequal speed, and links and switches that are down or in
+maintenance. Flows belong to several jobs with priorities, phases and classes, have equal or
+different rates, and 1 to 16 QPs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, TrafficClass
 
 LINE = 400.0
-"""Gbit/s of a NIC's link, where nothing else is said."""
+"""Gbit/s of a NIC's link, if nothing else is given."""
 SPEEDS = (100.0, 200.0, 400.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One draw."""
+    """One drawn case."""
 
     seed: int
     kind: str
@@ -42,28 +42,28 @@ class Case:
 
 @dataclass(slots=True)
 class Sketch:
-    """A fabric in the making: node and link records."""
+    """A fabric under construction: node and link records."""
 
     random: Random
     nodes: list[dict[str, Any]] = field(default_factory=list)
     links: list[dict[str, Any]] = field(default_factory=list)
 
     def node(self, kind: str, **columns: Any) -> str:
-        """One more node; returns its id."""
+        """Add a node; return its id."""
         name = f"{kind}{len(self.nodes)}"
         self.nodes.append({"id": name, "kind": kind, **columns})
         return name
 
     def nodes_of(self, kind: str, count: int, **columns: Any) -> list[str]:
-        """So many nodes of one kind."""
+        """Add so many nodes of one kind; return their ids."""
         return [self.node(kind, **columns) for _ in range(count)]
 
     def link(self, a: str, b: str, gbps: float = LINE, parallel: int = 1) -> None:
-        """Some links between two nodes."""
+        """Add links between two nodes."""
         self.links += [{"source": a, "target": b, "gbps": gbps}] * parallel
 
     def fabric(self) -> Fabric:
-        """What was drawn so far."""
+        """Return the fabric drawn so far."""
         named: dict[frozenset[str], int] = {}
         links = []
         for link in self.links:
@@ -74,7 +74,7 @@ class Sketch:
 
 
 def _uplinks(sketch: Sketch, lower: list[str], upper: list[str]) -> None:
-    """Every lower switch to every upper one: alike, of unlike speed, or parallel too."""
+    """Join every lower switch to every upper one: equal, of unequal speed, or parallel too."""
     random = sketch.random
     how = random.choice(["alike", "alike", "unlike", "parallel", "both"])
     gbps = random.choice(SPEEDS)
@@ -89,21 +89,21 @@ def _uplinks(sketch: Sketch, lower: list[str], upper: list[str]) -> None:
 
 
 def _nics(sketch: Sketch, leaves: list[str], most: int = 3, **columns: Any) -> None:
-    """Up to so many NICs on each leaf."""
+    """Add up to so many NICs to each leaf."""
     for leaf in leaves:
         for _ in range(sketch.random.randint(1, most)):
             sketch.link(sketch.node("nic", **columns), leaf)
 
 
 def two_tiers(sketch: Sketch) -> None:
-    """Leaves and spines."""
+    """Draw leaves and spines."""
     leaves = sketch.nodes_of("leaf", sketch.random.randint(2, 4))
     _nics(sketch, leaves)
     _uplinks(sketch, leaves, sketch.nodes_of("spine", sketch.random.randint(1, 4)))
 
 
 def _zones(sketch: Sketch) -> list[list[str]]:
-    """Zones of different size; the spines of each."""
+    """Draw zones of different size; return the spines of each."""
     spines = []
     for zone in range(2):
         leaves = sketch.nodes_of("leaf", sketch.random.randint(1, 3), zone=zone)
@@ -114,7 +114,7 @@ def _zones(sketch: Sketch) -> list[list[str]]:
 
 
 def mesh(sketch: Sketch) -> None:
-    """Zones of different size whose spines all meet all cores."""
+    """Draw zones of different size in which all spines are joined to all cores."""
     spines = _zones(sketch)
     _uplinks(
         sketch,
@@ -124,7 +124,7 @@ def mesh(sketch: Sketch) -> None:
 
 
 def planes(sketch: Sketch) -> None:
-    """Zones of different size; the n-th spine of each meets cores of its own."""
+    """Draw zones of different size; the n-th spine of each is joined to cores of its own."""
     spines = _zones(sketch)
     for plane in range(max(map(len, spines))):
         cores = sketch.nodes_of("core", sketch.random.randint(1, 2), plane=plane)
@@ -132,7 +132,7 @@ def planes(sketch: Sketch) -> None:
 
 
 def rails(sketch: Sketch) -> None:
-    """Hosts whose NICs are each on a leaf of their own."""
+    """Draw hosts whose NICs are each on a leaf of their own."""
     random = sketch.random
     leaves = sketch.nodes_of("leaf", random.randint(2, 3))
     for host in range(random.randint(2, 3)):
@@ -142,7 +142,7 @@ def rails(sketch: Sketch) -> None:
 
 
 def irregular(sketch: Sketch) -> None:
-    """Switches without tiers: a random tree and some more links, NICs anywhere."""
+    """Draw switches without tiers: a random tree and some more links, NICs anywhere."""
     random = sketch.random
     switches = sketch.nodes_of("switch", random.randint(3, 7))
     pairs = [[switches[i], random.choice(switches[:i])] for i in range(1, len(switches))]
@@ -155,7 +155,7 @@ def irregular(sketch: Sketch) -> None:
 
 
 def ring(sketch: Sketch) -> None:
-    """A ring of switches, or a torus of two rows."""
+    """Draw a ring of switches, or a torus of two rows."""
     random = sketch.random
     width, rows = random.randint(3, 4), random.choice([1, 2])
     grid = [sketch.nodes_of("switch", width) for _ in range(rows)]
@@ -169,7 +169,7 @@ def ring(sketch: Sketch) -> None:
 
 
 def dual_homed(sketch: Sketch) -> None:
-    """NICs on two leaves each, some on one; now and then of unlike speed."""
+    """Draw NICs on two leaves each, some on one; sometimes with unequal speeds."""
     random = sketch.random
     leaves = sketch.nodes_of("leaf", random.choice([2, 4]))
     gbps = random.choice([200.0, 400.0])
@@ -183,7 +183,7 @@ def dual_homed(sketch: Sketch) -> None:
 
 
 def dual_plane(sketch: Sketch) -> None:
-    """NICs on a leaf of each of two planes that meet nowhere else."""
+    """Draw NICs on a leaf of each of two planes that are not joined elsewhere."""
     random = sketch.random
     pairs = random.randint(2, 3)
     leaves = [sketch.nodes_of("leaf", pairs, plane=plane) for plane in range(2)]
@@ -198,7 +198,7 @@ def dual_plane(sketch: Sketch) -> None:
 
 
 def multi_homed(sketch: Sketch) -> None:
-    """NICs on one to three of the switches of a graph without tiers."""
+    """Draw NICs on one to three of the switches of a graph without tiers."""
     random = sketch.random
     switches = sketch.nodes_of("switch", random.randint(3, 5))
     for i, switch in enumerate(switches[1:], 1):
@@ -226,7 +226,7 @@ KINDS: Mapping[str, Callable[[Sketch], None]] = {
 
 
 def drawn(seed: int, most_flows: int = 8) -> Case:
-    """The case of a number; kinds take turns."""
+    """Return the case of a seed; the kinds take turns."""
     kind = [*KINDS][seed % len(KINDS)]
     random = Random(f"{kind} {seed}")
     sketch = Sketch(random)
@@ -236,7 +236,7 @@ def drawn(seed: int, most_flows: int = 8) -> Case:
 
 
 def damaged(random: Random, fabric: Fabric, share: float) -> Fabric:
-    """The fabric with a share of its links, and now and then a switch, down or drained."""
+    """Return the fabric with a share of links, and sometimes a switch, down or drained."""
     states = (State.DOWN, State.DOWN, State.DRAINED)
     links = {
         row: random.choice(states) for row in range(fabric.link_count) if random.random() < share
@@ -249,7 +249,7 @@ def damaged(random: Random, fabric: Fabric, share: float) -> Fabric:
 
 
 def flows_for(random: Random, fabric: Fabric, most: int) -> Flows:
-    """Flows of all sorts, at least one: alike in one or all respects, or in none."""
+    """Return flows of all sorts, at least one: equal in one or all respects, or in none."""
     ids = fabric.structure.nodes.ids
     nics = [ids[row] for row in fabric.rows_of_kind(NodeKind.NIC).tolist()]
     count, jobs = random.randint(1, most), random.randint(1, 3)

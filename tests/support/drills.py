@@ -1,4 +1,4 @@
-"""Drills played on other switches than their files name: what holds must not hang on which."""
+"""Drills with faults on other switches than in their files; the verdict must be the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = re.compile(r"[\w-]+")
 
 
 def alike(fabric: Fabric) -> list[list[str]]:
-    """Switches that can be told apart by their names alone: all links of theirs are the same."""
+    """Return groups of switches that differ only in name, because all their links are equal."""
     structure = fabric.structure
     first, arcs = structure.out
     sorts = defaultdict(list)
@@ -35,9 +35,9 @@ def alike(fabric: Fabric) -> list[list[str]]:
 
 
 def turned(path: Path, random: Random, folder: Path) -> Scenario:
-    """A drill whose faults befall other switches, of the same sort: each sort is shuffled.
+    """Return a drill whose faults happen to other, equal switches; each group is shuffled.
 
-    The plan is the same, so faults meet other parts of it: as if the plan were another.
+    The plan is unchanged, so the faults hit other parts of it, as if the plan were another one.
     """
     scenario, text = load_scenario(path), path.read_text()
     names: dict[str, str] = {}

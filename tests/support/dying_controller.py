@@ -1,9 +1,9 @@
-"""The controller as it is installed, save that it kills itself at a step of its work, if told to.
+"""The installed controller, except that it kills itself at a step of its work if told to.
 
-``python -m tests.support.dying_controller FOLDER serve ...`` is ``heddle-controller serve ...``;
-before and after every call of the store and of the gateway it looks for a file ``die`` in the
-folder, and where that names the step, such as ``after commit``, it is the process's last. At
-SIGUSR2 it looks for all garbage at once, so that what it then takes is what it needs.
+``python -m tests.support.dying_controller FOLDER serve ...`` is ``heddle-controller serve ...``.
+Before and after every call of the store and of the gateway it looks for a file ``die`` in the
+folder. If the file names that step, such as ``after commit``, the process kills itself. On SIGUSR2
+it collects all garbage at once, so that the memory it then uses is what it needs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DIE = "die"
 
 
 class Fate:
-    """What a folder says."""
+    """The step at which to die, as a file in a folder says."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / DIE
 
     def meet(self, step: str) -> None:
-        """Die if this is the step to die at."""
+        """Kill this process if this is the step at which to die."""
         try:
             told = self._file.read_text()
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class Fate:
 
 
 def dying(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
-    """A call that may be the last."""
+    """Wrap a coroutine function so that the process may die before or after its call."""
 
     @functools.wraps(method)
     async def called(*given: Any, **named: Any) -> Any:
@@ -56,7 +56,7 @@ def dying(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., An
 
 
 def answered(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
-    """The same of a call that gives a future instead of being awaited itself."""
+    """Do the same for a function that returns a future and is not a coroutine function."""
 
     @functools.wraps(method)
     def called(*given: Any, **named: Any) -> Any:

@@ -1,7 +1,7 @@
 """A controller that dies at a chosen call of a port, before it is made or before it returns.
 
-From then on nothing that it awaits ever comes back, as if its process were gone;
-what the call did to the store or to a switch is done.
+From then on nothing that it awaits ever returns, as if its process were gone. What the call did to
+the store or to a switch remains.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class Death:
-    """Counts the calls of all ports of one controller, and strikes at one of them.
+    """Counts the calls of all ports of one controller, and makes it die at one of them.
 
-    Where ``of`` is given only calls of that name count.
+    If ``of`` is given, only calls of that name count.
     """
 
     def __init__(self, at: int, *, after: bool, of: str = "") -> None:
@@ -27,11 +27,11 @@ class Death:
         self.where = ""
 
     def through(self, port: Any) -> Any:
-        """The port, as the controller sees it."""
+        """Return the port as the controller sees it."""
         return DyingPort(port, self)
 
     async def call(self, name: str, method: Any, args: Any, kwargs: Any) -> Any:
-        """Make a call, or die of it."""
+        """Make a call, or die at it."""
         if self.struck.is_set():
             await asyncio.Event().wait()
         self._calls += self._of in ("", name)
@@ -48,7 +48,7 @@ class Death:
 
 
 class DyingPort:
-    """A port whose coroutines go through a ``Death``; the rest is as it is."""
+    """A port whose coroutines go through a ``Death``; everything else is unchanged."""
 
     def __init__(self, port: Any, death: Death) -> None:
         self._port = port
@@ -57,7 +57,7 @@ class DyingPort:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._port, name)
         if not inspect.iscoroutinefunction(method) or name == "leadership_lost":
-            return method  # the latter returns only when there is nothing left to die of
+            return method  # leadership_lost returns only when there is nothing left to die of
         return functools.partial(self._call, name, method)
 
     async def _call(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:

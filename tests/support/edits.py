@@ -1,4 +1,4 @@
-"""Entries as an edit of others, as the planner gives those of a plan that differs little."""
+"""Entries as an edit of others, as the planner makes for a plan that differs little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heddle_controller.plan.entry_edits import splice_entries
 
 
 def as_edit(old: Entries, new: Entries) -> Entries:
-    """The new entries, which know how they were made of the old ones."""
+    """Return the new entries together with how they are made from the old ones."""
     if not len(old) or not len(new):
         return new
     twin = partners(old, new)

@@ -1,14 +1,13 @@
-"""The best that any plan of whole QPs could do, by other means than the planner's.
+"""The best that any plan of whole QPs could do, computed by other means than the planner's.
 
-Integer programmes for HiGHS (scipy), over all paths there are and not over anybody's
-candidates. QPs flow through the arcs in whole numbers: what enters a node leaves it, NICs
-are no thoroughfares, and a flow of whole numbers is a sum of whole paths and of circles,
-which only add load. QPs of one rate, class, job and phase to one NIC are one commodity.
+The method is integer programmes for HiGHS (scipy), over all existing paths and not over anybody's
+candidates. QPs flow through the arcs in whole numbers: what enters a node leaves it, and NICs
+forward nothing. A flow of whole numbers is a sum of whole paths and of circles, which only add
+load. QPs of one rate, class, job and phase to one NIC are one commodity.
 
-Rules of a plan that the reference keeps: links that are down or in maintenance take no
-new paths, flows that no others join have none; flows of class latency take paths of
-fewest hops. The load of an arc is the worst phase of each job, summed over jobs; flows
-without a phase always add.
+The reference keeps the rules of a plan. Links that are down or in maintenance take no new paths,
+and flows that only such links join have none. Flows of class latency take paths of fewest hops. The
+load of an arc is the worst phase of each job, summed over jobs; flows without a phase always add.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 
 NODES = 20_000
-"""Branches after which HiGHS gives up; a count, so that machines do not differ."""
+"""Branches after which HiGHS gives up; a count, so that all machines get the same result."""
 CLOSE = 1e-6
-"""Relative; figures this close are equal: HiGHS reckons with that precision."""
+"""Relative tolerance within which figures are equal; HiGHS computes with that precision."""
 
 Hops = dict[int, int]
 """Hops to a NIC from every node that reaches it."""
@@ -38,7 +37,7 @@ Hops = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """A least worst utilisation; equal ends where it was found exactly."""
+    """A least worst utilisation; both ends are equal if it was found exactly."""
 
     low: float
     """No assignment is below this."""
@@ -53,7 +52,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Commodity:
-    """QPs that are alike but for the NIC they leave."""
+    """QPs that are alike except for the NIC they leave."""
 
     destination: int
     latency: bool
@@ -65,7 +64,7 @@ class Commodity:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows of a sparse matrix in the making, each with its limits."""
+    """Rows of a sparse matrix under construction, each with its limits."""
 
     row: list[int] = field(default_factory=list)
     column: list[int] = field(default_factory=list)
@@ -74,7 +73,7 @@ class _Rows:
     high: list[float] = field(default_factory=list)
 
     def add(self, terms: Mapping[int, float], low: float, high: float) -> None:
-        """One more row."""
+        """Add a row."""
         self.row += [len(self.low)] * len(terms)
         self.column += terms
         self.value += terms.values()
@@ -82,7 +81,7 @@ class _Rows:
         self.high.append(high)
 
     def rule(self, columns: int) -> LinearConstraint:
-        """As scipy wants it."""
+        """Return the rows as scipy requires."""
         place = (np.array(self.row, dtype=np.int64), np.array(self.column, dtype=np.int64))
         matrix = coo_array((np.array(self.value), place), shape=(len(self.low), columns))
         return LinearConstraint(matrix.tocsr(), self.low, self.high)
@@ -101,12 +100,12 @@ class Exact:
 
     @cached_property
     def routed(self) -> list[int]:
-        """Rows of the flows that usable links join the ends of."""
+        """Rows of the flows whose ends are joined by usable links."""
         pairs = zip(self.flows.source.tolist(), self.flows.destination.tolist(), strict=True)
         return [row for row, (a, b) in enumerate(pairs) if a in self.hops(b)]
 
     def hops(self, destination: int) -> Hops:
-        """How far it is to a NIC over usable links; packets pass through no other NIC."""
+        """Return the hops to a NIC over usable links; packets pass through no other NIC."""
         if destination not in self._hops:
             before: dict[int, list[int]] = {}
             for arc in np.flatnonzero(self.fabric.plannable).tolist():
@@ -125,7 +124,7 @@ class Exact:
         return self._hops[destination]
 
     def usable(self, commodity: Commodity, sources: Iterable[int]) -> list[int]:
-        """Arcs that QPs of a commodity may cross."""
+        """Return the arcs that QPs of a commodity may cross."""
         hops, leaving = self.hops(commodity.destination), {*sources}
         arcs = []
         for arc in np.flatnonzero(self.fabric.plannable).tolist():
@@ -150,7 +149,7 @@ class Exact:
             if len({*flows.phase[flows.job == job].tolist()} - {ANY_PHASE}) > 1
         }
         for row in self.routed:
-            # A single phase adds up as no phase does.
+            # A job with a single phase adds up like one without phases.
             turns = int(flows.job[row]) in phased and int(flows.phase[row]) != ANY_PHASE
             commodity = Commodity(
                 int(flows.destination[row]),
@@ -171,9 +170,9 @@ class Exact:
         *,
         whole: bool = True,
     ) -> Least:
-        """Least worst utilisation of the arcs counted (all), no arc being above ``limit``.
+        """Return the least worst utilisation of counted arcs (all), with no arc above ``limit``.
 
-        Over QPs in whole numbers, or over water that divides at will.
+        With ``whole``, QPs are in whole numbers; otherwise they divide at will.
         """
         if not self.commodities:
             return Least(0.0, 0.0)
@@ -222,7 +221,7 @@ class _Programme:
         return self._columns - 1
 
     def _worst_phase(self, phases: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-        """Columns that add up to what one job puts on an arc."""
+        """Return the columns that add up to what one job puts on an arc."""
         if len(phases) == 1:
             return dict(*phases.values())
         total = dict(phases.get(ANY_PHASE, {}))
@@ -247,6 +246,6 @@ class _Programme:
         high = inf if result.x is None else float(result.fun)
         if result.success:
             return Least(high, high)
-        # 2 is infeasible, 3 unbounded; scipy has no name for a limit on branches (4).
+        # 2 is infeasible, 3 unbounded; scipy has no name for the limit on branches (4).
         assert result.status in {1, 4}, result.message
         return Least(float(result.mip_dual_bound or 0.0), high)

@@ -1,6 +1,6 @@
-"""The benches of our FIB backends: memory evaluates, a kernel is sent packets.
+"""Benches for the FIB backends: memory evaluates lookups, and a kernel is sent packets.
 
-What a bench is stands in ``heddle_agent.conformance.bench``.
+``heddle_agent.conformance.bench`` says what a bench is.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from tests.support.orchagent import SonicSwitch
 
 
 class MemoryBench:
-    """The memory backend, which evaluates."""
+    """The memory backend, which evaluates lookups."""
 
     def __init__(self, table_size: int) -> None:
         self.memory = MemoryFib(SWITCH, SPINES, FixedUnderlay(), seed=5, table_size=table_size)
         self.fib: Fib = self.memory
 
     def where(self, packet: Packet) -> NextHop | None:
-        """Ask one by one and in bulk, which must agree."""
+        """Look up a packet singly and in bulk, which must agree."""
         one = self.memory.lookup(packet)
         row = int(self.memory.lookup_batch(self.packets(packet))[0])
         assert one == (None if row < 0 else self.memory.next_hops[row])
         return one
 
     def carry(self, packet: Packet, number: int, size: int) -> None:
-        """Count them."""
+        """Count packets."""
         for _ in range(number):
             self.memory.count(self.packets(packet), size)
 
     def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
-        """There is nothing below it that could fail."""
+        """Let the agent steer; there are no carriers that could fail."""
         self.memory.steer(Steering(choices, down))
 
     def packets(self, packet: Packet) -> Packets:
-        """One packet as arrays."""
+        """Return one packet as arrays."""
         names = self.memory.names
         ports = (np.array([port]) for port in packet[2:])
         return Packets(names.ids([packet.source]), names.ids([packet.destination]), *ports)
@@ -71,7 +71,7 @@ def linux(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
 
 @contextmanager
 def sonic(table_size: int, *, ipv6: bool = False) -> Iterator[Bench]:
-    """Open the SONiC bench: a Redis, and a played orchagent."""
+    """Open the SONiC bench: a Redis and an imitated orchagent."""
     with tempfile.TemporaryDirectory(prefix="heddle-sonic-") as folder:
         switch = SonicSwitch(Path(folder), table_size, ipv6=ipv6)
         try:

@@ -1,10 +1,9 @@
-"""A switch made of network namespaces, for the linux backend: real packets, seen on real cables.
+"""A switch of network namespaces for the linux backend, with real packets on virtual cables.
 
-Three namespaces: the switch with uplinks ``up0`` … ``up3`` and a route that spreads over all of
-them; beyond it, where every packet is read off the cable it came by; and a host whose raw socket
-sends packets of any source and port. Neighbours are fixed, so that no packet waits for ARP.
-
-All of it has addresses of IPv4 and of IPv6; a world sends and expects packets of one of them.
+There are three namespaces. The switch has uplinks ``up0`` … ``up3`` and a route that spreads over
+all of them. Beyond it, every packet is read from the cable by which it arrives. A host has a raw
+socket that sends packets of any source and port. Neighbours are fixed, so that no packet waits for
+ARP. Everything has IPv4 and IPv6 addresses; a world sends and expects packets of one family.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ _MARK = "hdfib."
 _RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LABELS = 1 << 20  # labels of flows: by these packets of IPv6 are known, small ones too
+_LABELS = 1 << 20  # flow labels, which identify IPv6 packets, small ones too
 _ALL_FRAMES, _IPV4, _IPV6 = 3, 0x0800, 0x86DD
-_WAIT = 20.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
+_WAIT = 20.0  # seconds: more than any delay of a busy machine; each lost packet costs it
 CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
 SETTINGS = {
     "ip_forward": "1",
@@ -75,13 +74,13 @@ SETTINGS_IPV6 = {
 
 
 def as_ipv6(address: str) -> str:
-    """The address of IPv6 that stands for one of IPv4: 10.9.7.1 is fd09::7:1."""
+    """Return the IPv6 address that stands for an IPv4 one: fd09::7:1 for 10.9.7.1."""
     _, net, *rest = address.split(".")
     return str(ip_address(f"fd0{net}::{rest[0]}:{rest[1]}"))
 
 
 def needed() -> None:
-    """Skip where no namespaces can be made."""
+    """Skip the test if namespaces cannot be created."""
     if os.geteuid() != 0:
         missing("network namespaces need root")
     for program in ("ip", "nft"):
@@ -90,7 +89,7 @@ def needed() -> None:
 
 
 def run(*words: str, text: str = "") -> str:
-    """Run a program to its end; its output."""
+    """Run a program to its end; return its output."""
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
     return done.stdout
@@ -104,11 +103,11 @@ class Space:
         run("ip", "netns", "add", name)
 
     def ip(self, *lines: str) -> None:
-        """Run lines of ``ip``."""
+        """Run lines of ``ip`` in it."""
         run("ip", "-n", self.name, "-batch", "-", text="\n".join(lines) + "\n")
 
     def run(self, *words: str, text: str = "") -> str:
-        """Run a program inside."""
+        """Run a program in it."""
         return run("ip", "netns", "exec", self.name, *words, text=text)
 
     def settings(self, family: str, values: Mapping[str, str]) -> None:
@@ -121,7 +120,7 @@ class Space:
         self.inside(write)
 
     def inside(self, call: Callable[[], Result]) -> Result:
-        """Call a function in a thread that is inside: what it opens stays inside."""
+        """Call a function in a thread in the namespace; what it opens stays in the namespace."""
         results: list[Result] = []
         errors: list[BaseException] = []
 
@@ -142,16 +141,16 @@ class Space:
         return results[0]
 
     def netlink(self, protocol: int) -> socket.socket:
-        """A netlink socket that speaks to this namespace."""
+        """Return a netlink socket of this namespace."""
         return self.inside(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol))
 
     def remove(self) -> None:
-        """Remove it and all in it."""
+        """Remove the namespace and all in it."""
         subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True)
 
 
 class Watch:
-    """Reads what comes out in a thread of its own, so that nothing is missed."""
+    """Reads packets that come out in a thread of its own, so that none is missed."""
 
     def __init__(self, seen: socket.socket) -> None:
         self._seen = seen
@@ -162,7 +161,7 @@ class Watch:
         self._thread.start()
 
     def until(self, number: int) -> list[tuple[str, Wire]]:
-        """Cable and wire fields of each packet, once so many are there or no more come."""
+        """Return cable and wire fields of packets, once ``number`` arrived or no more come."""
         self._expected = number
         self._thread.join()
         return self._arrived
@@ -191,7 +190,7 @@ class World:
     def __init__(self, *, ipv6: bool) -> None:
         self.ipv6 = ipv6
         self.addresses = {name: self.address(address) for name, address in ADDRESSES.items()}
-        """By which NICs are known in this world."""
+        """Addresses of the NICs in this world."""
         mark = f"{_MARK}{os.getpid()}.{secrets.token_hex(2)}"
         self.switch, self.beyond, self.host = (Space(f"{mark}.{part}") for part in "sbh")
         self._build()
@@ -206,10 +205,10 @@ class World:
         )
         self._seen.settimeout(_WAIT)
         self._sent = 0
-        self._came: dict[bytes, str] = {}  # cables of packets that nobody has asked for yet
+        self._came: dict[bytes, str] = {}  # cables of packets not asked for yet
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self._seen.close()
         self._out.close()
         for space in (self.switch, self.beyond, self.host):
@@ -221,7 +220,8 @@ class World:
         self.switch.settings("ipv4", SETTINGS)
         self.switch.settings("ipv6", SETTINGS_IPV6)
         far, near = self.beyond.name, self.host.name
-        # Ends of unlike index: between like ones the kernel reports a lost carrier up to 1 s late.
+        # Ends get unequal indexes; with equal ones the kernel reports a lost carrier up to 1 s
+        # late.
         cables = [
             f"link add up{n} index {10 + n} type veth peer name up{n} index {20 + n} netns {far}"
             for n in range(4)
@@ -248,22 +248,22 @@ class World:
         self.switch.ip(f"route add 10.9.0.0/16 {ways}", f"route add fd09::/16 {ways6}")
 
     def address(self, address: str) -> str:
-        """An address of IPv4, or what stands for it in this world."""
+        """Return an IPv4 address, or what stands for it in this world."""
         return as_ipv6(address) if self.ipv6 else address
 
     @property
     def family(self) -> str:
-        """What a program is told: -4 or -6."""
+        """The family as an option for programs: -4 or -6."""
         return "-6" if self.ipv6 else "-4"
 
     @staticmethod
     def neighbour(number: int, name: str) -> str:
-        """Lines that fix the neighbour of an uplink."""
+        """Return lines of ``ip`` that fix the neighbour of an uplink."""
         end = f"lladdr 02:00:00:00:01:0{number} dev {name}"
         return f"neigh replace 10.1.{number}.1 {end}\nneigh replace fd01::{number}:1 {end}"
 
     def replug(self, number: int, name: str) -> None:
-        """Take an uplink away, and make it anew under this name at the switch."""
+        """Remove an uplink, and create it again with this name at the switch."""
         far, address = self.beyond.name, f"10.1.{number}"
         own, other = f"02:00:00:00:02:0{number}", f"02:00:00:00:01:0{number}"
         self.switch.ip(
@@ -284,7 +284,7 @@ class World:
         )
 
     def send(self, packet: Wire, size: int = 64, protocol: int = 17) -> bytes:
-        """Send one packet of addresses and ports; returns what it can be known by."""
+        """Send one packet; return a token that identifies it."""
         source, destination, *ports = packet
         self._sent += 1
         token = struct.pack(">Q", self._sent)
@@ -300,9 +300,9 @@ class World:
         return token
 
     def arrives(self, token: bytes) -> str | None:
-        """The cable by which a packet comes out; None if it does not.
+        """Return the cable by which a packet comes out; None if it does not.
 
-        Packets sent before may come out later: on a busy machine each core has its own queue.
+        Earlier packets may come out later, since each core of a busy machine has its own queue.
         """
         deadline = time.monotonic() + _WAIT
         while token not in self._came and time.monotonic() < deadline:
@@ -315,34 +315,34 @@ class World:
         return self._came.pop(token, None)
 
     def watching(self) -> Watch:
-        """Everything that comes out from now on."""
+        """Read everything that comes out from now on."""
         return Watch(self._seen)
 
     def cable(self, number: int, *, up: bool) -> None:
-        """Take the carrier of an uplink away by its far end, or bring it back, and see it done."""
+        """Take an uplink's carrier away at its far end, or restore it; wait until that is seen."""
         self.beyond.ip(f"link set up{number} {'up' if up else 'down'}")
         self._until_carried(f"up{number}", up=up)
 
     def _until_carried(self, name: str, *, up: bool) -> None:
-        """Wait until the kernel's routes over an uplink have its carrier, or know it gone."""
+        """Wait until the kernel's routes over an uplink have its carrier, or have lost it."""
         shown = ("ip", self.family, "route", "show", "dev", name)
         wait_until(lambda: ("linkdown" in self.switch.run(*shown)) != up, f"the carrier of {name}")
 
 
 class OverIpv6(LinuxFib):
-    """The linux backend, given addresses of IPv6 for those of IPv4 in batches."""
+    """The linux backend; IPv4 addresses in batches are replaced by IPv6 ones."""
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program it so."""
+        """Implement ``Fib.apply`` with IPv6 addresses."""
         told = {n: a if ":" in a else as_ipv6(a) for n, a in batch.addresses.items()}
         return super().apply(replace(batch, addresses=told))
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """The same NICs."""
+        """Implement ``Fib.meter`` for the same NICs."""
         super().meter([nic._replace(address=as_ipv6(nic.address)) for nic in sources])
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """By the addresses that cases know."""
+        """Implement ``Fib.unmatched`` by the addresses that cases know."""
         known = {as_ipv6(address): address for address in ADDRESSES.values()}
         return {
             (Nic(address=known[source.address]), Nic(address=known[to.address])): count
@@ -360,17 +360,17 @@ class LinuxBench:
         self.fib: Fib = kind(SWITCH, CABLES, table_size=table_size, opener=world.switch.netlink)
 
     def where(self, packet: Packet) -> NextHop | None:
-        """Send it, and see by which cable it comes."""
+        """Send a packet, and return the next hop by whose cable it arrives."""
         cable = self.world.arrives(self.world.send(self._wire(packet)))
         return None if cable is None else SPINES[int(cable.removeprefix("up"))]
 
     def carry(self, packet: Packet, number: int, size: int) -> None:
-        """Send them, and wait for each."""
+        """Send packets, and wait for each."""
         for _ in range(number):
             self.world.arrives(self.world.send(self._wire(packet), size))
 
     def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
-        """Cables of this switch lose their carrier and get it back; then the agent steers."""
+        """Take and restore the carriers of this switch's cables; then let the agent steer."""
         for number, hop in enumerate(SPINES):
             link = Link.between(SWITCH, hop.node)
             if (link in down) != (link in self._down):
@@ -385,7 +385,7 @@ class LinuxBench:
 
 
 def sweep() -> None:
-    """Remove what tests that were killed have left: their names tell whose they are."""
+    """Remove what killed tests have left; the names contain the process ids of their owners."""
     spaces = Path("/run/netns")
     for name in [path.name for path in spaces.iterdir()] if spaces.exists() else []:
         owner = name.removeprefix(_MARK).partition(".")[0]
@@ -395,7 +395,7 @@ def sweep() -> None:
 
 @contextmanager
 def world(*, ipv6: bool = False) -> Iterator[World]:
-    """A world, gone afterwards."""
+    """Create a world, and remove it afterwards."""
     needed()
     sweep()
     made = World(ipv6=ipv6)

@@ -1,9 +1,9 @@
-"""What hashing comes to over many seeds at once: the slowest flow of each.
+"""Hashing over many seeds at once: the slowest flow of each.
 
-One seed after the other is what ``hashing`` does, through tables. Here packets of all seeds
-take a hop together, each over one of its equal-cost next hops drawn evenly, as a good hash
-does; and the rates of all seeds are found in one filling, every seed having a fabric of its
-own. So a thousand seeds take a few seconds on a small fabric.
+``ecmp`` takes one seed after another, through tables. Here packets of all seeds take a hop
+together, each over one of its equal-cost next hops, drawn uniformly as by a good hash. The rates of
+all seeds are found in one filling, in which every seed has a fabric of its own. So a thousand seeds
+take a few seconds on a small fabric.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from heddle_emulator.strategy.ways import EqualCostHops
 from heddle_emulator.underlay import Underlay
 
 LOST = -2
-"""In place of the next hop where there is none."""
+"""Takes the place of the next hop if there is none."""
 BATCH = 250
-"""Seeds at a time, for the sake of memory."""
+"""Seeds that are processed together, to limit memory."""
 
 
 def hashed_slowest(fabric: Fabric, flows: Flows, seeds: int, seed: int = 0) -> Floats:
-    """The slowest flow of each of so many hashes, shape (seeds,); all are drawn from ``seed``.
+    """Return the slowest flow of each of so many hashes drawn from ``seed``, shape (seeds,).
 
-    A QP that gets nowhere adds nothing to its flow.
+    A QP without a path adds nothing to its flow.
     """
     found = []
     for begin in range(0, seeds, BATCH):
@@ -55,7 +55,7 @@ def _slowest(fabric: Fabric, flows: Flows, seeds: int, random: np.random.Generat
 
 
 def _walked(fabric: Fabric, flows: Flows, flow: Ints, random: np.random.Generator) -> Ints:
-    """Arcs that a packet of each flow takes, then ``NONE``; ``LOST`` last if it gets nowhere."""
+    """Return the arcs that a packet of each flow takes, then ``NONE``; ``LOST`` if stuck."""
     ways, head = EqualCostHops(Underlay(fabric)), fabric.structure.head
     node, goal = flows.source[flow], flows.destination[flow]
     hops: list[Ints] = []
@@ -77,14 +77,14 @@ def _walked(fabric: Fabric, flows: Flows, flow: Ints, random: np.random.Generato
 
 
 def _out_of_nics(underlay: Underlay, nics: Ints) -> tuple[Ints, Ints]:
-    """The live links of NICs: place of each among the NICs, and arc."""
+    """Return the live links of NICs: the place of each among the NICs, and the arc."""
     pairs = [underlay.arcs_of(nic) for nic in nics.tolist()]
     counts = [len(pair) for pair in pairs]
     return np.repeat(np.arange(len(nics), dtype=np.int64), counts), np.concatenate(pairs)
 
 
 def _joined(flow: Ints, taken: Ints, arcs: int) -> Paths:
-    """Packets of one flow on one way are a path; those that get nowhere are none."""
+    """Return packets of one flow on one route as a path; leave out those that are lost."""
     rows = np.flatnonzero((taken != LOST).all(axis=1))
     code = flow[rows]
     for hop in taken[rows].T:  # flows stay in order, as the first part of a code

@@ -1,4 +1,4 @@
-"""What a controller says of its own health."""
+"""Asks a controller for its health."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from heddle.client import AsyncClient
 
 
 async def is_healthy(client: AsyncClient) -> bool:
-    """Whether the controller says that it serves."""
+    """Return whether the controller says that it serves."""
     channel: Any = client.calls
-    stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no methods
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # the stubs have no types
     answer = await stub.Check(health_pb2.HealthCheckRequest())
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,4 +1,4 @@
-"""What NCCL Inspector would write of a job's iterations, as its documentation tells."""
+"""What NCCL Inspector would write about a job's iterations, by its documentation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ FUNCTION = {
 
 
 def metadata(version: str, host: str = "n0") -> dict[str, Any]:
-    """Of each record, or of each marker."""
+    """Return the metadata of each record, or of each marker."""
     return {"inspector_output_format_version": version, "hostname": host, "pid": 7}
 
 
 def run_of(
     job: Job, told: Sequence[Collective], *, iterations: int = 1, buckets: int = 1
 ) -> dict[int, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """Headers and records of each rank of a job, whose collectives move just what ``told`` says.
+    """Return headers and records of each rank of a job whose collectives move what ``told`` says.
 
-    Each is done in so many calls of one size, in each iteration.
+    Each collective takes ``buckets`` calls of equal size in each iteration.
     """
     hosts, records = host_of_ranks(job), dict[int, list[tuple[dict[str, Any], dict[str, Any]]]]()
     for one in told:
@@ -78,7 +78,7 @@ def _calls(
 def write_run(
     folder: Path, records: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]], version: str
 ) -> None:
-    """A file for each rank, in one of the versions."""
+    """Write a file for each rank, in one of the format versions."""
     folder.mkdir(exist_ok=True)
     for rank, own in records.items():
         lines = []

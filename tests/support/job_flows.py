@@ -15,7 +15,7 @@ PAIRS = (("n0.0", "n1.0"), ("n0.0", "n1.1"), ("n0.1", "n1.0"), ("n0.0", "n1.0"))
 
 
 def flows_of(jobs: dict[str, int], qps: int = 4) -> Flows:
-    """For each job, in turn, so many of the pairs."""
+    """Return so many of ``PAIRS`` as flows of each job, one job after the other."""
     asked = [(job, pair) for job, count in jobs.items() for pair in PAIRS[:count]]
     flows = resolve(demands(*(pair for _, pair in asked)), clos(), origin="test")
     names = tuple(jobs)
@@ -31,7 +31,7 @@ def flows_of(jobs: dict[str, int], qps: int = 4) -> Flows:
 
 
 async def commit(s: Serving, flows: Flows) -> int:
-    """A plan of these flows, all left to the underlay; its generation."""
+    """Commit a plan that leaves all these flows to the underlay; return its generation."""
     if not s.epoch:
         s.epoch = await s.store.acquire_leadership("test")
     newest = (await s.store.versions("f1")).generation

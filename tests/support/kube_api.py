@@ -1,8 +1,8 @@
 """A small API server of Kubernetes: objects with versions, watches that end, and refusals.
 
-It speaks what clients rely on: list with pages, watch from a version with 410 where that is gone,
-merge patches and creation with 409, a status that only its own path changes, 422 for what the
-schemas refuse, and 403 for what a role does not allow. Nothing of it is of Kubernetes itself.
+It does what clients rely on: list with pages, watch from a version with 410 if that is gone, merge
+patches and creation with 409, a status that only its own path changes, 422 for what the schemas
+refuse, and 403 for what a role does not allow. It contains no code of Kubernetes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Served:
 
     @property
     def api_version(self) -> str:
-        """As objects say it."""
+        """The value of ``apiVersion`` in objects."""
         return f"{self.group}/{self.version}".removeprefix("/")
 
 
 class Refused(Exception):  # noqa: N818 - an answer
-    """A request that ends in a status."""
+    """A request that is answered with an error status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 
 class Garbled(Exception):  # noqa: N818 - an answer
-    """A request that something between client and server answers with nonsense."""
+    """A request that something between client and server answers with garbage."""
 
 
 @dataclass(eq=False)
@@ -74,29 +74,29 @@ class KubeApi:
     def __init__(self, kinds: list[Served]) -> None:
         self.kinds = {(kind.group, kind.plural): kind for kind in kinds}
         self.objects: dict[tuple[str, str, str], Json] = {}
-        """By plural, namespace and name."""
+        """Objects by plural, namespace and name."""
         self.version = 100
         self.floor = 0
         """Watches from an older version are refused."""
         self.writes: list[tuple[str, str, Json | None]] = []
-        """Of clients: verb, path, body."""
+        """Writes of clients: verb, path, body."""
         self.used: Counter[tuple[str, str, str]] = Counter()
-        """Verb, group, plural of requests."""
+        """Counts of requests by verb, group and plural."""
         self.allowed: Callable[[str, str, str, str], bool] = lambda *_: True
-        """Verb, group, plural (with subresource) and name."""
+        """Whether a request is allowed: verb, group, plural (with subresource) and name."""
         self.failing: list[tuple[str, str, int]] = []
-        """Verb, plural and code of requests that fail, once each; 0: answered with nonsense."""
+        """Verb, plural and code of requests that fail once each; 0: answered with garbage."""
         self.away = False
         self._events: list[tuple[int, str, str, Json]] = []
         self._watchers: set[_Watcher] = set()
         self.url = ""
         self.access: tuple[Json, Json] = ({}, {})
-        """Of a kubeconfig: more of the cluster, and the user."""
+        """Parts of a kubeconfig: additions to the cluster, and the user."""
 
     # What a test does.
 
     def put(self, plural: str, wanted: Json) -> Json:
-        """Make or replace an object, past all checks but those of a well-made test."""
+        """Create or replace an object without any checks."""
         one = copy.deepcopy(wanted)
         meta = one.setdefault("metadata", {})
         key = (plural, meta.get("namespace", ""), meta["name"])
@@ -108,24 +108,24 @@ class KubeApi:
         return one
 
     def change(self, plural: str, namespace: str, name: str, change: Json) -> Json:
-        """Merge something into an object."""
+        """Merge a change into an object."""
         merged: Json = merge(self.objects[plural, namespace, name], change)
         self._store((plural, namespace, name), merged, "MODIFIED")
         return merged
 
     def remove(self, plural: str, namespace: str, name: str) -> None:
-        """Let an object be gone."""
+        """Delete an object."""
         gone = self.objects.pop((plural, namespace, name))
         self.version += 1
         gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
         self._tell("DELETED", plural, gone)
 
     def begin_to_delete(self, plural: str, namespace: str, name: str) -> None:
-        """Delete an object that something still holds."""
+        """Mark an object as being deleted, as if something still held it."""
         self.change(plural, namespace, name, {"metadata": {"deletionTimestamp": now()}})
 
     def clear(self) -> None:
-        """Remove all objects, but for namespaces and checks, and forget what is to fail."""
+        """Remove all objects except namespaces and checks, and forget planned failures."""
         for plural, namespace, name in list(self.objects):
             if plural not in {"namespaces", "admissionchecks"}:
                 self.remove(plural, namespace, name)
@@ -134,7 +134,7 @@ class KubeApi:
         self.away = False
 
     def of(self, plural: str) -> dict[str, Json]:
-        """Objects of a kind by name; with the namespace where there is one."""
+        """Return the objects of a kind by name, with the namespace if there is one."""
         return {
             f"{namespace}/{name}".removeprefix("/"): copy.deepcopy(one)
             for (kind, namespace, name), one in self.objects.items()
@@ -142,26 +142,26 @@ class KubeApi:
         }
 
     def cut_watches(self) -> None:
-        """Break every watch that is open."""
+        """Break every open watch."""
         for watcher in self._watchers:
             watcher.cut = True
             watcher.wake.set()
 
     def compact(self) -> None:
-        """Forget all events: watches have to begin with a list."""
+        """Forget all events, so that watches have to begin with a list."""
         self.floor = self.version
         self._events.clear()
         self.cut_watches()
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """Number of open watches."""
         return len(self._watchers)
 
     # What clients do.
 
     async def handle(self, request: Request) -> Response:
-        """One request."""
+        """Answer one request."""
         try:
             return await self._answer(request)
         except Garbled:
@@ -303,7 +303,7 @@ class KubeApi:
                 "modified; please apply your changes to the latest version and try again",
             )
         after: Json = merge(before, body)
-        if kind.has_status:  # each path changes its own part alone
+        if kind.has_status:  # each path changes only its own part
             for name in ("spec", "status"):
                 if (name == "status") != (part == "status"):
                     after[name] = copy.deepcopy(before.get(name))
@@ -338,7 +338,7 @@ class KubeApi:
 
 
 def merge(before: Any, change: Any) -> Any:
-    """A JSON merge patch, carried out (RFC 7386)."""
+    """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(change, dict):
         return copy.deepcopy(change)
     found = dict(copy.deepcopy(before)) if isinstance(before, dict) else {}
@@ -351,7 +351,7 @@ def merge(before: Any, change: Any) -> Any:
 
 
 def status_of(code: int, message: str) -> Json:
-    """The object that says how a request ended."""
+    """Return the object that says how a request ended."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -363,20 +363,20 @@ def status_of(code: int, message: str) -> Json:
 
 
 def now() -> str:
-    """As objects have it."""
+    """Return the current time in the form that objects use."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals to the test run."""
+    """A server that leaves signals to the test run."""
 
     def install_signal_handlers(self) -> None:
-        """None."""
+        """Install none."""
 
 
 @asynccontextmanager
 async def kube_api(kinds: list[Served], port: int = 0) -> AsyncIterator[KubeApi]:
-    """A server that listens on loopback."""
+    """Run a server that listens on loopback."""
     api = KubeApi(kinds)
     methods = ["GET", "POST", "PATCH", "DELETE"]
     app = Starlette(routes=[Route("/{path:path}", api.handle, methods=methods)])

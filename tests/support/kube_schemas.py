@@ -1,9 +1,9 @@
-"""What the schemas of Kubernetes, Kueue and Volcano ask of objects that are written here.
+"""What the schemas of Kubernetes, Kueue and Volcano require of the objects that are written here.
 
-Restated from the custom resource definitions of Kueue (v1beta2: AdmissionCheck, Topology,
-Workload) and of Volcano (v1alpha1: HyperNode), which are under Apache-2.0, and from the API
-conventions of Kubernetes: types, limits, patterns and rules, in words of this project. A field that
-no schema knows is refused, where a real server would drop it with a warning.
+Types, limits, patterns and rules are restated in this project's words. The sources are the custom
+resource definitions of Kueue (v1beta2: AdmissionCheck, Topology, Workload) and of Volcano
+(v1alpha1: HyperNode), which are under Apache-2.0, and the API conventions of Kubernetes. A field
+that no schema knows is refused, where a real server would drop it with a warning.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Schema = Mapping[str, Any]
 
 
 def text(longest: int, pattern: str = ".*", shortest: int = 0) -> Schema:
-    """A text."""
+    """Return the schema of a text."""
     return {"is": str, "longest": longest, "pattern": pattern, "shortest": shortest}
 
 
 def integer(least: int) -> Schema:
-    """A whole number."""
+    """Return the schema of a whole number."""
     return {"is": int, "least": least}
 
 
 def items(of: Schema, most: int, least: int = 0, key: str = "") -> Schema:
-    """A list; of things that no two have the same key of."""
+    """Return the schema of a list; with ``key``, no two items have the same value of that field."""
     return {"is": list, "of": of, "most": most, "least": least, "key": key}
 
 
 def fields(needed: Mapping[str, Schema], others: Mapping[str, Schema] | None = None) -> Schema:
-    """An object of known fields."""
+    """Return the schema of an object with known fields."""
     return {"is": dict, "needed": needed, "fields": {**needed, **(others or {})}}
 
 
@@ -86,7 +86,7 @@ HYPER_NODE = fields(
 
 
 def faults(value: object, schema: Schema, where: str) -> list[str]:
-    """What is wrong with a value."""
+    """List what is wrong with a value."""
     wanted = schema.get("is")
     if wanted is None:
         return []
@@ -138,7 +138,7 @@ def _of_list(value: list[Any], schema: Schema, where: str) -> list[str]:
 
 
 def _named(one: Json) -> list[str]:
-    """Name, labels and annotations."""
+    """Check name, labels and annotations."""
     meta = one["metadata"]
     found = faults(meta["name"], text(253, DNS_NAME, 1), "metadata.name")
     for key, value in {**meta.get("labels", {})}.items():
@@ -179,7 +179,7 @@ def _hyper_node(_: Json | None, after: Json) -> list[str]:
 
 
 def _only(part: str, before: Json | None, after: Json) -> list[str]:
-    """Of a status, a client of ours changes one part."""
+    """Check that a client changes only one part of the status."""
     old, new = ({**(one or {}).get("status", {})} for one in (before, after))
     old.pop(part, None), new.pop(part, None)
     return [] if old == new else [f"status: more than {part} was changed"]

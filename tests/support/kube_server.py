@@ -1,8 +1,8 @@
-"""The API server of Kubernetes itself, over etcd, with what tests do to the small one.
+"""The real API server of Kubernetes over etcd, with the same methods for tests as the small one.
 
-Both programs are Debian's: etcd as it is packaged, and kube-apiserver (1.20) from the source
-package of kubernetes. It is built in a bare Debian 11, which takes a quarter of an hour, and is
-kept. Kinds of Kueue and Volcano are custom resources with the schemas of ``kube_schemas``.
+Both programs are Debian's: etcd as packaged, and kube-apiserver (1.20) from the source package of
+kubernetes. It is built in a bare Debian 11, which takes a quarter of an hour, and kept. The kinds
+of Kueue and Volcano are custom resources with the schemas of ``kube_schemas``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 KEPT = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "heddle-tests" / "kube"
-"""Where what was built stays."""
+"""Where the built programs are kept."""
 RELEASE = "bullseye"
 """Its Go is as old as the source; with later ones the server crashes, or takes "" for null."""
 NEEDED = "dpkg-dev golang-go rsync make gcc libc6-dev jq etcd-server ca-certificates"
@@ -37,7 +37,7 @@ ANY: Json = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def openapi(schema: Schema) -> Json:
-    """A schema as custom resources have it."""
+    """Return a schema in the form of custom resources."""
     wanted = schema.get("is")
     if wanted is None:
         return ANY
@@ -58,7 +58,7 @@ def openapi(schema: Schema) -> Json:
 
 
 def partly(**known: Schema) -> Json:
-    """An object of which some fields are known."""
+    """Return an object of which some fields are known."""
     fields = {name: openapi(one) for name, one in known.items()}
     return {"type": "object", "properties": fields, **ANY}
 
@@ -70,11 +70,11 @@ PARTS: dict[str, Json] = {
     "topologies": {"spec": openapi(TOPOLOGY)},
     "hypernodes": {"spec": openapi(HYPER_NODE), "status": ANY},
 }
-"""Of custom resources, by plural."""
+"""Parts of custom resources, by plural."""
 
 
 def definition(kind: Served) -> Json:
-    """Of a custom resource."""
+    """Return the definition of a custom resource."""
     version = {
         "name": kind.version,
         "served": True,
@@ -96,7 +96,7 @@ def definition(kind: Served) -> Json:
 
 
 def programs(folder: Path) -> Path:
-    """The folder of etcd and kube-apiserver; they are built in ``folder`` where nobody has yet."""
+    """Return the folder of etcd and kube-apiserver; build them in ``folder`` if necessary."""
     if (KEPT / "kube-apiserver").exists():
         return KEPT
     machine = Machine("kube", bare(folder, RELEASE))
@@ -120,13 +120,13 @@ def programs(folder: Path) -> Path:
 
 
 class KubeServer:
-    """Both programs, and calls of an administrator."""
+    """etcd and kube-apiserver, and calls of an administrator."""
 
     def __init__(self, found: Path, folder: Path, kinds: list[Served]) -> None:
         self.kinds = {kind.plural: kind for kind in kinds}
         self.url = f"https://127.0.0.1:{free_port()}"
         self.access: tuple[Json, Json] = ({}, {})
-        """Of a kubeconfig: more of the cluster, and the user."""
+        """Parts of a kubeconfig: additions to the cluster, and the user."""
         self._programs, self._folder = found, folder
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._etcd: subprocess.Popen[bytes] | None = None
@@ -135,10 +135,10 @@ class KubeServer:
             base_url=self.url, verify=False, headers={"authorization": f"Bearer {ADMIN}"}
         )
 
-    # What a test does; the small server does the same.
+    # What a test does; the small server has the same methods.
 
     def put(self, plural: str, wanted: Json) -> Json:
-        """Make or replace an object, its status too."""
+        """Create or replace an object, with its status."""
         kind, one = self.kinds[plural], copy.deepcopy(wanted)
         one |= {"apiVersion": kind.api_version, "kind": kind.kind}
         name = one["metadata"]["name"]
@@ -155,7 +155,7 @@ class KubeServer:
         return found
 
     def change(self, plural: str, namespace: str, name: str, change: Json) -> Json:
-        """Merge something into an object."""
+        """Merge a change into an object."""
         path, found = f"{self._place(plural, namespace)}/{name}", {}
         rest = {key: value for key, value in change.items() if key != "status"}
         for part, body in (("", rest), ("/status", {"status": change.get("status")})):
@@ -164,11 +164,11 @@ class KubeServer:
         return found
 
     def remove(self, plural: str, namespace: str, name: str) -> None:
-        """Let an object be gone."""
+        """Delete an object."""
         self._call("DELETE", f"{self._place(plural, namespace)}/{name}")
 
     def of(self, plural: str) -> dict[str, Json]:
-        """Objects of a kind by name; with the namespace where there is one."""
+        """Return the objects of a kind by name, with the namespace if there is one."""
         items = self._call("GET", self._place(plural, ""))["items"]
         return {
             f"{one['metadata'].get('namespace', '')}/{one['metadata']['name']}".removeprefix(
@@ -178,12 +178,12 @@ class KubeServer:
         }
 
     def begin_to_delete(self, plural: str, namespace: str, name: str) -> None:
-        """Delete an object that something still holds."""
+        """Delete an object that a finalizer holds."""
         self.change(plural, namespace, name, {"metadata": {"finalizers": ["test.heddle.run/held"]}})
         self.remove(plural, namespace, name)
 
     def clear(self) -> None:
-        """Remove all objects, but for namespaces and checks."""
+        """Remove all objects except namespaces and checks."""
         for plural in self.kinds.keys() - {"namespaces", "admissionchecks"}:
             for one in self.of(plural).values():
                 meta = one["metadata"]
@@ -194,12 +194,12 @@ class KubeServer:
                     self.change(*key, {"metadata": {"finalizers": None}})
 
     def cut_watches(self) -> None:
-        """Break every watch: the server is killed, and starts again."""
+        """Break every watch: kill the server and start it again."""
         self.kill()
         self.start()
 
     def compact(self) -> None:
-        """Let etcd forget all events, and the server what it remembers of them."""
+        """Make etcd forget all events, and the server what it remembers of them."""
         self.kill()
         now = httpx2.post(f"{self._etcd_url}/v3beta/kv/range", json={"key": "AA=="}).json()
         revision = now["header"]["revision"]
@@ -209,7 +209,7 @@ class KubeServer:
         self.start()
 
     def administrator(self) -> Path:
-        """A kubeconfig with all rights."""
+        """Write a kubeconfig with all rights."""
         file = self._folder / "administrator"
         parts = {
             "clusters": [{"name": "c", "cluster": {"server": self.url, **self._trusted}}],
@@ -221,7 +221,7 @@ class KubeServer:
         return file
 
     def lend(self, namespace: str, account: str) -> None:
-        """Let ``access`` be that of a service account, with a token as a pod gets one."""
+        """Set ``access`` to that of a service account, with a token like that of a pod."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         token = self._call("POST", path, request)["status"]["token"]
@@ -233,13 +233,13 @@ class KubeServer:
 
     @property
     def said(self) -> str:
-        """What the server logged last."""
+        """The end of the server's log."""
         return (self._folder / "apiserver.log").read_text()[-3000:]
 
-    # Its life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Start what does not run, and wait until it serves every kind."""
+        """Start what does not run, and wait until all kinds are served."""
         if self._etcd is None:
             self._etcd = self._run(
                 "etcd", "--data-dir", f"{self._folder}/etcd",
@@ -279,14 +279,14 @@ class KubeServer:
         return False
 
     def kill(self) -> None:
-        """The server, with SIGKILL; etcd stays."""
+        """Kill the server with SIGKILL; etcd keeps running."""
         if self._server is not None:
             self._server.send_signal(signal.SIGKILL)
             self._server.wait()
             self._server = None
 
     def close(self) -> None:
-        """End both."""
+        """End both programs."""
         self.kill()
         if self._etcd is not None:
             self._etcd.terminate()
@@ -306,7 +306,7 @@ class KubeServer:
         )
 
     def apply(self, thing: Json, plural: str) -> None:
-        """Make an object of a group that tests have no other use for."""
+        """Create an object of a group that tests do not otherwise use."""
         group, _, version = thing["apiVersion"].rpartition("/")
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         space = thing["metadata"].get("namespace")

@@ -1,4 +1,4 @@
-"""A cluster's API beside a real controller with the agents of a fabric, and our program between."""
+"""A cluster's API, a real controller with a fabric's agents, and heddle-kubernetes between them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 SHAPE = "gpus=1 all_reduce=dp:1GiB"
 PODS = {"containers": [{"name": "train", "image": "train"}]}
 WAIT = 600.0
-"""The limit of tests in which it is not to be reached."""
+"""Time limit for tests in which it must not be reached."""
 
 
 def allowed_by(manifest: Path) -> Callable[[str, str, str, str], bool]:
-    """What the role of a manifest lets its holder do."""
+    """Return a function that says what the role of a manifest allows."""
     documents = list(yaml.safe_load_all(manifest.read_text()))
     (role,) = [one for one in documents if one["kind"] == "ClusterRole"]
 
@@ -61,7 +61,7 @@ def allowed_by(manifest: Path) -> Callable[[str, str, str, str], bool]:
 
 
 def assignment(hosts: Sequence[str], pods: int = 1) -> Json:
-    """As Kueue writes it where hosts share the beginning of their names."""
+    """Return a topologyAssignment as Kueue writes it if host names share their first letter."""
     prefix = hosts[0][:1] if all(host[:1] == hosts[0][:1] for host in hosts) else ""
     roots = [host.removeprefix(prefix) for host in hosts]
     values: Json = {"roots": roots, **({"prefix": prefix} if prefix else {})}
@@ -81,7 +81,7 @@ def workload(
     state: str = "Pending",
     reserved: str | None = None,
 ) -> Json:
-    """A workload of an indexed job whose quota is reserved."""
+    """Return a workload of an indexed job whose quota is reserved."""
     count = len(hosts)
     annotations = {} if shape is None else {"heddle.run/shape": shape}
     return {
@@ -119,12 +119,12 @@ def workload(
 
 
 def check_state(name: str, state: str) -> Json:
-    """Of a check, as Kueue begins it."""
+    """Return the state of a check as Kueue creates it."""
     return {"name": name, "state": state, "lastTransitionTime": now(), "message": ""}
 
 
 def condition(kind: str, status: str, since: str | None = None) -> Json:
-    """Of a workload."""
+    """Return a condition of a workload."""
     return {
         "type": kind,
         "status": status,
@@ -136,7 +136,7 @@ def condition(kind: str, status: str, since: str | None = None) -> Json:
 
 @dataclass
 class World:
-    """All of it."""
+    """The cluster's API, the controller, and running programs."""
 
     folder: Path
     fabric: Fabric
@@ -157,7 +157,7 @@ class World:
         return self.background.run(run())
 
     def start(self, *, servers: str = "", wait: float = WAIT, **settings: Any) -> int:
-        """Start our program in this process; its number, to stop it by."""
+        """Start heddle-kubernetes in this process; return a number for ``stop``."""
         made = Settings(
             servers=servers or self.address,
             fabric="f1",
@@ -173,7 +173,7 @@ class World:
         return self.background.run(begin())
 
     def stop(self, number: int | None = None) -> None:
-        """Stop one, or all."""
+        """Stop one instance, or all."""
 
         async def end() -> None:
             chosen = self.running if number is None else [self.running[number]]
@@ -191,7 +191,7 @@ class World:
 
     @property
     def kubeconfig(self) -> Path:
-        """A file that says where the API is."""
+        """A file that says how to reach the API."""
         file = self.folder / "kubeconfig"
         cluster, user = self.api.access
         file.write_text(
@@ -209,7 +209,7 @@ class World:
         return file
 
     def launch(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start our program as a process of its own."""
+        """Start heddle-kubernetes as a process of its own."""
         with (self.folder / "heddle-kubernetes.log").open("ab") as log:
             process = subprocess.Popen(
                 [PROGRAM, "serve", "--server", self.address, "--fabric", "f1", *words],
@@ -220,23 +220,23 @@ class World:
         return process
 
     def put(self, plural: str, one: Json) -> None:
-        """Make or replace an object."""
+        """Create or replace an object."""
         self.on_api(lambda api: api.put(plural, one))
 
     def submit(self, one: Json) -> str:
-        """Have a workload reserved now; its key."""
+        """Create a workload whose quota is reserved now; return its key."""
         conditions = one["status"]["conditions"]
         fresh = [{**each, "lastTransitionTime": now()} for each in conditions]
         self.put("workloads", {**one, "status": {**one["status"], "conditions": fresh}})
         return f"{SPACE}/{one['metadata']['name']}"
 
     def change(self, key: str, change: Json) -> None:
-        """Merge something into a workload."""
+        """Merge a change into a workload."""
         space, _, name = key.partition("/")
         self.on_api(lambda api: api.change("workloads", space, name, change))
 
     def conclude(self, key: str, kind: str) -> None:
-        """Give a workload one more condition."""
+        """Add a condition to a workload."""
         before = self.of("workloads")[key]["status"]["conditions"]
         conditions = [one for one in before if one["type"] != kind]
         self.change(key, {"status": {"conditions": [*conditions, condition(kind, "True")]}})
@@ -247,34 +247,34 @@ class World:
         self.on_api(lambda api: api.remove("workloads", space, name))
 
     def of(self, plural: str) -> dict[str, Json]:
-        """Objects of a kind."""
+        """Return the objects of a kind."""
         found: dict[str, Json] = self.on_api(lambda api: api.of(plural))
         return found
 
     def check(self, key: str, name: str = CHECK) -> Json:
-        """The state of a check of a workload."""
+        """Return the state of a workload's check."""
         states = self.of("workloads")[key]["status"]["admissionChecks"]
         return next(one for one in states if one["name"] == name)
 
     def ready(self, key: str) -> str:
-        """Wait until a workload's check is Ready; its message."""
+        """Wait until a workload's check is Ready; return its message."""
         wait_until(lambda: self.fit() and self.check(key)["state"] == "Ready", f"{key} to be Ready")
         message: str = self.check(key)["message"]
         return message
 
     def fit(self) -> bool:
-        """Whether all that was started runs; fails where it does not."""
+        """Return True if everything that was started runs; fail otherwise."""
         for task in self.running:
             assert not task.done(), task
         return True
 
     def jobs(self) -> dict[str, pb.Job]:
-        """What the controller knows, by name."""
+        """Return the controller's jobs by name."""
         with Client(self.address, fabric="f1", timeout=PATIENCE) as client:
             return {job.name.rpartition("/")[2]: job for job in client.list_jobs()}
 
     def job(self, key: str) -> pb.Job | None:
-        """The job of a workload."""
+        """Return the job of a workload; None if there is none."""
         name = key.partition("/")[2]
         found = [job for known, job in self.jobs().items() if f"-{name}-" in known]
         return found[0] if found else None
@@ -285,16 +285,16 @@ class World:
             client.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=fabric_to_pb("f1", fabric)))
 
     def kill_controller(self) -> None:
-        """With SIGKILL."""
+        """Kill the controller with SIGKILL."""
         self.background.run(self.controller.kill())
 
     def start_controller(self) -> None:
-        """Again, with the store that it had, where it was."""
+        """Start the controller again, with its store and address."""
         self.controller = Controller(self.folder, f"--listen={self.address}")
         self.background.run(self.controller.__aenter__())
 
     def tidy(self) -> None:
-        """End what a test has begun."""
+        """End what a test has started."""
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -305,15 +305,15 @@ class World:
         self.on_api(lambda api: api.clear())
         with Client(self.address, fabric="f1", timeout=PATIENCE) as client:
             for job in client.list_jobs():
-                with suppress(NotFound):  # what the controller has asked for may end just now
+                with suppress(NotFound):  # it may end just now, as was asked for
                     client.delete_job(job.name.rpartition("/")[2])
 
 
 @contextmanager
 def kube_world(folder: Path, server: KubeApi | None = None) -> Iterator[World]:
-    """A cluster with our check, a controller with the fabric of eight hosts, and its agents.
+    """Run a cluster with the check, a controller with a fabric of eight hosts, and its agents.
 
-    The API server is a small one, unless one that runs is given.
+    The API server is the small one of ``kube_api``, unless ``server`` is given.
     """
     background = Background()
     address = f"127.0.0.1:{free_port()}"

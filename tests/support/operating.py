@@ -1,6 +1,6 @@
-"""The real ``heddle`` command against a real API, for tests of what operators see.
+"""The real ``heddle`` command, for tests of what operators see.
 
-The real ``heddle-controller serve`` as a process, and the real ``heddle`` against it.
+It runs against an API in this process, or against a real ``heddle-controller serve`` process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command printed and exited with."""
+    """What a command printed, and its exit status."""
 
     code: int
     out: str
@@ -53,19 +53,19 @@ def heddle(*words: str | Path) -> Outcome:
 
 
 def printed() -> str:
-    """What the command that runs in a thread of this process has printed so far."""
+    """Return what the command in another thread of this process has printed so far."""
     kept: Any = getattr(sys.stdout, "buffer", None)
     return str(kept.getvalue().decode()) if isinstance(kept, io.BytesIO) else ""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """Somebody at a terminal, and what runs at the other end."""
+    """An operator at a terminal, and the server that commands go to."""
 
     s: Serving
 
     async def does(self, *words: str | Path) -> Outcome:
-        """Run a command against the server, in a thread beside it."""
+        """Run a command against the server, in another thread."""
         server = f"127.0.0.1:{self.s.api.port}"
         return await asyncio.to_thread(
             heddle, "--server", server, "--timeout", f"{PATIENCE:g}", *words
@@ -74,7 +74,7 @@ class Operator:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Log lines of this process, agents' too, do not get among what commands print."""
+    """Keep log lines of this process, also of agents, out of what commands print."""
     before = structlog.get_config()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
@@ -85,7 +85,7 @@ def unlogged() -> Iterator[None]:
 
 @asynccontextmanager
 async def operating(path: Path) -> AsyncIterator[Operator]:
-    """A server, and somebody who sees what commands print."""
+    """Run a server, and an operator whose commands' output contains no log lines."""
     with unlogged():
         async with serving(path) as s:
             yield Operator(s)
@@ -93,7 +93,7 @@ async def operating(path: Path) -> AsyncIterator[Operator]:
 
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
 START_SECONDS = 240.0
-"""No measure of speed: a limit for machines that do much else."""
+"""Not a measure of speed: a limit for busy machines."""
 READY = re.compile(
     r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics(?:, page on (\S+)/)?\n"
 )
@@ -108,25 +108,25 @@ class Controller:
     metrics_port: int
     log: Path
     page: str = ""
-    """Where the page is, without a slash at its end; empty where there is none."""
+    """Address of the web page, without a slash at its end; empty if there is none."""
 
     @property
     def address(self) -> str:
-        """Of its API."""
+        """Address of its API."""
         return f"127.0.0.1:{self.port}"
 
     def channel(self) -> aio.Channel:
-        """A channel to it."""
+        """Return a new channel to the controller."""
         return aio.insecure_channel(self.address, OPTIONS)
 
     async def does(self, *words: str | Path) -> Outcome:
-        """Run ``heddle`` against it."""
+        """Run ``heddle`` against the controller."""
         return await asyncio.to_thread(heddle, "--server", self.address, *words)
 
     async def ends(
         self, how: signal.Signals = signal.SIGTERM, seconds: float = START_SECONDS
     ) -> int:
-        """Signal it and wait; its exit status."""
+        """Send a signal and wait for the end; return the exit status."""
         self.process.send_signal(how)
         async with asyncio.timeout(seconds):
             return await self.process.wait()
@@ -135,7 +135,7 @@ class Controller:
 async def start(
     path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
 ) -> tuple[Process, Path]:
-    """Start a controller with a store below ``path``; its log goes to a file there."""
+    """Start a controller with a store below ``path``; return it and the path of its log."""
     log = path / "controller.log"
     store = f"sqlite:///{path / 'heddle.sqlite3'}"
     words = ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--store", store, *options)
@@ -150,7 +150,7 @@ async def start(
 async def controlling(
     path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
 ) -> AsyncIterator[Controller]:
-    """A controller that is ready; killed at the end if it still runs."""
+    """Run a controller that is ready; kill it at the end if it still runs."""
     process, log = await start(path, *options, program=program)
     try:
         assert process.stdout is not None

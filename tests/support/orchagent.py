@@ -1,8 +1,8 @@
-"""A played orchagent: it does with SONiC's databases what the real one is documented to do.
+"""An imitated orchagent: it does with SONiC's databases what the real one is documented to do.
 
-It learns of CONFIG_DB's ACL tables, types and rules by keyspace notifications, has room for so many
-rules, writes what became of each into STATE_DB, and forwards packets by the rules that are active.
-It may be slow, refuse next hops without an ARP entry, or stop. No ASIC is behind it.
+It learns of CONFIG_DB's ACL tables, types and rules by keyspace notifications, has room for a
+number of rules, writes the outcome of each into STATE_DB, and forwards packets by the active rules.
+It can be slow, refuse next hops without an ARP entry, or stop. There is no ASIC behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXITS = {
 BARRIER = "HEDDLE_TEST_BARRIER"
 PREFIXES = ("ACL_TABLE_TYPE|", "ACL_TABLE|", "ACL_RULE|")
 MOST = 1000
-"""Keys that it looks at in one go."""
+"""Most keys that it processes at once."""
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Conduct:
     arp: set[str] = field(default_factory=lambda: {one.redirect for one in EXITS.values()})
     """Next hops that have an ARP entry."""
     awake: threading.Event = field(default_factory=threading.Event)
-    """Cleared, it does nothing."""
+    """While this is cleared, it does nothing."""
 
 
 class Orchagent:
-    """One, at a Redis; ``with`` runs it."""
+    """One orchagent at a Redis; ``with`` runs it."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Orchagent:
         *,
         addresses: Mapping[str, str] = ADDRESSES,
     ) -> None:
-        """``addresses`` are those of the packets that it forwards."""
+        """Start; ``addresses`` are those of the packets that it forwards."""
         self._addresses = addresses
         self.conduct = conduct or Conduct()
         self.conduct.awake.set()
@@ -66,7 +66,7 @@ class Orchagent:
         self.tables: dict[str, dict[str, str]] = {}
         self.types: dict[str, dict[str, str]] = {}
         self.rules: dict[str, dict[str, str]] = {}
-        """Active ones, by table and name."""
+        """Active rules, by table and name."""
         self.down: set[str] = set()
         """Ports without a carrier."""
         self._seen = 0
@@ -97,14 +97,14 @@ class Orchagent:
         while not self._over.is_set():
             try:
                 keys, barriers = self._hear()
-                self.conduct.awake.wait()  # what was heard is not done while it sleeps
+                self.conduct.awake.wait()  # while it sleeps, what it heard is not done
                 self._take(keys)
                 self._seen += barriers
             except redis.exceptions.RedisError:
                 self._over.wait(0.05)
 
     def _hear(self) -> tuple[list[str], int]:
-        """Keys that changed, each once, in the order in which they did first; and barriers."""
+        """Return changed keys, each once, in the order of their first change, and barriers."""
         keys, barriers, timeout = dict[str, None](), 0, 0.05
         while len(keys) < MOST and (message := self._heard.get_message(timeout=timeout)):
             timeout = 0.0
@@ -116,7 +116,7 @@ class Orchagent:
         return list(keys), barriers
 
     def _take(self, keys: Sequence[str]) -> None:
-        """Do what is in CONFIG_DB under some keys now."""
+        """Do what CONFIG_DB now says under some keys."""
         with self._config.pipeline(transaction=False) as asked:
             for key in keys:
                 asked.hgetall(key)
@@ -170,7 +170,7 @@ class Orchagent:
         )
 
     def forward(self, packet: Packet) -> NextHop | None:
-        """Where a packet leaves; None where it is lost."""
+        """Return where a packet leaves; None if it is lost."""
         hops = {one.redirect: hop for hop, one in zip(SPINES, EXITS.values(), strict=True)}
         found = [
             fields
@@ -225,16 +225,16 @@ def play(socket: str) -> None:
 
 
 class OverIpv6(SonicFib):
-    """The backend, given addresses of IPv6 for those of IPv4 in batches."""
+    """The SONiC backend; IPv4 addresses in batches are replaced by IPv6 ones."""
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program it so."""
+        """Implement ``Fib.apply`` with IPv6 addresses."""
         told = {nic: as_ipv6(address) for nic, address in batch.addresses.items()}
         return super().apply(replace(batch, addresses=told))
 
 
 class SonicSwitch:
-    """A Redis with a played orchagent, and the backend at it: a bench, as conformance takes it."""
+    """A conformance bench: a Redis, an imitated orchagent, and the backend."""
 
     def __init__(
         self,
@@ -254,40 +254,40 @@ class SonicSwitch:
         self.fib: Fib = self.sonic
 
     def connect(self, number: int) -> Any:
-        """A database."""
+        """Return a connection to a database."""
         opened = socket_of(self.server.socket)(number)
         self._opened.append(opened)
         return opened
 
     def open(self, table_size: int = 0, patience: float = PATIENCE) -> SonicFib:
-        """The backend of an agent that starts."""
+        """Return the backend of an agent that starts."""
         ports = [one.interface for one in EXITS.values()]
         kind = OverIpv6 if self._ipv6 else SonicFib
         return kind(EXITS, self.connect, ports=ports, table_size=table_size, patience=patience)
 
     def play(self) -> None:
-        """Have a new orchagent begin, as after a restart of the switch's services."""
+        """Start a new orchagent, as after a restart of the switch's services."""
         self.orchagent.__exit__()
         self.orchagent = Orchagent(self.connect, addresses=self._addresses)
         self.orchagent.__enter__()
 
     def close(self) -> None:
-        """End all of it."""
+        """End everything."""
         self.orchagent.__exit__()
         for opened in self._opened:
             opened.close()
         self.server.close()
 
     def where(self, packet: Packet) -> NextHop | None:
-        """By what orchagent has made of the rules."""
+        """Return where a packet leaves by the rules that orchagent has made active."""
         self.orchagent.settle()
         return self.orchagent.forward(packet)
 
     def carry(self, packet: Packet, number: int, size: int) -> None:
-        """Nothing counts here."""
+        """Do nothing, because nothing counts packets here."""
 
     def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
-        """Ports lose their carrier and get it back; then the agent steers."""
+        """Take and restore the carriers of ports; then let the agent steer."""
         lost = {EXITS[hop.port].interface for at, hop in enumerate(SPINES) if uplink(at) in down}
         self.orchagent.down = lost
         self.fib.steer(Steering(choices, down))

@@ -1,13 +1,13 @@
-"""A network of packets with first-in-first-out queues, PFC and congestion control; slow and plain.
+"""A network of packets with first-in-first-out queues, PFC and congestion control.
 
-Packets of one size, the last of a message shorter. A link has one queue, at its tail, and serves it
-in order; a packet is handed on when all of it has come. The first link of a NIC serves its QPs in
-turns, as far as their control lets them send. With PFC nothing is lost: bytes that came in by a
-link and still wait at its head pause that link above ``xoff`` and let it go on at ``xon``; what is
-on the way meanwhile still comes. A packet that joins a queue longer than ``mark`` is marked, and
-its acknowledgement, which takes the way back without a queue, tells the sender.
+It is slow and plain. Packets have one size, except a message's last one. A link has one queue, at
+its tail, and serves it in order; a packet is forwarded when all of it has arrived. The first link
+of a NIC serves its QPs in turn, as far as their congestion control lets them send. With PFC nothing
+is lost: bytes that came by a link and still wait at its head pause that link above ``xoff`` and
+resume it at ``xon``; what is already on the way still arrives. A packet that joins a queue longer
+than ``mark`` is marked. Its acknowledgement, which returns without a queue, tells the sender.
 
-It knows nothing of the fluid world, which is held against it.
+It shares nothing with the fluid world, which is compared with it.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ BITS, GIGA = 8.0, 1e9
 
 @dataclass(frozen=True, slots=True)
 class Pfc:
-    """Bytes of one link that may wait at its head."""
+    """Limits for bytes of one link that wait at its head."""
 
     xoff: float = 200_000.0
     xon: float = 180_000.0
 
 
 class Control(Protocol):
-    """When a QP may send."""
+    """Decides when a QP may send."""
 
     def window(self) -> float:
-        """Bytes that may be on the way."""
+        """Return the bytes that may be on the way."""
 
     def gap(self, size: float) -> float:
-        """Seconds from the start of one packet to the next."""
+        """Return the seconds from the start of one packet to the next."""
 
     def acknowledged(self, now: float, size: float, *, marked: bool) -> None:
-        """A packet has come, and its acknowledgement is back."""
+        """Take in that a packet has arrived and its acknowledgement is back."""
 
 
 class LineRate:
-    """No control at all: as fast as the NIC, and PFC, let it be."""
+    """No control: only the NIC and PFC limit the rate."""
 
     def window(self) -> float:
-        """See ``Control``."""
+        """Implement ``Control.window``."""
         return float("inf")
 
     def gap(self, size: float) -> float:  # noqa: ARG002 - a Control
-        """See ``Control``."""
+        """Implement ``Control.gap``."""
         return 0.0
 
     def acknowledged(self, now: float, size: float, *, marked: bool) -> None:
-        """See ``Control``."""
+        """Implement ``Control.acknowledged``."""
 
 
 class Windowed:
@@ -63,21 +63,21 @@ class Windowed:
     GAIN = 1 / 16
 
     def __init__(self, packet: float, most: float) -> None:
-        """``most`` is where it begins: the bytes that fill the path where nobody else is."""
+        """Start; the window begins at ``most``, the bytes that fill the path of a lone QP."""
         self._packet, self._most = packet, most
         self._window, self._marked = most, 1.0
         self._sent = self._seen = 0.0
 
     def window(self) -> float:
-        """See ``Control``."""
+        """Implement ``Control.window``."""
         return self._window
 
     def gap(self, size: float) -> float:  # noqa: ARG002 - a Control
-        """See ``Control``."""
+        """Implement ``Control.gap``."""
         return 0.0
 
     def acknowledged(self, now: float, size: float, *, marked: bool) -> None:  # noqa: ARG002
-        """See ``Control``. Once a window is acknowledged, the next one is set."""
+        """Implement ``Control.acknowledged``; adjust a window when all of it is acknowledged."""
         self._sent += size
         self._seen += size if marked else 0.0
         if self._sent < self._window:
@@ -96,20 +96,20 @@ class Rated:
     CUT_SECONDS, RAISE_SECONDS, GAIN, HALVES = 50e-6, 55e-6, 1 / 16, 5
 
     def __init__(self, line: float) -> None:
-        """``line`` is in Gbit/s; a QP begins at it."""
+        """Start; ``line`` is in Gbit/s, and a QP begins at that rate."""
         self._line, self._rate, self._target = line, line, line
         self._alpha, self._cut, self._raised, self._rounds = 1.0, -1.0, 0.0, 0
 
     def window(self) -> float:
-        """See ``Control``."""
+        """Implement ``Control.window``."""
         return float("inf")
 
     def gap(self, size: float) -> float:
-        """See ``Control``."""
+        """Implement ``Control.gap``."""
         return size * BITS / GIGA / self._rate
 
     def acknowledged(self, now: float, size: float, *, marked: bool) -> None:  # noqa: ARG002
-        """See ``Control``."""
+        """Implement ``Control.acknowledged``."""
         if marked and now >= self._cut + self.CUT_SECONDS:
             self._alpha += self.GAIN * (1 - self._alpha)
             self._target, self._rate = self._rate, self._rate * (1 - self._alpha / 2)
@@ -136,17 +136,17 @@ class _Packet:
 @dataclass(slots=True)
 class _Link:
     seconds: float
-    """For each byte."""
+    """Seconds for each byte."""
     delay: float
     busy: bool = False
     paused: bool = False
     waiting: deque[_Packet] = field(default_factory=deque)
-    """Of links that do not leave a NIC."""
+    """The queue of a link that does not leave a NIC."""
     queued: float = 0.0
     turns: deque[int] = field(default_factory=deque)
-    """QPs of a link that leaves a NIC."""
+    """QPs of a link that leaves a NIC, in the order of their turns."""
     held: float = 0.0
-    """Bytes that came by it and have not left its head."""
+    """Bytes that came by the link and have not left its head."""
     pausing: bool = False
     """Whether its head has told it to pause."""
     most_held: float = 0.0
@@ -156,9 +156,9 @@ class _Link:
 class _Qp:
     path: Sequence[int]
     left: float
-    """Bytes to be sent."""
+    """Bytes that are not sent yet."""
     missing: float
-    """Bytes that have not come."""
+    """Bytes that have not arrived."""
     control: Control
     next_start: float
     back: float
@@ -178,29 +178,29 @@ class PacketNetwork:
         pfc: Pfc | None = None,
         mark: float = float("inf"),
     ) -> None:
-        """``capacity`` is in Gbit/s of each link, ``mark`` in bytes of a queue."""
+        """Start; ``capacity`` is in Gbit/s of each link, ``mark`` in bytes of a queue."""
         self._links = [_Link(BITS / GIGA / speed, delay) for speed in capacity]
         self._packet, self._pfc, self._mark = packet, pfc, mark
         self._qps: list[_Qp] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count, self.now = 0, 0.0
         self.ends: list[float] = []
-        """When the last byte of each QP had come, seconds; infinite until then."""
+        """When the last byte of each QP arrived, in seconds; infinite until then."""
 
     def round_trip(self, path: Sequence[int]) -> float:
-        """Seconds of a packet and its acknowledgement where nobody else is."""
+        """Return the seconds of a packet and its acknowledgement without other traffic."""
         links = [self._links[row] for row in path]
         return sum(2 * link.delay + self._packet * link.seconds for link in links)
 
     def filling(self, path: Sequence[int]) -> float:
-        """Bytes on the way that keep the slowest link of a path busy."""
+        """Return the bytes on the way that keep the slowest link of a path busy."""
         slowest = max(self._links[row].seconds for row in path)
         return self.round_trip(path) / slowest + 2 * self._packet
 
     def send(
         self, path: Sequence[int], size: float, control: Control | None = None, *, start: float = 0
     ) -> int:
-        """A QP that sends so many bytes over a path; its row in ``ends``."""
+        """Add a QP that sends so many bytes over a path; return its row in ``ends``."""
         back = sum(self._links[row].delay for row in path)
         row = len(self._qps)
         self._qps.append(_Qp(path, size, size, control or LineRate(), start, back))
@@ -210,18 +210,18 @@ class PacketNetwork:
         return row
 
     def run(self, until: float = float("inf")) -> float:
-        """Play to the end, or until then; seconds until the last byte that came."""
+        """Play to the end, or until a time; return when the last byte so far arrived."""
         while self._events and self._events[0][0] <= until:
             self.now, _, happen = heappop(self._events)
             happen()
         return max((end for end in self.ends if end < float("inf")), default=0.0)
 
     def most_held(self, link: int) -> float:
-        """Most bytes that came by a link and waited at its head."""
+        """Return the most bytes that came by a link and waited at its head."""
         return self._links[link].most_held
 
     def missing(self, qp: int) -> float:
-        """Bytes of a QP that have not come."""
+        """Return the bytes of a QP that have not arrived."""
         return self._qps[qp].missing
 
     def _at(self, time: float, happen: Callable[[], None]) -> None:
@@ -266,7 +266,7 @@ class PacketNetwork:
         return None
 
     def _through(self, row: int, packet: _Packet) -> None:
-        """All of a packet has left the tail of a link: room for the link that it came by."""
+        """All of a packet has left a link's tail; the link that it came by has room again."""
         self._links[row].busy = False
         if packet.hop > 0:
             self._release(self._qps[packet.qp].path[packet.hop - 1], packet.size)
@@ -278,7 +278,7 @@ class PacketNetwork:
             self._received(packet)
             return
         self._hold(row, packet.size)
-        # A packet is another one on each hop: the last link may still be busy with it.
+        # Each hop has its own packet object, since the last link may still be busy with it.
         onward = _Packet(packet.qp, packet.size, packet.hop + 1, packet.marked)
         out = self._links[path[onward.hop]]
         onward.marked |= out.queued >= self._mark

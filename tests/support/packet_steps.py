@@ -1,4 +1,4 @@
-"""Scripts of collectives as messages of a packet twin, every step of a ring one of its own."""
+"""Scripts of collectives as messages of a packet twin, each step of a ring a message."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from heddle_emulator.traffic.script import Script
 from tests.support.packet_twin import Twin
 
 QUEUED = 8
-"""Packets of a QP that may be on their way beyond those that links' latency needs: enough to keep
-links busy, and few enough that what waits at one link is not sent on another, as congestion control
-or flow control sees to."""
+"""Packets of a QP that may be on their way beyond what links' latency needs.
+
+They are enough to keep links busy, and so few that packets which wait at one link do not take from
+another, as congestion control or flow control ensures.
+"""
 MOST_HOPS = 6
 
 
@@ -27,7 +29,7 @@ class _Messages:
     gbit: list[float] = field(default_factory=list)
     after: list[list[int]] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
-    """The QP of each, by activity, move and QP."""
+    """The QP of each message; QPs are numbered by activity, move and QP."""
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
@@ -41,10 +43,11 @@ def twin_of(
     hop: float,
     fair: bool = True,
 ) -> tuple[Twin, Wire]:
-    """A twin that plays a script, and the wire of the same costs for the fluid world.
+    """Return a twin that plays a script, and a wire with the same costs for the fluid world.
 
-    The largest message has so many packets. Activities are single messages, or rings whose hops
-    pass on in steps; ranks are alone on their hosts. A packet is sent on when all of it is there.
+    The largest message has ``packets`` packets. Activities must be single messages, or rings whose
+    hops pass on in steps, and each rank must be alone on its host. A packet is forwarded when all
+    of it has arrived.
     """
     steps = script.steps[script.activity]
     largest = float((script.gbit / np.maximum(steps, 1)).max())
@@ -72,7 +75,7 @@ def twin_of(
 
 
 def _in_order(script: Script) -> list[int]:
-    """Activities, each after those that it waits for."""
+    """Return the activities, each after those that it waits for."""
     waits = TopologicalSorter(dict.fromkeys(range(len(script)), ()))
     for before, after in zip(script.before.tolist(), script.after.tolist(), strict=True):
         waits.add(after, before)
@@ -82,7 +85,7 @@ def _in_order(script: Script) -> list[int]:
 def _steps(
     script: Script, carried: Carried, moves: Ints, before: list[int], told: _Messages
 ) -> list[int]:
-    """The messages of one activity; returns those of its last step."""
+    """Add the messages of one activity; return those of its last step."""
     steps = int(script.steps[script.activity[moves[0]]])
     into = {int(script.receiver[move]): int(move) for move in moves}
     latest: dict[int, list[int]] = {int(move): before for move in moves}
@@ -100,7 +103,7 @@ def _steps(
 def _message(
     script: Script, carried: Carried, move: int, waits: list[int], told: _Messages
 ) -> list[int]:
-    """One step of a move: a message for each QP of its flow, as QPs are what shares links."""
+    """Add one step of a move: a message for each QP of its flow, since QPs share links."""
     flow, steps = int(script.flow[move]), int(script.steps[script.activity[move]])
     rows = []
     for path in np.flatnonzero(carried.paths.flow == flow).tolist():

@@ -1,12 +1,12 @@
-"""A packet-level twin of the fluid world, small and slow: what it is held against.
+"""A packet-level twin of the fluid world, small and slow, with which it is compared.
 
-Every message is cut into packets of one size. A QP has a window of packets on
-their way, and sends the next when one has arrived; links pass on one packet at a time,
-hold as many as come, and take some time to hand one over. Where several QPs wait for a
-link it takes them in turn (``fair``), or packet by packet as they came; the link that a
-NIC sends by always takes them in turn, as NICs do. A message may wait for others to be
-complete. A hop of a ring passes on what has come in over the hop before, and is ahead
-of it by no more than the part it has of its own. Nothing here knows what a fair rate is.
+Every message is divided into packets of one size. A QP has a window of packets on their way, and
+sends the next one when one has arrived. A link forwards one packet at a time, holds as many as
+arrive, and takes some time to deliver each. If several QPs wait for a link, it takes them in turn
+(``fair``), or packet by packet in order of arrival. The first link after a NIC always takes them in
+turn, as NICs do. A message may wait for others to be complete. A hop of a ring forwards what has
+arrived over the hop before, and is ahead of it at most by the part that it has of its own. Nothing
+here knows what a fair rate is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 
 FREE, THERE, BEGIN = range(3)
-"""Events: a link has sent a packet, a packet has come to a link's end, a message may begin."""
+"""Events: a link has sent a packet, a packet reached a link's end, a message may begin."""
 
 
 class Twin:
@@ -38,12 +38,12 @@ class Twin:
         delay: float = 0.0,
         hop_seconds: float = 0.0,
     ) -> None:
-        """A message a path; ``capacity`` is in Gbit/s of each link.
+        """Create a message for each path; ``capacity`` is in Gbit/s of each link.
 
-        ``behind`` names the message whose packets each one passes on, ``lead`` how many
-        it has of its own to begin with. ``after`` names those that each waits for, to
-        begin ``delay`` seconds later. Messages of one ``queue`` go the same way, one
-        after another, and have one turn together.
+        ``behind`` is the message whose packets each one forwards, and ``lead`` the number of
+        packets it has of its own at the start. ``after`` lists the messages that each waits for, to
+        begin ``delay`` seconds later. Messages of one ``queue`` take the same path one after
+        another, and share one turn.
         """
         self._seconds = [packet_gbit / speed if speed > 0 else 0.0 for speed in capacity]
         self._hop = hop_seconds
@@ -63,7 +63,7 @@ class Twin:
         self._queue = [*(queue or range(len(paths)))]
         self._window, self._on_their_way = window, [0] * len(paths)
         self._to_send: list[deque[int]] = [deque() for _ in paths]
-        """Of each queue: messages that have begun and are not all sent."""
+        """For each queue: messages that have begun and are not completely sent."""
         self._waiting: list[dict[int, deque[int]]] = [{} for _ in capacity]
         self._turns: list[deque[int]] = [deque() for _ in capacity]
         self._busy = [False] * len(capacity)
@@ -74,7 +74,7 @@ class Twin:
         self._delay = delay
 
     def run(self) -> float:
-        """Seconds until the last packet has arrived."""
+        """Return the seconds until the last packet has arrived."""
         for message, waits in enumerate(self._waits):
             if not waits:
                 self._later(self._delay, BEGIN, 0, message)
@@ -157,7 +157,7 @@ class Twin:
 
 
 def _named_by(names: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """For each of so many messages, those that name it."""
+    """Return, for each of ``count`` messages, those that name it."""
     found: list[list[int]] = [[] for _ in range(count)]
     for message, named in enumerate(names):
         for other in named:

@@ -1,4 +1,4 @@
-"""Peer notices over a network that loses, doubles and reorders as a test wants it."""
+"""Peer notices over a network that loses, doubles and reorders datagrams as a test wants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FABRIC = "fabrics/f1"
 
 
 class LossyNetwork:
-    """All datagrams under way; time stands still unless the test moves it."""
+    """All datagrams under way. Time moves only if the test moves it."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class LossyNetwork:
         self._chance = chance
 
     def put(self, source: str, target: str, datagram: bytes) -> None:
-        """A datagram sets out."""
+        """Send a datagram; it may be lost or doubled."""
         chance = self._chance
         if chance is not None and chance.random() < self.loss:
             return
@@ -32,7 +32,7 @@ class LossyNetwork:
         self.waiting += [(source, target, datagram)] * copies
 
     def deliver(self, most: int = 10_000_000) -> None:
-        """Let so many arrive, in any order."""
+        """Deliver at most so many datagrams, in random order."""
         while self.waiting and most > 0:
             step, self.waiting = self.waiting, []
             if self._chance is not None:
@@ -53,14 +53,14 @@ class Place:
         self.network, self.address = network, address
 
     def send(self, address: str, datagram: bytes) -> None:
-        """Send."""
+        """Implement ``send`` of the agent's network."""
         self.network.put(self.address, address, datagram)
 
     def open(self, receive: Receive) -> None:
-        """The test delivers by itself."""
+        """Do nothing, because the test delivers datagrams itself."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because nothing is open."""
 
 
 def notices_of(
@@ -72,7 +72,7 @@ def notices_of(
     keys: Sequence[bytes] = (KEY,),
     fabric: str = FABRIC,
 ) -> PeerNotices:
-    """Peer notices of a switch, one that is reached by the name of its switch."""
+    """Return the peer notices of a switch, whose address is its name."""
     one = PeerNotices(
         fabric=fabric,
         switch=switch,
@@ -87,7 +87,7 @@ def notices_of(
 
 
 def clos(leaves: int, spines: int) -> list[Link]:
-    """The links of two tiers."""
+    """Return the links of two tiers."""
     return [
         Link.between(f"leaf{leaf}", f"spine{spine}")
         for leaf in range(leaves)

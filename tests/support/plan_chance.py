@@ -1,9 +1,7 @@
-"""Random fabrics and plans for property tests: any graph, any split, links down.
+"""Random fabrics and plans for property tests, and small ones written in a few words.
 
-Small fabrics, flows and plans in a few words, for tests.
-
-A way is written as its nodes, "n0 leaf0 spine1 leaf1 n2"; ``#1`` before a node names
-the key of the link that leads to it.
+Random ones have any graph, any split of QPs, and links that are down. A written path is the list of
+its nodes: "n0 leaf0 spine1 leaf1 n2". ``#1`` before a node is the key of the link that leads to it.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def clos(
     parallel: int = 1,
     table_size: int | None = None,
 ) -> Fabric:
-    """NICs n0, n1, … at leaf0, leaf1, …, every leaf at every spine, 100 Gbit/s all over."""
+    """Return NICs n0, n1, … at leaf0, leaf1, …, every leaf at every spine, all at 100 Gbit/s."""
     nodes: list[dict[str, Any]] = [
         {"id": f"n{n}", "kind": "nic", "host": f"h{n // nics}", "rail": n % nics}
         for n in range(leaves * nics)
@@ -62,7 +60,7 @@ def clos(
 def joined(
     nodes: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, str]], gbps: float = 100.0
 ) -> Fabric:
-    """A fabric of nodes and links of one speed; parallel links have keys counted from 0."""
+    """Return a fabric of nodes and links of one speed; parallel links have keys from 0."""
     records = [{"source": a, "target": b, "gbps": gbps} for a, b in edges]
     return parse_fabric({"nodes": [*map(dict, nodes)], "edges": records}, "test")
 
@@ -80,7 +78,7 @@ class Wish:
 
 
 def wishes(fabric: Fabric, **by_id: Wish) -> Flows:
-    """Flows by id."""
+    """Return flows by id."""
     told = [*by_id.values()]
     demands = Demands(
         ids=tuple(by_id),
@@ -96,7 +94,7 @@ def wishes(fabric: Fabric, **by_id: Wish) -> Flows:
 
 
 def way_arcs(fabric: Fabric, nodes: str) -> list[int]:
-    """Arcs of a way."""
+    """Return the arcs of a written path."""
     names = nodes.split()
     arcs: list[int] = []
     key = None
@@ -117,7 +115,7 @@ def _head(fabric: Fabric, arc: int) -> int:
 
 
 def paths_of(fabric: Fabric, flows: Flows, ways: Mapping[str, Sequence[Way]]) -> Paths:
-    """Paths from ways by flow id."""
+    """Return paths from written paths by flow id."""
     rows = [(flows.ids.index(name), *way) for name, told in ways.items() for way in told]
     rows.sort()
     arcs = [way_arcs(fabric, nodes) if nodes else [] for *_, nodes in rows]
@@ -141,7 +139,7 @@ class Draft:
     unrouted: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> Plan:
-        """The plan, with a certificate that fits it."""
+        """Return the plan, with a certificate that fits it."""
         blank = {name: [(*way[:2], "") for way in told] for name, told in self.ways.items()}
         paths = paths_of(self.fabric, self.flows, self.ways)
         return Plan(
@@ -155,7 +153,7 @@ class Draft:
 
 
 def certificate_of(fabric: Fabric, flows: Flows, paths: Paths) -> Certificate:
-    """A certificate whose bounds are what was reached."""
+    """Return a certificate whose bounds are the values that were reached."""
     worst = worst_by_tier(fabric, arc_loads(len(fabric.structure.tail), flows, paths))
     top = max(worst.values())
     tiers = tuple(TierCertificate(tier, value, value) for tier, value in worst.items())
@@ -163,7 +161,7 @@ def certificate_of(fabric: Fabric, flows: Flows, paths: Paths) -> Certificate:
 
 
 def random_fabric(rng: Random) -> Fabric:
-    """Switches in any connected graph with parallel links, NICs at one or two of them."""
+    """Return switches in any connected graph with parallel links, NICs at one or two of them."""
     switches, nics = rng.randint(2, 6), rng.randint(2, 6)
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(switches)]
     nodes += [{"id": f"n{i}", "kind": "nic"} for i in range(nics)]
@@ -177,13 +175,13 @@ def random_fabric(rng: Random) -> Fabric:
 
 
 def with_failures(rng: Random, fabric: Fabric, share: float = 0.2) -> Fabric:
-    """The same fabric with some links down."""
+    """Return the fabric with some links down."""
     down = [row for row in range(fabric.link_count) if rng.random() < share]
     return fabric.with_links(dict.fromkeys(down, State.DOWN))
 
 
 def random_plan(rng: Random, fabric: Fabric) -> Plan:
-    """Flows between random NICs, their QPs split over random loop-free paths."""
+    """Return flows between random NICs, their QPs split over random loop-free paths."""
     nics = [fabric.structure.nodes.ids[row] for row in fabric.rows_of_kind(NodeKind.NIC)]
     told = {}
     for number in range(rng.randint(1, 8)):
@@ -202,13 +200,13 @@ def random_plan(rng: Random, fabric: Fabric) -> Plan:
 
 
 def _cuts(rng: Random, qps: int) -> list[tuple[int, int]]:
-    """Consecutive ranges that make up all QPs."""
+    """Return consecutive ranges that cover all QPs."""
     bounds = sorted({0, qps, *(rng.randint(0, qps) for _ in range(rng.randint(0, 3)))})
     return [(low, high - 1) for low, high in pairwise(bounds)]
 
 
 def _walk(rng: Random, fabric: Fabric, flows: Flows, flow: int, free: Bools) -> list[int]:
-    """Arcs of a random loop-free path; empty where there is none."""
+    """Return the arcs of a random loop-free path; empty if there is none."""
     structure = fabric.structure
     end = int(flows.destination[flow])
     stack: list[list[int]] = [[]]
@@ -227,7 +225,7 @@ def _walk(rng: Random, fabric: Fabric, flows: Flows, flow: int, free: Bools) -> 
 
 
 def _spare(rng: Random, fabric: Fabric, flows: Flows, flow: int, way: list[int]) -> list[int]:
-    """A random path without the links between switches of the first; often none."""
+    """Return a random path that avoids the first one's links between switches; often none."""
     kind = fabric.structure.nodes.kind
     free = fabric.plannable.copy()
     for arc in way:

@@ -1,9 +1,9 @@
-"""Ports of servers that tests start with a port of their own choice.
+"""Ports for servers that tests start with a port of their own choice.
 
-A port that the kernel chose a moment ago may be the next connection's by the time that its
-server starts: other tests run beside, and all of them connect. So ports come from below those
-that the kernel gives to connections, every test process beginning at another place, and none
-is given twice by one process.
+A port that the kernel chose a moment ago may be taken by another connection before its server
+starts, because other tests run at the same time and all of them connect. So these ports are below
+those that the kernel gives to connections. Every test process begins at another place, and a
+process gives no port twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import socket
 
 FIRST, LAST = 12_000, 32_000
-APART = 997  # between the places at which processes with ids in a row begin
+APART = 997  # distance between the first ports of processes with consecutive ids
 _TURNS = itertools.count()
 
 
@@ -28,7 +28,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, and that nobody is given meanwhile."""
+    """Return a TCP port that nobody listens on and that this process has not returned before."""
     ports = LAST - FIRST
     for turn in itertools.islice(_TURNS, ports):
         port = FIRST + (os.getpid() * APART + turn) % ports

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes several times a second, with a folder and a port of its own."""
+"""A real Prometheus that scrapes twice a second, with its own folder and port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERVAL = "500ms"
 
 
 def program(name: str) -> str:
-    """Where ``prometheus`` or ``promtool`` is."""
+    """Return the path of ``prometheus`` or ``promtool``."""
     found = shutil.which(name)
     if found is None:
         missing(f"{name}: apt-get install prometheus")
@@ -32,17 +32,17 @@ def program(name: str) -> str:
 
 
 class QueryError(AssertionError):
-    """Prometheus did not take an expression."""
+    """Prometheus did not accept an expression."""
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
     async def ask(self, path: str, **words: str) -> Any:
-        """What the API answers; QueryError if it refuses."""
+        """Return what the API answers; raise QueryError if it refuses."""
         return await asyncio.to_thread(self._ask, f"{self._url}/api/v1/{path}?{urlencode(words)}")
 
     def _ask(self, url: str) -> Any:
@@ -53,13 +53,13 @@ class Prometheus:
             raise QueryError(f"{url}: {error.read().decode()}") from None
 
     async def query(self, expression: str) -> list[Sample]:
-        """The samples of an expression now."""
+        """Return the current samples of an expression."""
         answer = await self.ask("query", query=expression)
         assert answer["resultType"] == "vector", (expression, answer)
         return list(answer["result"])
 
     def ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         try:
             with urlopen(f"{self._url}/-/ready") as answer:
                 return bool(answer.status == 200)
@@ -71,7 +71,7 @@ class Prometheus:
 async def scraping(
     folder: Path, targets: Mapping[str, Sequence[str]], *rules: Path
 ) -> AsyncIterator[Prometheus]:
-    """Scrape addresses, by job; killed at the end."""
+    """Run a Prometheus that scrapes addresses, by job; kill it at the end."""
     port = free_port()
     jobs = [
         {"job_name": job, "static_configs": [{"targets": list(addresses)}]}

@@ -1,4 +1,4 @@
-"""Pushes as an agent reads them that has been told nothing."""
+"""Pushes as read by an agent that has not been sent any names yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heddle_controller.serve.codec.entries import SentNames, encoded
 
 
 def push_to_pb(push: Push, nonce: int) -> pb.Push:
-    """One push, with every name that it uses."""
+    """Return the message of one push, with every name that it uses."""
     (made,) = encoded([push])
     message = made.named(SentNames())
     message.push.nonce = nonce

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: what no client library would send."""
+"""HTTP/2 frames made by hand, for what no client library would send."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, RESET, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
 END_STREAM, END_HEADERS = 1, 4
 NEWEST = b"\xbe"
-"""One byte that stands for the newest entry of the table of headers."""
+"""One byte that refers to the newest entry of the header table."""
 PATH = b"/grpc.health.v1.Health/Check"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Return one frame."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
 def field(name: bytes, value: bytes, *, keep: bool = False) -> bytes:
-    """A literal field of headers, kept in the table or not."""
+    """Return a literal header field; ``keep`` adds it to the table."""
     return (b"\x40" if keep else b"\x00") + _text(name) + _text(value)
 
 
@@ -38,7 +38,7 @@ def _text(text: bytes) -> bytes:
 
 
 def call(path: bytes = PATH) -> bytes:
-    """Headers of a gRPC call."""
+    """Return the headers of a gRPC call."""
     named = {b":path": path, b":authority": b"x", b"te": b"trailers"}
     fields = b"".join(field(name, value) for name, value in named.items())
     return b"\x83\x86" + fields + field(b"content-type", b"application/grpc")
@@ -46,10 +46,10 @@ def call(path: bytes = PATH) -> bytes:
 
 @asynccontextmanager
 async def connection(port: int, ca: Path) -> AsyncIterator[asyncio.StreamWriter]:
-    """One over TLS whose answers are read and dropped; the preface is said.
+    """Open a TLS connection, send the preface, and discard what is received.
 
     Raises:
-        OSError: it was closed on us, perhaps before it was there.
+        OSError: The server closed the connection, perhaps before it was complete.
     """
     context = ssl.create_default_context(cafile=str(ca))
     context.set_alpn_protocols(["h2"])

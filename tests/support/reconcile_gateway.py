@@ -1,6 +1,6 @@
-"""A gateway of switches in memory: the port, small but real.
+"""An ``AgentGateway`` with switches in memory.
 
-Sessions of agents as a gateway keeps them, whatever becomes of what is pushed to them.
+``Sessions`` keeps the sessions of agents. ``MemoryGateway`` also applies pushes to tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.reconcile_switches import Match, SwitchTable, match_of
 
 
 class Sessions:
-    """The part of ``AgentGateway`` that is the same for every gateway of tests."""
+    """The part of ``AgentGateway`` that all gateways of tests share."""
 
     def __init__(self, fabric: str) -> None:
         self._fabric = fabric
@@ -39,7 +39,7 @@ class Sessions:
         self._listeners: set[asyncio.Queue[SessionEvent]] = set()
 
     def begin(self, switch: str, epoch: int, held: TableState, table_size: int = 0) -> None:
-        """Begin a session, in place of any before, with the highest epoch and what is held."""
+        """Begin a session in place of an older one, with the highest epoch and the held table."""
         if switch in self._aside:
             return
         if switch in self._sessions:
@@ -61,18 +61,18 @@ class Sessions:
         self._tell(SessionChange.CONNECTED, session)
 
     def disconnect(self, *switches: str) -> None:
-        """End the session of each; what was sent and has not reached the agent never will."""
+        """End the session of each switch; what has not reached the agent yet is lost."""
         for switch in switches:
             session = self._sessions.pop(switch)
             self._lost[session.id].set()
             self._tell(SessionChange.DISCONNECTED, session)
 
     def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """See the port."""
+        """Implement ``AgentGateway.sessions``."""
         return dict(self._sessions) if fabric == self._fabric else {}
 
     def set_aside(self, fabric: str, switch: str, why: str) -> object:
-        """See the port; for as long as the test lasts."""
+        """Implement ``AgentGateway.set_aside``; it holds for the rest of the test."""
         if switch not in self._aside:
             self._aside[switch] = f"set aside, as its agent {why}"
             if switch in self._sessions:
@@ -80,17 +80,17 @@ class Sessions:
         return fabric
 
     def held_aside(self, fabric: str) -> Mapping[str, str]:
-        """See the port."""
+        """Implement ``AgentGateway.held_aside``."""
         return dict(self._aside) if fabric == self._fabric else {}
 
     def lead(self, epoch: int) -> None:
-        """See the port."""
+        """Implement ``AgentGateway.lead``."""
 
     def follow(self, epoch: int) -> None:
-        """See the port."""
+        """Implement ``AgentGateway.follow``."""
 
     async def events(self) -> AsyncIterator[SessionEvent]:
-        """See the port."""
+        """Implement ``AgentGateway.events``."""
         queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
         self._listeners.add(queue)
         try:
@@ -110,24 +110,24 @@ class Switch:
 
     table: SwitchTable = field(default_factory=SwitchTable)
     answers: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared: what it is sent waits."""
+    """While this is cleared, pushes to the switch wait."""
     refuses: dict[Match, FailureReason] = field(default_factory=dict)
-    """Sets that it cannot do."""
+    """Entries that it refuses to set, and why."""
     refuses_whole: str = ""
-    """Why it finds every push malformed."""
+    """If not empty, every push is refused as malformed with this message."""
     tells_entries: bool = True
-    """Whether its agent knows to tell every entry: older ones do not."""
+    """Whether its agent can list every entry, which older ones cannot."""
     pushes: list[Push] = field(default_factory=list)
-    """All that it took, oldest first, but for questions."""
+    """All pushes that it took, oldest first, without questions."""
     questions: list[Push] = field(default_factory=list)
-    """What asked what it holds, and changed nothing."""
+    """Pushes that asked what it holds, and changed nothing."""
 
     def __post_init__(self) -> None:
         self.answers.set()
 
 
 class MemoryGateway(Sessions):
-    """Implements ``AgentGateway``."""
+    """Implements ``AgentGateway`` with switches in memory."""
 
     def __init__(self, fabric: str, switches: dict[str, Switch]) -> None:
         super().__init__(fabric)
@@ -136,14 +136,14 @@ class MemoryGateway(Sessions):
         """Called after every single operation of every switch."""
 
     def connect(self, *names: str) -> None:
-        """Begin a session of each switch, in place of any before."""
+        """Begin a session of each switch, which replaces an older one."""
         for name in names:
             table = self.switches[name].table
             held = TableState(table.whole, table.digest())
             self.begin(name, table.fence[0], held, table.size)
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
-        """See the port."""
+        """Implement ``AgentGateway.push``."""
         known = self._sessions.get(session.switch)
         if known is None or known.id != session.id:
             raise SessionLost(session.switch)
@@ -187,7 +187,7 @@ class MemoryGateway(Sessions):
 
 
 def all_switches(fabric: Fabric) -> dict[str, Switch]:
-    """A switch for each in a fabric, with the room that it has."""
+    """Return a switch for each in a fabric, with its table size."""
     nodes = fabric.structure.nodes
     return {
         node: Switch(SwitchTable(size=max(0, int(nodes.table_size[row]))))

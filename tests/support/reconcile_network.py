@@ -1,7 +1,7 @@
 """A small network of random shape whose switches evaluate the pushes they get.
 
-The walker tries every next hop that ECMP could take, so a loop or a black hole that
-only some hash would meet is found as well.
+The walker tries every next hop that ECMP could take. So it also finds loops and black holes that
+only some hashes would meet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.reconcile_switches import Match, SwitchTable, Way, match_of, 
 
 
 def random_fabric(random: Random, switches: int, nics: int) -> Fabric:
-    """A connected graph of switches "s0"… with NICs "n0"… spread over them."""
+    """Return a connected graph of switches "s0"…, with NICs "n0"… spread over them."""
     nodes: list[dict[str, Any]] = [{"id": f"s{n}", "kind": "switch"} for n in range(switches)]
     pairs = {(random.randrange(n), n) for n in range(1, switches)}
     wanted = random.randint(len(pairs), min(switches * (switches - 1) // 2, 2 * switches))
@@ -39,13 +39,13 @@ def random_fabric(random: Random, switches: int, nics: int) -> Fabric:
 
 
 def out_arcs(fabric: Fabric, node: int) -> list[int]:
-    """Arcs that leave a node."""
+    """Return the arcs that leave a node."""
     first, arcs = fabric.structure.out
     return [int(arc) for arc in arcs[first[node] : first[node + 1]]]
 
 
 def random_path(random: Random, fabric: Fabric, source: int, destination: int) -> list[int]:
-    """Arcs of a simple path of live links between two NICs, seldom the shortest; or none."""
+    """Return the arcs of a simple live path between two NICs, seldom the shortest; [] if none."""
     head, kind = fabric.structure.head, fabric.structure.nodes.kind
 
     def onward(node: int, seen: frozenset[int]) -> list[int] | None:
@@ -66,13 +66,13 @@ def random_path(random: Random, fabric: Fabric, source: int, destination: int) -
 
 
 QPS = 2
-"""QPs of every flow: split over two ways, or both on one."""
+"""QPs of every flow; they use two paths, or both the same."""
 
 
 def plan_on(
     fabric: Fabric, pairs: Sequence[tuple[int, int]], ways: Sequence[list[list[int]]]
 ) -> Plan:
-    """A plan with a flow for each pair of NICs: no way, one way, or one for each QP."""
+    """Return a plan with a flow for each pair of NICs: no path, one path, or one per QP."""
     flow = [row for row, of_pair in enumerate(ways) for _ in of_pair]
     first_qp = [number for of_pair in ways for number in range(len(of_pair))]
     last_qp = [
@@ -129,7 +129,7 @@ class Network:
     _distance: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def distance(self, destination: int) -> dict[int, int]:
-        """Links from each switch to a NIC over live links."""
+        """Return the number of live links from each switch to a NIC."""
         if destination not in self._distance:
             structure = self.fabric.structure
             found, waiting = {destination: 0}, deque([destination])
@@ -145,7 +145,7 @@ class Network:
         return self._distance[destination]
 
     def next_arcs(self, switch: int, source: int, destination: int, port: int) -> list[int]:
-        """Where a packet may leave a switch: by its entry, or by any underlay next hop."""
+        """Return the arcs by which a packet may leave: its entry's, or all underlay next hops."""
         structure = self.fabric.structure
         ids, head = structure.nodes.ids, structure.head
         held = self.tables[ids[switch]].entries
@@ -164,11 +164,11 @@ class Network:
         ]
 
     def falls(self, switch: str, way: Way) -> bool:  # noqa: ARG002 - here nobody knows of links
-        """Whether a switch leaves the packets of an entry to the underlay."""
+        """Return whether a switch leaves an entry's packets to the underlay; here it never does."""
         return False
 
     def trouble(self, source: int, destination: int, port: int) -> str:
-        """What befalls packets of a pair of NICs; empty where they always arrive."""
+        """Describe what goes wrong for packets of a pair of NICs; empty if they always arrive."""
         head = self.fabric.structure.head
         (first,) = out_arcs(self.fabric, source)
         done: set[int] = set()
@@ -192,7 +192,7 @@ class Network:
         return visit(int(head[first]), ())
 
     def holds(self, entries: Entries) -> bool:
-        """Whether the tables are just these entries."""
+        """Return whether the tables hold exactly these entries."""
         ids = self.fabric.structure.nodes.ids
         wanted: dict[str, dict[Match, Way]] = {switch: {} for switch in self.tables}
         for row in range(len(entries)):

@@ -1,7 +1,7 @@
-"""Switches as small as can be: a table that takes pushes as agent.proto says.
+"""Minimal switches: a table that takes pushes as agent.proto says.
 
-By names, as a real one, so that it outlives the fabric that its entries came from;
-its digest is the agent's own.
+The table is keyed by names, like a real one, so it outlives the fabric that its entries came from.
+Its digest is computed by the agent's own code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Way = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
 
 
 def match_of(fabric: Fabric, entries: Entries, row: int) -> Match:
-    """The match of an entry."""
+    """Return the match of an entry."""
     ids = fabric.structure.nodes.ids
     return (
         ids[entries.source[row]],
@@ -34,7 +34,7 @@ def match_of(fabric: Fabric, entries: Entries, row: int) -> Match:
 
 
 def way_of(fabric: Fabric, entries: Entries, row: int) -> Way:
-    """Where an entry sends packets."""
+    """Return where an entry sends packets: next hop, backup, and the risk links of both."""
     backup = int(entries.backup[row])
     risks, spare = (
         tuple(sorted(_link(fabric, link) for link in links.tolist()))
@@ -66,28 +66,28 @@ class SwitchTable:
     stale: set[Match] = field(default_factory=set)
     fence: tuple[int, int] = (0, 0)
     whole: int = 0
-    """Generation held whole; 0 for none."""
+    """Generation that it holds completely; 0 for none."""
     size: int = 0
-    """Entries it has room for; 0 for any number."""
+    """Most entries; 0 for no limit."""
 
     def digest(self) -> bytes:
-        """By the agent's own code."""
+        """Return the digest, computed by the agent's own code."""
         return table_digest({match: Group(*way) for match, way in self.entries.items()})
 
     def listed(self, fabric: Fabric, switch: str) -> Entries | None:
-        """Every entry, as it comes over the wire."""
+        """Return every entry as it arrives over the wire."""
         told = listing({match: Group(*way) for match, way in self.entries.items()})
         return entries_from_pb(told, fabric, switch)
 
     def refuses(self, push: Push) -> PushStatus:
-        """Whether the fence lets a push in; if so it is raised."""
+        """Return whether the fence admits a push; if it does, raise the fence."""
         if (push.epoch, push.generation) < self.fence:
             return PushStatus.STALE_EPOCH
         self.fence = (push.epoch, push.generation)
         return PushStatus.APPLIED
 
     def take(self, push: Push, failing: Collection[int] = ()) -> Iterator[None]:
-        """Do a push operation by operation, with a stop after each, but for some that fail."""
+        """Apply a push; yield after each operation; skip operations in ``failing``."""
         sets, deletes, fabric = push.sets, push.deletes, push.fabric
         if push.mode == PushMode.FULL_SYNC:
             self.stale = set(self.entries)
@@ -112,7 +112,7 @@ class SwitchTable:
             self.whole = push.generation
 
     def crowded(self, push: Push) -> list[int]:
-        """Sets of a push that find no room."""
+        """Return the sets of a push for which the table has no room."""
         if not self.size:
             return []
         room = self.size - len(self.entries)

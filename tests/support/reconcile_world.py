@@ -1,4 +1,4 @@
-"""A controller without a wire: real store, real planner, switches in memory."""
+"""A controller without a network: real store, real planner, switches in memory."""
 
 from __future__ import annotations
 
@@ -62,25 +62,25 @@ SETTINGS = ReconcileSettings(
     compare_after=3600.0,
     rollout=RolloutSettings(patience=10 * PATIENCE, linger=0.005, retry_first=0.02, retry_last=0.1),
 )
-"""A switch that answers late, as on a busy machine, is waited for."""
+"""Very patient, so that a switch that answers late on a busy machine is waited for."""
 
 IMPATIENT = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=0.2))
-"""For tests of switches that do not answer: others go on without them."""
+"""For tests of switches that do not answer: the rollout continues without them."""
 
 
 class RealClock:
-    """The machine's."""
+    """The machine's clock."""
 
     def now(self) -> float:
-        """See the port."""
+        """Implement ``Clock.now``."""
         return time.time()
 
     def monotonic(self) -> float:
-        """See the port."""
+        """Implement ``Clock.monotonic``."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """See the port."""
+        """Implement ``Clock.sleep``."""
         await asyncio.sleep(seconds)
 
 
@@ -92,23 +92,26 @@ class Figures:
         self.values: defaultdict[Metric, list[float]] = defaultdict(list)
 
     def count(self, metric: Metric, fabric: str, amount: float = 1.0) -> None:
-        """See the port."""
+        """Add to a count."""
         assert fabric
         self.counts[metric] += amount
 
     def observe(self, metric: Metric, fabric: str, value: float) -> None:
-        """See the port."""
+        """Add a value."""
         assert fabric
         self.values[metric].append(value)
 
     def set(self, metric: Metric, fabric: str, value: float) -> None:
-        """See the port."""
+        """Replace a value."""
         assert fabric
         self.values[metric] = [value]
 
 
 def three_tiers(zones: int = 2, leaves: int = 2, spines: int = 2, cores: int = 2) -> Fabric:
-    """Zones of leaves and spines, joined by cores in planes; one NIC a host, two hosts a leaf."""
+    """Return zones of leaves and spines, joined by cores in planes.
+
+    Each leaf has two hosts with one NIC each.
+    """
     nodes: list[dict[str, Any]] = []
     edges: list[dict[str, Any]] = []
     for plane in range(spines):
@@ -134,7 +137,7 @@ def _edge(source: str, target: str) -> dict[str, Any]:
 
 
 def ring(name: str, *hosts: str) -> Job:
-    """A job whose hosts send round in a ring."""
+    """Return a job whose hosts send round in a ring."""
     return Job(
         name=name,
         hosts=hosts,
@@ -145,7 +148,7 @@ def ring(name: str, *hosts: str) -> Job:
 
 
 class House:
-    """One controller process after another on one store file, and the switches they lead."""
+    """Controller processes, one after another, on one store file, and the switches they lead."""
 
     def __init__(self, folder: Path, fabric: Fabric) -> None:
         self.path = folder / "store.db"
@@ -159,11 +162,11 @@ class House:
         self.store: Store
 
     def fresh_observations(self) -> Observations:
-        """What a controller process knows of links and traffic when it begins."""
+        """Return what a new controller process knows of links and traffic."""
         return Observations()
 
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
-        """What the controller is given."""
+        """Return what the controller is given."""
         planner = DirectPlanner(self.engine)
         return Dependencies(
             store,
@@ -184,7 +187,7 @@ class House:
         through: Callable[[Any], Any] = lambda port: port,
         connected: bool = True,
     ) -> AsyncIterator[None]:
-        """A controller process; ``through`` may put something between it and its ports."""
+        """Run a controller; ``through`` may put something between it and its store and gateway."""
         raw = await open_embedded(self.path)
         self.store, self.observations = raw, self.fresh_observations()
         gateway = MemoryGateway("f1", self.gateway.switches)
@@ -196,13 +199,13 @@ class House:
         try:
             yield
         finally:
-            while not task.done():  # one that died waits for ever wherever it is cancelled
+            while not task.done():  # a single cancel may be lost
                 task.cancel()
                 await asyncio.wait([task], timeout=0.05)
             await raw.close()
 
     async def until(self, reached: Callable[[], Any], what: str) -> None:
-        """Wait for something that is asked of the store, or of anything."""
+        """Wait until a condition holds, which may be a coroutine function."""
         end = time.monotonic() + PATIENCE
         while not await _value(reached()):
             if time.monotonic() > end:
@@ -214,7 +217,7 @@ class House:
         return f"{jobs}"
 
     async def job(self, name: str) -> JobRecord:
-        """A job as stored."""
+        """Return a job as stored."""
         return await self.store.get_job("f1", name)
 
     async def programmed(self, *names: str) -> None:
@@ -230,9 +233,9 @@ class House:
         await self.until(reached, f"{names} {state.name}")
 
     async def degraded(self, name: str, why: str) -> None:
-        """Wait until a job is DEGRADED for a reason; others may come first.
+        """Wait until a job is DEGRADED for a reason; other reasons may come first.
 
-        On a busy machine any switch may not have answered in time, and is told then.
+        On a busy machine any switch may have failed to answer in time, which is then the reason.
         """
 
         async def reached() -> bool:
@@ -242,7 +245,7 @@ class House:
         await self.until(reached, f"{name} DEGRADED: {why}")
 
     async def settled(self) -> None:
-        """Wait until every switch holds the newest plan, and the store knows."""
+        """Wait until every switch holds the newest plan and the store knows it."""
 
         async def reached() -> bool:
             versions = await self.store.versions("f1")
@@ -258,11 +261,11 @@ class House:
         await self.until(reached, "every switch holds the plan")
 
     def network(self, fabric: Fabric) -> Network:
-        """The switches as a network of some state."""
+        """Return the switches as a network over a fabric in some state."""
         return Network(fabric, {n: s.table for n, s in self.gateway.switches.items()})
 
     def trouble(self, fabric: Fabric, flows: Flows) -> list[str]:
-        """What befalls packets of flows."""
+        """List what goes wrong for packets of flows."""
         network, ports = self.network(fabric), flows.source_ports()
         found = (
             network.trouble(int(flows.source[row]), int(flows.destination[row]), int(ports[row]))
@@ -271,24 +274,24 @@ class House:
         return [trouble for trouble in found if trouble]
 
     def watch_packets(self, fabric: Fabric, *jobs: Job) -> list[str]:
-        """From now on, walk packets of jobs after every operation; the troubles they meet."""
+        """From now on, walk packets of jobs after every operation; the list gets all troubles."""
         found: list[str] = []
         flows = concatenate([flows_of_job(job, fabric) for job in jobs])
         self.gateway.watch = lambda: found.extend(self.trouble(fabric, flows))
         return found
 
     async def committed(self) -> Committed:
-        """The newest plan."""
+        """Return the newest plan."""
         done = await self.store.committed("f1")
         assert done is not None
         return done
 
     def push_count(self) -> int:
-        """Pushes that switches took so far."""
+        """Return how many pushes the switches have taken so far."""
         return sum(len(switch.pushes) for switch in self.gateway.switches.values())
 
     def change_count(self) -> int:
-        """Entries that switches were told to set or to remove so far."""
+        """Return how many entries the switches were told to set or remove so far."""
         switches = self.gateway.switches.values()
         return sum(push.operation_count for switch in switches for push in switch.pushes)
 

@@ -15,15 +15,18 @@ from tests.support.waiting import wait_until
 SLOTS = 16384
 MASTERS = 3
 DOWN_MILLISECONDS = 500
-"""Without an answer, until the others take a master for dead."""
+"""Time without an answer after which the others consider a master dead."""
 
 
 class Cluster:
-    """Use as ``with``: entered when every slot has a master and the replica follows its own."""
+    """A cluster of three masters and a replica. Use it as ``with``.
+
+    It is entered when every slot has a master and the replica follows its own.
+    """
 
     def __init__(self, folder: Path, name: str = "heddle") -> None:
         self.slot = key_slot(f"{{{name}}}".encode())
-        """That all keys of the store are in."""
+        """The slot of all keys of the store."""
         self._folder = folder
         self._buses: dict[int, int] = {}
         self.masters = [self._node(number) for number in range(MASTERS)]
@@ -43,7 +46,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """For ``--store``; a node that is not there is named first."""
+        """Value for ``--store``; the first node it names does not exist."""
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.masters)
         return f"redis+cluster://127.0.0.1:{free_port()},{hosts}"
 
@@ -84,19 +87,19 @@ class Cluster:
         return self
 
     def _knows(self, node: RedisServer, role: bytes) -> bool:
-        """Whether a node counts the replica as one, or as a master."""
+        """Return whether a node sees the replica in this role."""
         lines = node.command("CLUSTER", "NODES").splitlines()
         own = [line for line in lines if f":{self.replica.port}@".encode() in line]
         return any(role in line.split()[2].split(b",") for line in own)
 
     def fail_over(self) -> None:
-        """Kill the owner; once its replica is in its place, start it again, as a replica."""
+        """Kill the owner; once its replica has replaced it, start it again as a replica."""
         self.owner.kill()
         wait_until(lambda: all(self._knows(node, b"master") for node in self.others))
         self.owner.start()
 
     def move(self) -> RedisServer:
-        """Give the slot and all its keys to another master; returns that."""
+        """Give the slot and all its keys to another master; return that master."""
         to, slot = self.others[0], str(self.slot)
         to.command("CLUSTER", "SETSLOT", slot, "IMPORTING", _id(self.owner))
         self.owner.command("CLUSTER", "SETSLOT", slot, "MIGRATING", _id(to))
@@ -127,5 +130,5 @@ def _id(node: RedisServer) -> str:
 
 
 def _list(reply: bytes) -> list[str]:
-    """The words of a reply that is a list."""
+    """Return the words of a reply that is a list."""
     return [word.decode() for word in reply.split(b"\r\n")[2::2] if word]

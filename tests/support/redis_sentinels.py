@@ -1,4 +1,4 @@
-"""A master, a replica and a sentinel that makes the one take the other's place."""
+"""A master, a replica, and a sentinel that makes the replica replace the master."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.redis_server import ALWAYS, RedisServer, ask
 from tests.support.waiting import PATIENCE, wait_until
 
 DOWN_MILLISECONDS = 600_000
-"""Without an answer, until the sentinel takes the master for dead.
+"""Time without an answer after which the sentinel considers the master dead.
 
-Longer than any test: a master that only waits for its turn on a busy machine is not replaced.
+It is longer than any test, so a master that is only slow on a busy machine is not replaced.
 """
 
 
 class Sentinels:
-    """One sentinel over a master and a replica; a second one is named, and does not run."""
+    """One sentinel over a master and a replica; the URL names another one that does not run."""
 
     def __init__(self, folder: Path) -> None:
         program = shutil.which("redis-sentinel")
@@ -39,7 +39,7 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        """For ``--store``."""
+        """Value for ``--store``."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         return f"redis+sentinel://{hosts}/heddle"
 
@@ -63,25 +63,25 @@ class Sentinels:
         self._processes.append(subprocess.Popen([self._program, str(config)]))
 
     def _knows(self) -> bool:
-        """Whether the sentinel has found the replica."""
+        """Return whether the sentinel has found the replica."""
         log = self._folder / f"sentinel-{self._ports[-1]}.log"
         return log.exists() and "+slave " in log.read_text()
 
     def _says(self, text: bytes) -> bool:
-        """Whether the replica says so of itself; its connections are cut when its role changes."""
+        """Return whether the replica's INFO has this text; False if its connection was cut."""
         try:
             return text in self.replica.command("INFO", "replication")
         except OSError:
             return False
 
     def fail_over(self) -> None:
-        """Kill the master; once the replica is in its place, start it again as a replica."""
+        """Kill the master; once the replica has replaced it, start it again as a replica."""
         self.master.kill()
         wait_until(self._promoted, "a new master")
         self.master.start()
 
     def _promoted(self) -> bool:
-        """Whether the replica is the master; until it is, the sentinel is told to make it one."""
+        """Return whether the replica is the master; if not, tell the sentinel to make it one."""
         if self._says(b"role:master"):
             return True
         with socket.create_connection(("127.0.0.1", self._ports[-1]), PATIENCE) as connection:

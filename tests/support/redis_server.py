@@ -1,6 +1,6 @@
-"""A real redis-server for tests: on a socket of its own, kept in a folder, ended by process id.
+"""A real redis-server for tests, on a socket of its own, and clients that wait for it.
 
-What clients of stores in Redis do while servers of it die: ask again, and wait.
+While a server is gone, the clients repeat their calls until they succeed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NEVER = ("--appendonly", "no")
 
 
 def ask(connection: socket.socket, *words: str) -> bytes:
-    """The reply to a command, at most 64 KiB of it."""
+    """Send a command; return the reply, at most 64 KiB of it."""
     parts = [f"*{len(words)}\r\n", *(f"${len(w)}\r\n{w}\r\n" for w in words)]
     connection.sendall("".join(parts).encode())
     return connection.recv(1 << 16)
 
 
 class RedisServer:
-    """One server; what it keeps is in ``folder`` and outlives ``kill`` and ``start``."""
+    """One server; its data is in ``folder`` and survives ``kill`` and ``start``."""
 
     def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
         program = shutil.which("redis-server")
@@ -52,7 +52,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """For ``--store``."""
+        """Value for ``--store``."""
         return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.socket}"
 
     def start(self, *more: str) -> Self:
@@ -77,7 +77,7 @@ class RedisServer:
             return False
 
     def command(self, *words: str) -> bytes:
-        """The reply to a command, as it comes over the socket: at most 64 KiB of it."""
+        """Send a command over the socket; return the reply, at most 64 KiB of it."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE)
             connection.connect(str(self.socket))
@@ -89,7 +89,7 @@ class RedisServer:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -119,20 +119,20 @@ class RedisServer:
 Answer = TypeVar("Answer")
 
 CALL_SECONDS = 30.0
-"""A server that answers at all answers in less, also where a machine has much else to do."""
+"""A server that is not dead answers within this time, even on a busy machine."""
 
 
 SHORT_LEASE = 1.0
-"""Where a lease has to run out, and who leads meanwhile is nothing to the test."""
+"""For tests where a lease must run out, and do not care who leads meanwhile."""
 
 
 async def opened(url: str, **options: Any) -> RedisStore:
-    """A store that no pause of this machine takes the server or the lead from."""
+    """Open a store with limits so long that a pause of this machine does not matter."""
     return await open_redis(url, **{"timeout": CALL_SECONDS, "lease": PATIENCE, **options})
 
 
 async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Write as a client does: again, under the same id, until it is acknowledged."""
+    """Write as a client does: repeat under the same id until it is acknowledged."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -142,16 +142,16 @@ async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 async def submitted(store: RedisStore, number: int) -> str:
-    """Submit a job of a number; its name once it is acknowledged."""
+    """Submit the job with this number; return its name once it is acknowledged."""
     wanted, request = job(f"j{number:03}", (f"h0.{number}",)), Request(f"r{number}")
     await acknowledged(lambda: store.submit_job("f1", wanted, request=request))
     return wanted.name
 
 
 async def until_they_agree(stores: list[RedisStore], names: list[str]) -> None:
-    """Wait until every controller reads these jobs from the one master, and not from memory.
+    """Wait until every controller reads these jobs from the current master, not from memory.
 
-    One that was sent to an old master meanwhile has to find out first.
+    A controller that was connected to an old master has to find out first.
     """
     async with asyncio.timeout(PATIENCE):
         while True:

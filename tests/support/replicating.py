@@ -1,4 +1,4 @@
-"""Several real controllers as processes on one real Redis, and agents with a session with each."""
+"""Several real controllers as processes on one real Redis, and agents with sessions to all."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from tests.support.waiting import until
 
 NAME = "fabrics/replicated"
 SECONDS = 240.0
-"""No measure of speed: a limit for machines that do much else."""
+"""Not a measure of speed: a limit for busy machines."""
 
 
 def running(tree: Path) -> tuple[str, ...]:
-    """A Python that has the code of another tree, and the packages of this environment."""
+    """Return the command of a Python with another tree's code and this one's packages."""
     return ("env", f"PYTHONPATH={tree / 'proto'}:{tree / 'controller'}", sys.executable)
 
 
 def small_fabric() -> Fabric:
-    """Eight leaves in two zones."""
+    """Return eight leaves in two zones."""
     return three_tier(zones=2, leaves=4, spines=2, nics_per_leaf=8, cores=2, taper=2.0)
 
 
 def job(name: str, hosts: tuple[str, ...]) -> Job:
-    """All to all data parallel traffic over some hosts."""
+    """Return a job with data-parallel traffic over some hosts."""
     collective = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30)
     return Job(name, hosts, 8, Parallelism(tp=8), (collective,))
 
@@ -60,37 +60,37 @@ class Replica:
 
     @property
     def address(self) -> str:
-        """Of its API."""
+        """Address of its API."""
         return self.controller.address
 
     def signal(self, number: signal.Signals) -> float:
-        """Send it a signal; the time of that, Unix seconds."""
+        """Send it a signal; return when, in Unix seconds."""
         self.controller.process.send_signal(number)
         return time.time()
 
     async def kill(self) -> float:
-        """SIGKILL, and wait until it is gone; when it was sent."""
+        """Send SIGKILL and wait until it is gone; return when the signal was sent."""
         at = self.signal(signal.SIGKILL)
         await self.controller.process.wait()
         return at
 
     def doom(self, step: str) -> None:
-        """Have it kill itself when it comes to a step of its work: see ``mortal``."""
+        """Have it kill itself at a step of its work; see ``dying_controller``."""
         (self.controller.log.parent / DIE).write_text(step)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Log lines of an event, oldest first."""
+        """Return log lines of an event, oldest first."""
         lines = self.controller.log.read_text().splitlines()
         records = (json.loads(line) for line in lines if line.startswith("{"))
         return [record for record in records if record.get("event") == name]
 
     @property
     def epoch(self) -> int:
-        """The last one that it led with; 0 for none."""
+        """The last epoch that it led with; 0 for none."""
         return max((int(event["epoch"]) for event in self.events("leading")), default=0)
 
     def led_at(self) -> float:
-        """When it last came to lead, Unix seconds."""
+        """Return when it last began to lead, in Unix seconds."""
         return datetime.fromisoformat(self.events("leading")[-1]["timestamp"]).timestamp()
 
 
@@ -105,16 +105,16 @@ class House:
     replicas: list[Replica] = field(default_factory=list)
     started: int = 0
     clients: dict[str, Client] = field(default_factory=dict)
-    """By address."""
+    """Clients by address of the replica."""
     jobs: list[Job] = field(default_factory=list)
     tree: Path | None = None
-    """Of the code that replicas run, if it is another one than this; started from now on."""
+    """Folder of the code that new replicas run, if it is not this tree."""
     lost: list[str] = field(default_factory=list)
-    """Packets of programmed jobs that were found to be lost, whenever that was looked at."""
+    """Flows of programmed jobs whose packets were lost at any check."""
     fleet: Fleet = field(init=False)
 
     async def again(self, replica: Replica) -> Replica:
-        """Start a replica where one was that is gone."""
+        """Start a replica at the address of one that is gone."""
         return await self.another("--listen", replica.address)
 
     async def another(self, *options: str) -> Replica:
@@ -140,31 +140,31 @@ class House:
         return replica
 
     def leader(self) -> Replica:
-        """Whoever has led last."""
+        """Return the replica that led last."""
         return max(self.replicas, key=lambda replica: replica.epoch)
 
     async def leads(self, replica: Replica, above: int) -> float:
-        """Wait until a replica leads with a greater epoch; when it came to, Unix seconds."""
+        """Wait until a replica leads with an epoch above this; return when, in Unix seconds."""
         async with asyncio.timeout(SECONDS):
             while replica.epoch <= above:  # noqa: ASYNC110 - a log has no events
                 await asyncio.sleep(0.01)
         return replica.led_at()
 
     async def client(self, replica: Replica) -> Client:
-        """A client of a replica, the same for one that takes its place."""
+        """Return the client of a replica, also used for the one that takes its place."""
         if replica.address not in self.clients:
             client = Client(replica.address, NAME)
             self.clients[replica.address] = await self.stack.enter_async_context(client)
         return self.clients[replica.address]
 
     async def submit(self, client: Client, *jobs: Job) -> None:
-        """Submit jobs; each is acknowledged, hence must never be lost."""
+        """Submit jobs; each is acknowledged, so it must never be lost."""
         for one in jobs:
             await client.submit(one)
             self.jobs.append(one)
 
     async def withdraw(self, replica: Replica) -> None:
-        """Take the last job away again."""
+        """Delete the last job."""
         name = f"{NAME}/jobs/{self.jobs[-1].name}"
         async with replica.controller.channel() as channel:
             request = placement_pb2.DeleteJobRequest(name=name)
@@ -172,11 +172,11 @@ class House:
         self.jobs.pop()
 
     def flows(self) -> Flows:
-        """Of all jobs that were acknowledged."""
+        """Return the flows of all acknowledged jobs."""
         return flows_of_jobs(sorted(self.jobs, key=lambda each: each.name), self.fabric)
 
     def watch(self) -> None:
-        """From now on, look again and again whether packets of the present jobs get through."""
+        """From now on, check again and again whether packets of the current jobs arrive."""
         flows = self.flows()
 
         async def look() -> None:
@@ -188,7 +188,7 @@ class House:
         self.stack.callback(asyncio.create_task(look()).cancel)
 
     async def agree(self, client: Client) -> None:
-        """Wait until all jobs are programmed and every packet goes where the newest plan says."""
+        """Wait until all jobs are programmed; check that packets go where the newest plan says."""
         flows = self.flows()
         await client.programmed_jobs([one.name for one in self.jobs], SECONDS)
         plan = await client.programmed_plan(0, SECONDS)
@@ -214,7 +214,7 @@ async def replicated(
     redis: tuple[str, ...] = EVERY_SECOND,
     tree: Path | None = None,
 ) -> AsyncIterator[House]:
-    """Replicas on a Redis, the first of which leads, and agents of all switches."""
+    """Run replicas on a Redis, the first of which leads, and agents of all switches."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(RedisServer(folder / "redis", *redis))
         house = House(folder, server, small_fabric(), stack, tree=tree)

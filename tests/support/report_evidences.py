@@ -1,6 +1,6 @@
-"""Evidence as a world would give it, for tests of what is made of it.
+"""Evidence as a world would give it, for tests of reports, and a reader of pages.
 
-Pages as a browser would read them, with no browser.
+``Reader`` reads pages like a browser, without one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TIMES = (0.0012, 0.0031, 0.0061)
 
 
 def story(fabric: Fabric, during: Floats | None = None) -> Story:
-    """A run in which the first cable between switches is cut, with links fuller for it."""
+    """Return a run in which the first cable between switches is cut, so others are fuller."""
     cable = int(np.flatnonzero(fabric.structure.nodes.kind[fabric.structure.links.a] > 0)[0])
     broken = fabric.with_links({cable: State.DOWN})
     even = np.full(2 * fabric.link_count, 0.875)
@@ -79,7 +79,7 @@ def story(fabric: Fabric, during: Floats | None = None) -> Story:
 
 
 def held(fabric: Fabric | None = None, *, drill: str = "remote-link") -> Evidence:
-    """A drill with every section, all of whose expectations held."""
+    """Return a drill with every section, whose expectations all held."""
     fabric = fabric or clos(leaves=4, spines=8, nics_per_leaf=8, nics_per_host=8)
     measured = Measured("recovered", "from the fault", "s", "train", "", TIMES, *TIMES[1:],
                         TIMES[0], TIMES[2])  # fmt: skip
@@ -105,12 +105,12 @@ def held(fabric: Fabric | None = None, *, drill: str = "remote-link") -> Evidenc
 
 
 def lost() -> Evidence:
-    """The same with an expectation that failed."""
+    """Return the same drill with an expectation that failed."""
     return replace(held(drill="lost"), held=False, expectations=(HELD, LOST))
 
 
 def unplayed() -> Evidence:
-    """A drill that could not be played: nothing is known but why."""
+    """Return a drill that could not be played, of which only the reason is known."""
     return Evidence("unplayed", "Something", "x.yaml", "netns", 1, held=False, seconds=0.1,
                     fault="the lab cannot be had: run as root")  # fmt: skip
 
@@ -131,7 +131,7 @@ class Reader(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag, and wait for its end."""
+        """Note a tag, and expect its end."""
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
@@ -141,7 +141,7 @@ class Reader(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        """Check that it is the end of what was opened last."""
+        """Check that this ends the tag that was opened last."""
         if not self.open or self.open.pop() != tag:
             self.wrong.append(f"</{tag}> at {self.getpos()}")
 
@@ -156,5 +156,5 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     def count(self, tag: str) -> int:
-        """How many tags of a name there are."""
+        """Return the number of tags of a name."""
         return sum(name == tag for name, _ in self.tags)

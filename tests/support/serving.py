@@ -65,7 +65,7 @@ class Serving:
         self.agents = AgentServiceStub(self.channel)
 
     async def put_fabric(self, fabric: Fabric | None = None, name: str = "f1") -> None:
-        """Put a fabric past the API."""
+        """Put a fabric into the store, without the API."""
         await self.store.put_fabric(name, fabric or clos())
 
     async def commit_plan(self) -> Committed:
@@ -85,7 +85,7 @@ class Serving:
 
 
 def told_down(s: Serving, switch: str, other: str) -> None:
-    """Have the agent of a switch say that a link of it is down, as if it had a session."""
+    """Report a link as down as a switch's agent would, without a session."""
     about = AgentSession(1, "f1", switch, "i", "", frozenset(), 0, 0, 0, b"")
     seen = LinkObservation(LinkName(switch, other), State.DOWN, 1.0, 1)
     s.observations.report(about, LinkReport((seen,)), 1.0)
@@ -95,7 +95,7 @@ def told_down(s: Serving, switch: str, other: str) -> None:
 async def serving(
     path: Path, server: ServerTerms = LOOPBACK, *, queue_limit: int = 64, interval: float = 0.0
 ) -> AsyncIterator[Serving]:
-    """An API over a store below ``path``, without the loop; SERVING."""
+    """Run an API over a store below ``path``, without the reconcile loop; it says SERVING."""
     await asyncio.to_thread(path.mkdir, exist_ok=True)
     store = await open_embedded(path / "store.sqlite3")
     telemetry = Telemetry()
@@ -116,7 +116,7 @@ async def serving(
 
 
 async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:
-    """The error a call ends in; it must."""
+    """Return the error in which a call ends; fail if it is answered."""
     try:
         answer = await call
     except aio.AioRpcError as error:
@@ -125,7 +125,7 @@ async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:
 
 
 def detail(error: grpc.RpcError, kind: type[M]) -> M:
-    """The one detail of a kind in an error's status."""
+    """Return the only detail of a kind in an error's status."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type] # an AioRpcError will do
     assert status is not None, error
     found = kind()
@@ -135,16 +135,16 @@ def detail(error: grpc.RpcError, kind: type[M]) -> M:
 
 
 def violations(error: grpc.RpcError) -> dict[str, str]:
-    """Field violations of an error, by field."""
+    """Return the field violations of an error, by field."""
     bad = detail(error, error_details_pb2.BadRequest)
     return {violation.field: violation.description for violation in bad.field_violations}
 
 
 def reason(error: grpc.RpcError) -> str:
-    """``ErrorInfo.reason`` of an error."""
+    """Return ``ErrorInfo.reason`` of an error."""
     return detail(error, error_details_pb2.ErrorInfo).reason
 
 
 def wire(fabric: Fabric, name: str = "f1") -> Any:
-    """A fabric as clients put it."""
+    """Return a fabric as a message that clients send."""
     return fabric_codec.fabric_to_pb(name, fabric)

@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE, wait_until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 CLUSTER = "alps"
 GPUS = 8
-"""Of each node, played by plain files."""
+"""GPUs of each node, represented by plain files."""
 CONFIGURATION = """\
 ClusterName={cluster}
 SlurmctldHost=localhost(127.0.0.1)
@@ -57,7 +57,7 @@ PartitionName=shared Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO
 
 
 def patiently(holds: Callable[[], object], what: str) -> None:
-    """``wait_until``, for what is costly to ask."""
+    """Call ``wait_until`` with pauses, for conditions that are costly to check."""
 
     def asked() -> object:
         time.sleep(0.1)
@@ -90,7 +90,7 @@ class Slurm:
         )
 
     def start(self) -> None:
-        """Start all, and wait until every node is idle."""
+        """Start all daemons, and wait until every node is idle."""
         self._start_munged()
         self.start_controller()
         for node in self.nodes:
@@ -98,7 +98,7 @@ class Slurm:
         patiently(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
 
     def start_controller(self) -> None:
-        """Start slurmctld, which takes up what it knew."""
+        """Start slurmctld, which continues with its saved state."""
         self._run("slurmctld", "slurmctld", "-D", "-f", str(self.file))
         patiently(lambda: self.type("scontrol", "ping").returncode == 0, "slurmctld to answer")
 
@@ -109,7 +109,7 @@ class Slurm:
         daemon.wait()
 
     def close(self) -> None:
-        """End all that runs."""
+        """End everything that runs."""
         if "slurmctld" in self.running:
             self.cancel_all()
         ending = [self.running.pop(name) for name in reversed([*self.running])]
@@ -135,51 +135,51 @@ class Slurm:
         )
 
     def must(self, *words: str | Path, **environment: str) -> str:
-        """As ``type``; it has to succeed."""
+        """Run a command that must succeed; return its output."""
         done = self.type(*words, **environment)
         assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}{self.said()}"
         return done.stdout
 
     def lines(self, *words: str) -> list[str]:
-        """What a command prints, by lines."""
+        """Return the lines that a command prints."""
         return self.must(*words).splitlines()
 
     def states(self) -> set[str]:
-        """Of all nodes."""
+        """Return the states of all nodes."""
         done = self.type("sinfo", "-h", "-N", "-o", "%t")
         return set(done.stdout.split())
 
     def script(self, text: str) -> Path:
-        """A batch script; it begins in the cluster's folder."""
+        """Write a batch script, which starts in the cluster's folder; return its path."""
         path = self.folder / f"script.{secrets.token_hex(4)}"
         path.write_text(f"#!/bin/bash\n{text}")
         path.chmod(0o755)
         return path
 
     def sbatch(self, text: str, *options: str) -> int:
-        """Submit a batch script; the id of its job. What it prints is ``output``'s."""
+        """Submit a batch script and return the id of its job; ``output`` returns what it prints."""
         words = ("sbatch", "--parsable", "-o", f"{self.folder}/out.%j", *options)
         return int(self.must(*words, self.script(text)).split(";")[0])
 
     def output(self, job: int) -> str:
-        """What a batch script has printed so far."""
+        """Return what a batch script has printed so far."""
         path = self.folder / f"out.{job}"
         return path.read_text() if path.exists() else ""
 
     def state(self, job: int) -> str:
-        """COMPLETED, RUNNING and so on."""
+        """Return the state of a job: COMPLETED, RUNNING and so on."""
         shown = self.must("scontrol", "-o", "show", "job", str(job))
         return shown.partition("JobState=")[2].split()[0]
 
     def ended(self, job: int) -> str:
-        """Its output, once it has ended well."""
+        """Wait until a job has completed, and return its output."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL"}
         patiently(lambda: self.state(job) in over, f"job {job} to end")
         assert self.state(job) == "COMPLETED", f"{self.output(job)}{self.said()}"
         return self.output(job)
 
     def cancel_all(self) -> None:
-        """End all jobs, and wait until none is left."""
+        """Cancel all jobs, and wait until none is left."""
         if self.lines("squeue", "-h"):
             self.must("scancel", "--user=root")
             patiently(lambda: not self.lines("squeue", "-h"), "all jobs to be cancelled")
@@ -191,13 +191,13 @@ class Slurm:
         patiently(lambda: self.type(*now).returncode == 0, f"job {job} to be released")
 
     def fail(self, node: str) -> None:
-        """Have a node fail: its daemon dies, and Slurm takes it for down."""
+        """Make a node fail: its daemon dies, and Slurm marks it as down."""
         self.stop(node)
         self.must("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
 
     def mend(self, node: str) -> None:
-        """Bring it back."""
-        # First: once the daemon has registered, Slurm may have resumed the node by itself.
+        """Bring a node back."""
+        # Resume first: once the daemon has registered, Slurm may have resumed the node by itself.
         self.must("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._start_node(node)
         patiently(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
@@ -206,7 +206,7 @@ class Slurm:
         self._run(node, "slurmd", "-D", "-N", node, "-f", str(self.file))
 
     def said(self) -> str:
-        """The last words of its daemons."""
+        """Return the last lines of its daemons' logs."""
         logs = sorted(self.folder.glob("*.log"))
         return "".join(f"\n{log.name}: {log.read_text()[-300:]}" for log in logs)
 
@@ -239,14 +239,14 @@ class Slurm:
 
 @contextmanager
 def slurm_files(nodes: tuple[str, ...]) -> Iterator[Slurm]:
-    """A cluster that is yet to start; it is ended whatever happens."""
+    """Create a cluster that is not started yet; end it in any case."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if lacking:
         missing(f"{lacking[0]}: apt-get install slurmctld slurmd slurm-client munge")
     if os.getuid():
         missing("a Slurm: slurmd runs as root")
     with tempfile.TemporaryDirectory(prefix="heddle-slurm-") as folder:
-        Path(folder).chmod(0o755)  # munged goes through it
+        Path(folder).chmod(0o755)  # munged needs to pass through it
         slurm = Slurm(Path(folder), nodes)
         try:
             yield slurm

@@ -1,4 +1,4 @@
-"""A Slurm whose nodes are the hosts of a fabric, with a real controller and the fabric's agents."""
+"""A Slurm whose nodes are a fabric's hosts, with a real controller and the fabric's agents."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ EVEN, ODD = ("n0", "n2", "n4", "n6"), ("n1", "n3", "n5", "n7")
 def even_and_odd(
     leaf_of: Callable[[int], int] = lambda number: number % 2, hosts: Sequence[str] = NODES
 ) -> Fabric:
-    """Even hosts below one leaf, odd ones below the other, and half as many links between them.
+    """Put even hosts under one leaf, odd ones under the other, with half as many links between.
 
     So a ring in alphabetical order crosses the spines with every hop.
 
     Args:
-        leaf_of: Another leaf for each host by its number.
-        hosts: Those that there are.
+        leaf_of: Returns the leaf of a host, given its number.
+        hosts: The hosts of the fabric.
     """
     nodes: list[dict[str, Any]] = [{"id": f"l{leaf}", "kind": "leaf"} for leaf in range(2)]
     nodes += [{"id": f"s{spine}", "kind": "spine"} for spine in range(2)]
@@ -59,20 +59,20 @@ def even_and_odd(
 
 
 class Background:
-    """An event loop in a thread, for what goes on while a test waits for Slurm."""
+    """An event loop in a thread, for work that goes on while a test waits for Slurm."""
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it comes to."""
+        """Run a coroutine and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -80,7 +80,7 @@ class Background:
 
 @dataclass
 class World:
-    """All of it."""
+    """Slurm, the controller, and the settings that join them."""
 
     slurm: Slurm
     address: str
@@ -94,7 +94,7 @@ class World:
         return self.slurm.folder / "spool"
 
     def here(self, text: str) -> str:
-        """Text of a page with the folders and the controller of this world."""
+        """Return a page's text with the folders and the controller address of this world."""
         for there, here in (
             ("/opt/heddle/bin", HEDDLE.parent),
             ("/var/spool/heddle-slurm", self.spool),
@@ -106,7 +106,7 @@ class World:
         return text
 
     def follow(self, page: str) -> list[str]:
-        """Do what a part of a page says; what was printed, by block."""
+        """Do what a part of a page says; return what was printed, by block."""
         printed = []
         for block in BLOCK.finditer(self.here(page)):
             if block["how"] == "type":
@@ -119,7 +119,7 @@ class World:
         return printed
 
     def set(self, **settings: str) -> None:
-        """The settings of these programs; for what starts from now on."""
+        """Write the settings of Heddle's prolog and epilog, which new processes read."""
         known = {
             "HEDDLE": str(HEDDLE),
             "HEDDLE_SERVER": self.address,
@@ -134,38 +134,38 @@ class World:
         fresh.replace(self.slurm.folder / "heddle.env")
 
     def log(self) -> str:
-        """What prologs and epilogs have said."""
+        """Return what prologs and epilogs have logged."""
         path = self.spool / "log"
         return path.read_text() if path.exists() else ""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where programs of Heddle find their controller."""
+        """Variables that tell Heddle's programs where their controller is."""
         return {"HEDDLE_SERVER": self.address, "TMPDIR": str(self.slurm.folder)}
 
     def client(self) -> Client:
-        """Of the controller; used as ``with``."""
+        """Return a client of the controller; use it as ``with``."""
         return Client(self.address, timeout=PATIENCE)
 
     def heddle(self, *words: str | Path) -> str:
-        """What a command of an operator prints."""
+        """Run an operator's command and return what it prints."""
         return self.slurm.must(HEDDLE, *words, **self.environment)
 
     def jobs(self) -> dict[str, pb.Job]:
-        """What the controller knows, by name."""
+        """Return the controller's jobs by name."""
         with self.client() as client:
             return {job.name.rpartition("/")[2]: job for job in client.list_jobs()}
 
     def etags(self) -> dict[str, str]:
-        """Of what jobs are to be, whatever has become of them."""
+        """Return the jobs' etags, which depend on their specifications, not on their state."""
         return {name: job.etag for name, job in self.jobs().items()}
 
     def kill_controller(self) -> None:
-        """With SIGKILL."""
+        """Kill the controller with SIGKILL."""
         self.background.run(self.controller.kill())
 
     def start_controller(self) -> None:
-        """Again, with the store that it had, where it was."""
+        """Start the controller again, with its store and address."""
         self.controller = _controller(self.folder, self.address)
         self.background.run(self.controller.__aenter__())
 
@@ -176,7 +176,7 @@ def _controller(folder: Path, address: str) -> Controller:
 
 @contextmanager
 def slurm_world(folder: Path) -> Iterator[World]:
-    """Ready but for Slurm, which is started once it is configured."""
+    """Prepare everything except Slurm, which is started once it is configured."""
     with slurm_files(NODES) as slurm:
         background = Background()
         address = f"127.0.0.1:{free_port()}"

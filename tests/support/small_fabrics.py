@@ -14,7 +14,7 @@ Record = dict[str, object]
 
 
 def clos(hosts: int, nics: int, *, spines: int = 2, rails: bool = False) -> Fabric:
-    """Two tiers of 400 Gbit/s: a leaf for each host, or one for each rail."""
+    """Return two tiers of 400 Gbit/s: a leaf for each host, or one for each rail."""
     switches: list[Record] = [{"id": f"spine{s}", "kind": "spine"} for s in range(spines)]
     leaves = range(nics if rails else hosts)
     switches += [{"id": f"leaf{leaf}", "kind": "leaf"} for leaf in leaves]
@@ -29,7 +29,7 @@ def clos(hosts: int, nics: int, *, spines: int = 2, rails: bool = False) -> Fabr
 
 
 def star(nics: dict[str, list[float]]) -> Fabric:
-    """One switch; for each host the speeds of its NICs in Gbit/s."""
+    """Return one switch with hosts; ``nics`` has the speeds of each host's NICs in Gbit/s."""
     nodes: list[Record] = [{"id": "s", "kind": "leaf"}]
     edges = []
     for host, speeds in nics.items():
@@ -44,7 +44,7 @@ def _edge(source: str, target: str, gbps: float) -> Record:
 
 
 def shared_data(name: str) -> Path:
-    """A public trace or topology; the test that needs it is skipped where it is absent."""
+    """Return the path of a public trace or topology; skip the test if it does not exist."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     path = Path(os.environ.get("HEDDLE_SHARED_DATA", beside)) / name
     if not path.exists():

@@ -1,8 +1,6 @@
-"""What every plan must be, said a second time and plainly, a path at a time.
+"""What every plan must satisfy, checked a second time in the plainest way, path by path.
 
-Chunks of an assignment as paths between terminals.
-
-The linear relaxation solved in one go, from coarse to fine.
+There are also helpers to get an assignment's chunks as paths, and to solve the linear relaxation.
 """
 
 from __future__ import annotations
@@ -25,14 +23,15 @@ from tests.support.solve_reference import is_joined
 
 
 def way(paths: Paths, row: int) -> list[int]:
-    """Arcs of one path."""
+    """Return the arcs of one path."""
     return [int(arc) for arc in paths.of(row)]
 
 
 def check_way(fabric: Fabric, source: int, destination: int, arcs: list[int]) -> None:
-    """From source to destination without gap, loop, NIC in between or dead link.
+    """Check that arcs lead from source to destination.
 
-    Over links in maintenance only where no others join the two.
+    There must be no gap, loop, dead link or NIC in between, and links in maintenance only if no
+    others join the two.
     """
     structure = fabric.structure
     nodes = [int(structure.tail[arcs[0]]), *(int(structure.head[arc]) for arc in arcs)]
@@ -46,7 +45,7 @@ def check_way(fabric: Fabric, source: int, destination: int, arcs: list[int]) ->
 
 
 def check_paths(plan: Plan) -> None:
-    """Each flow's QPs are on usable paths, each QP once, or the flow has a reason why not."""
+    """Check that each flow has each QP on exactly one usable path, or a reason why not."""
     flows, paths = plan.flows, plan.paths
     for row in range(len(flows)):
         own = np.flatnonzero(paths.flow == row).tolist()
@@ -66,7 +65,7 @@ def check_paths(plan: Plan) -> None:
 
 
 def check_backups(plan: Plan) -> None:
-    """Backups stand in parallel to paths, and each leads where its path leads."""
+    """Check that backups are parallel to paths and lead to the same destinations."""
     flows, paths, backups = plan.flows, plan.paths, plan.backups
     for column in ("flow", "first_qp", "last_qp"):
         assert np.array_equal(getattr(paths, column), getattr(backups, column))
@@ -78,9 +77,9 @@ def check_backups(plan: Plan) -> None:
 
 
 def check_backups_apart(plan: Plan) -> None:
-    """Where a way exists that shares no link between switches with a path, its backup is one.
+    """Check that a backup shares no link between switches with its path, if that is possible.
 
-    In a fabric of tiers only ways that climb and then fall count.
+    In a fabric of tiers only paths that go up and then down count as possible.
     """
     fabric, flows, paths = plan.fabric, plan.flows, plan.paths
     inner = between_switches(fabric)
@@ -96,10 +95,10 @@ def check_backups_apart(plan: Plan) -> None:
 
 
 def check_backups_avoid_switches(plan: Plan) -> None:
-    """Where a way exists that shares no switch with a path but its ends', its backup is one.
+    """Check that a backup shares no switch with its path except the ends', if that is possible.
 
-    Ways from the path's first switch on: switches turn aside only what comes to them. In a
-    fabric of tiers only ways that climb and then fall count.
+    Only paths from the path's first switch on count, because a switch diverts only what reaches it.
+    In a fabric of tiers only paths that go up and then down count.
     """
     fabric, flows, paths = plan.fabric, plan.flows, plan.paths
     structure = fabric.structure
@@ -120,7 +119,7 @@ def check_backups_avoid_switches(plan: Plan) -> None:
 
 
 def _is_passed(plan: Plan, nodes: Ints, ends: tuple[int, int]) -> Bools:
-    """Which nodes are switches that neither end has its only usable link to."""
+    """Return which nodes are switches, except one that is an end's only usable neighbour."""
     structure, plannable = plan.fabric.structure, plan.fabric.plannable
     only: list[int] = []
     for end in ends:
@@ -130,7 +129,7 @@ def _is_passed(plan: Plan, nodes: Ints, ends: tuple[int, int]) -> Bools:
 
 
 def between_switches(fabric: Fabric) -> Bools:
-    """Which arcs are between two switches."""
+    """Return which arcs are between two switches."""
     structure = fabric.structure
     nic = structure.nodes.kind == NodeKind.NIC
     result: Bools = ~nic[structure.tail] & ~nic[structure.head]
@@ -138,7 +137,7 @@ def between_switches(fabric: Fabric) -> Bools:
 
 
 def plain_loads(fabric: Fabric, flows: Flows, paths: Paths) -> Floats:
-    """Gbit/s on each arc by the rule, one flow after another."""
+    """Return Gbit/s on each arc by the load rule, computed one flow after another."""
     by_group: dict[tuple[int, int], Floats] = {}
     for row in range(len(paths)):
         flow = int(paths.flow[row])
@@ -156,7 +155,7 @@ def plain_loads(fabric: Fabric, flows: Flows, paths: Paths) -> Floats:
 
 
 def check_certificate(plan: Plan) -> None:
-    """Figures are those of the plan's own paths; bounds are not above them."""
+    """Check that a certificate's figures are those of the paths, and bounds not above them."""
     told, structure = plan.certificate, plan.fabric.structure
     used = plain_loads(plan.fabric, plan.flows, plan.paths) / structure.capacity
     assert np.isclose(told.max_utilization, used.max(initial=0.0), rtol=1e-9, atol=1e-12)
@@ -169,12 +168,12 @@ def check_certificate(plan: Plan) -> None:
 
 
 def routed_rows(plan: Plan) -> list[int]:
-    """Rows of the flows that have paths."""
+    """Return the rows of the flows that have paths."""
     return [row for row in range(len(plan.flows)) if row not in plan.unrouted]
 
 
 def same_plan(first: Plan, second: Plan) -> bool:
-    """Whether two plans are equal to the last bit."""
+    """Return whether two plans are equal to the last bit."""
     columns = ("flow", "first_qp", "last_qp", "first", "arcs")
     pairs = [(first.paths, second.paths), (first.backups, second.backups)]
     return (
@@ -185,21 +184,21 @@ def same_plan(first: Plan, second: Plan) -> bool:
 
 
 def ways_of(plan: Plan, row: int) -> list[tuple[int, int, list[int]]]:
-    """First QP, last QP and arcs of each path of a flow."""
+    """Return first QP, last QP and arcs of each path of a flow."""
     paths = plan.paths
     own = np.flatnonzero(paths.flow == row).tolist()
     return [(int(paths.first_qp[p]), int(paths.last_qp[p]), way(paths, p)) for p in own]
 
 
 def inner_paths(flow: Ints, first_qp: Ints, last_qp: Ints, ways: Sequence[Ints]) -> Paths:
-    """Paths of given arcs."""
+    """Return paths with the given arcs."""
     first = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
     arcs = np.concatenate([*ways, np.empty(0, dtype=np.int64)])
     return Paths(flow, first_qp, last_qp, first, arcs)
 
 
 def chunks_of(assignment: Assignment) -> Paths:
-    """All chunks as paths, by flow and QP."""
+    """Return all chunks of an assignment as paths, sorted by flow and QP."""
     flow, first, last = (
         np.array(column, dtype=np.int64)
         for column in (assignment.flow, assignment.first_qp, assignment.last_qp)
@@ -212,7 +211,7 @@ def chunks_of(assignment: Assignment) -> Paths:
 def relax(
     network: Network, commodities: Commodities, scale: Floats, deadline: Deadline
 ) -> Relaxation:
-    """Solve it. ``scale`` is each tier's proven least, shape (tiers,)."""
+    """Solve the linear relaxation; ``scale`` is each tier's proven least, shape (tiers,)."""
     descent = Descent(network, commodities, scale)
     descent.refine(FRESH, deadline)
     return descent.relaxation()

@@ -1,4 +1,4 @@
-"""Random small fabrics of every kind that planning has to cope with, whole and damaged."""
+"""Random small fabrics of every kind that planning has to handle, whole and damaged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Build = Callable[[Random], Fabric]
 
 
 def two_tiers(rng: Random) -> Fabric:
-    """Leaves and spines, sometimes with parallel links, with more or less up than down."""
+    """Return leaves and spines, sometimes with parallel links, tapered either way."""
     return clos(
         leaves=rng.randint(2, 5),
         spines=rng.randint(1, 4),
@@ -29,7 +29,7 @@ def two_tiers(rng: Random) -> Fabric:
 
 
 def planes(rng: Random) -> Fabric:
-    """Zones joined by tapered cores, a plane for each spine."""
+    """Return zones joined by tapered cores, a plane for each spine."""
     spines = rng.randint(2, 3)
     return three_tier(
         zones=rng.randint(2, 3),
@@ -42,7 +42,7 @@ def planes(rng: Random) -> Fabric:
 
 
 def mesh(rng: Random) -> Fabric:
-    """Zones joined by tapered cores, every spine to every core."""
+    """Return zones joined by tapered cores, every spine to every core."""
     return three_tier(
         zones=rng.randint(2, 3),
         leaves=rng.randint(2, 3),
@@ -55,7 +55,7 @@ def mesh(rng: Random) -> Fabric:
 
 
 def rails(rng: Random) -> Fabric:
-    """Units of hosts with the NICs of a host on leaves of their own."""
+    """Return units of hosts whose NICs are each on a leaf of their own."""
     return rail_optimised(
         units=rng.randint(1, 2),
         servers=rng.randint(2, 4),
@@ -66,7 +66,7 @@ def rails(rng: Random) -> Fabric:
 
 
 def mixed_speeds(rng: Random) -> Fabric:
-    """Two tiers in which links between switches have one of three speeds each."""
+    """Return two tiers in which each link between switches has one of three speeds."""
     fabric = two_tiers(rng)
     links = fabric.structure.links
     speeds = [rng.choice([100.0, 200.0, 400.0]) for _ in range(fabric.link_count)]
@@ -75,7 +75,7 @@ def mixed_speeds(rng: Random) -> Fabric:
 
 
 def regular(rng: Random) -> Fabric:
-    """Plain switches in a random regular graph."""
+    """Return plain switches in a random regular graph."""
     return random_regular(
         switches=rng.choice([6, 8]),
         degree=3,
@@ -85,12 +85,12 @@ def regular(rng: Random) -> Fabric:
 
 
 def dragonflies(rng: Random) -> Fabric:
-    """Groups of plain switches, one link between two groups."""
+    """Return groups of plain switches, one link between any two groups."""
     return dragonfly(routers=2, global_links=rng.randint(1, 2), nics_per_switch=rng.randint(1, 2))
 
 
 def homed_twice(rng: Random) -> Fabric:
-    """Two tiers whose NICs hang on two leaves each."""
+    """Return two tiers whose NICs are on two leaves each."""
     leaves, spines, per_pair = 2 * rng.randint(1, 2), rng.randint(1, 3), rng.randint(2, 3)
     nics = [f"n{pair}-{i}" for pair in range(0, leaves, 2) for i in range(per_pair)]
     nodes: list[dict[str, Any]] = [{"id": nic, "kind": "nic"} for nic in nics]
@@ -119,20 +119,20 @@ EACH = 2000 // len(KINDS)
 def of_records(
     nodes: list[dict[str, Any]], edges: list[tuple[str, str]], gbps: float = 100.0
 ) -> Fabric:
-    """A fabric of node records and of links of one speed."""
+    """Return a fabric of node records and of links of one speed."""
     links = [{"source": a, "target": b, "gbps": gbps} for a, b in edges]
     return parse_fabric({"nodes": nodes, "edges": links}, "test")
 
 
 def inner_links(fabric: Fabric) -> Bools:
-    """Which links are between two switches, shape (links,)."""
+    """Return which links are between two switches, shape (links,)."""
     kind, links = fabric.structure.nodes.kind, fabric.structure.links
     inner: Bools = (kind[links.a] != NodeKind.NIC) & (kind[links.b] != NodeKind.NIC)
     return inner
 
 
 def leaf_of_nic(fabric: Fabric) -> Ints:
-    """Node row of the switch that each NIC hangs on, for NICs with one link; shape (nodes,)."""
+    """Return the switch row of each NIC, for NICs with one link; shape (nodes,)."""
     structure = fabric.structure
     own = np.flatnonzero(structure.nodes.kind[structure.tail] == NodeKind.NIC)
     leaf = np.full(fabric.node_count, NONE, dtype=np.int64)
@@ -141,12 +141,12 @@ def leaf_of_nic(fabric: Fabric) -> Ints:
 
 
 def switches(fabric: Fabric) -> Ints:
-    """Node rows of all switches."""
+    """Return the node rows of all switches."""
     return np.flatnonzero(fabric.structure.nodes.kind != NodeKind.NIC)
 
 
 def damaged(rng: Random, fabric: Fabric, share: float = 0.15) -> Fabric:
-    """The same fabric with some links, and now and then a switch, down or drained."""
+    """Return the fabric with some links, and sometimes a switch, down or drained."""
     states = (State.DOWN, State.DOWN, State.DRAINED)
     links = {row: rng.choice(states) for row in range(fabric.link_count) if rng.random() < share}
     nodes = {}
@@ -156,6 +156,6 @@ def damaged(rng: Random, fabric: Fabric, share: float = 0.15) -> Fabric:
 
 
 def frayed(rng: Random, fabric: Fabric, share: float = 0.15) -> Fabric:
-    """The same fabric with some links between switches down."""
+    """Return the fabric with some links between switches down."""
     rows = np.flatnonzero(inner_links(fabric)).tolist()
     return fabric.with_links({row: State.DOWN for row in rows if rng.random() < share})

@@ -1,4 +1,4 @@
-"""Random flows, and flows in a few words."""
+"""Random flows, and flows written as short rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[str, str, float, int, str, str]
 
 
 def flows_of(fabric: Fabric, *rows: Row, names: tuple[str, ...] | None = None) -> Flows:
-    """Flows f0, f1, … (or ``names``) of a fabric."""
+    """Return flows f0, f1, … (or ``names``) of a fabric."""
     source, destination, gbps, qps, job, phase = zip(*rows, strict=True) if rows else [()] * 6
     demands = Demands(
         ids=names or tuple(f"f{row}" for row in range(len(rows))),
@@ -31,13 +31,13 @@ def flows_of(fabric: Fabric, *rows: Row, names: tuple[str, ...] | None = None) -
 
 
 def nic_ids(fabric: Fabric) -> list[str]:
-    """Ids of all NICs."""
+    """Return the ids of all NICs."""
     ids = fabric.structure.nodes.ids
     return [ids[row] for row in fabric.rows_of_kind(NodeKind.NIC).tolist()]
 
 
 def plain_flows(fabric: Fabric, rng: Random, count: int, qps: int, gbps: float = 400.0) -> Flows:
-    """Unphased flows of one rate and one number of QPs between random NICs."""
+    """Return unphased flows of one rate and one number of QPs between random NICs."""
     nics = nic_ids(fabric)
     pairs = [rng.sample(nics, 2) for _ in range(count)]
     return flows_of(fabric, *((a, b, gbps, qps, "job", "") for a, b in pairs))
@@ -46,7 +46,7 @@ def plain_flows(fabric: Fabric, rng: Random, count: int, qps: int, gbps: float =
 def any_flows(
     rng: Random, fabric: Fabric, most: int = 10, qps: tuple[int, ...] = (1, 1, 2, 4, 7, 32)
 ) -> Flows:
-    """Flows of all sorts: rates and QPs mixed, jobs of several phases, neighbours on one leaf."""
+    """Return mixed flows: different rates and QPs, several phases, ends on one leaf too."""
     nics = nic_ids(fabric)
     rows: list[Row] = []
     for _ in range(rng.randint(0, most)):
@@ -58,7 +58,7 @@ def any_flows(
 
 
 def permutations(fabric: Fabric, rng: Random, sets: int, qps: int = 1) -> Flows:
-    """So many random permutations of all NICs at line rate; those drawn to themselves drop out."""
+    """Return random permutations of all NICs at line rate, without NICs that drew themselves."""
     nics = nic_ids(fabric)
     rows: list[Row] = []
     for turn in range(sets):
@@ -70,7 +70,7 @@ def permutations(fabric: Fabric, rng: Random, sets: int, qps: int = 1) -> Flows:
 
 
 def crowded_flows(rng: Random, fabric: Fabric, most: int = 14) -> Flows:
-    """Flows of all sorts that share a few pairs of NICs: priorities and classes mixed."""
+    """Return mixed flows, also in priority and class, that share a few pairs of NICs."""
     nics = nic_ids(fabric)
     pairs = [rng.sample(nics, 2) for _ in range(rng.randint(1, 5))]
     rows: list[Row] = []

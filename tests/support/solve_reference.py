@@ -1,8 +1,8 @@
-"""How far loads could be spread at best, by other means than the planner's.
+"""How evenly loads could be spread at best, computed by other means than the planner's.
 
-Linear programmes for HiGHS (scipy). Over all paths there are, a commodity is a flow
-of water: what enters a node leaves it, and NICs are no thoroughfares. Over given
-paths, each commodity divides over its paths, in any parts or in whole QPs.
+The method is linear programmes for HiGHS (scipy). Over all existing paths, a commodity is a
+divisible flow: what enters a node leaves it, and NICs forward nothing. Over given paths, each
+commodity divides over its paths, in any parts or in whole QPs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 
 Ways = Callable[[int], Sequence[Sequence[int]]]
-"""From a flow row to the arcs of each path it may take."""
+"""Returns the arcs of each path that a flow may take, given the flow's row."""
 Group = tuple[int, int]
 """Job and phase."""
 ALWAYS: Group = (-1, -1)
@@ -30,7 +30,7 @@ Seat = tuple[int, bool]
 
 @dataclass(slots=True)
 class _Rows:
-    """A sparse matrix in the making, with its right-hand side."""
+    """A sparse matrix under construction, with its right-hand side."""
 
     row: list[int] = field(default_factory=list)
     column: list[int] = field(default_factory=list)
@@ -38,14 +38,14 @@ class _Rows:
     limit: list[float] = field(default_factory=list)
 
     def add(self, terms: dict[int, float], limit: float) -> None:
-        """One more row."""
+        """Add a row."""
         self.row += [len(self.limit)] * len(terms)
         self.column += terms
         self.value += terms.values()
         self.limit.append(limit)
 
     def matrix(self, columns: int) -> coo_array:
-        """As scipy wants it."""
+        """Return the matrix as scipy requires."""
         place = (np.array(self.row, dtype=np.int64), np.array(self.column, dtype=np.int64))
         return coo_array((np.array(self.value), place), shape=(len(self.limit), columns))
 
@@ -57,7 +57,7 @@ class _Programme:
     fabric: Fabric
     counted: Bools
     limit: Floats
-    """Utilisation that each arc may not exceed, infinite for none."""
+    """Utilisation that each arc may not exceed; infinite for no limit."""
     columns: int = 1
     equal: _Rows = field(default_factory=_Rows)
     below: _Rows = field(default_factory=_Rows)
@@ -65,17 +65,17 @@ class _Programme:
     """Gbit/s that a unit of a column puts on an arc, by arc and group."""
 
     def column(self) -> int:
-        """One more column, at least 0."""
+        """Add a column, with values of at least 0."""
         self.columns += 1
         return self.columns - 1
 
     def use(self, arc: int, group: Group, column: int, gbps: float = 1.0) -> None:
-        """Lets a column load an arc."""
+        """Let a column load an arc."""
         on_arc = self.uses.setdefault(arc, {}).setdefault(group, {})
         on_arc[column] = on_arc.get(column, 0.0) + gbps
 
     def close(self) -> None:
-        """Loads by the rule: the worst phase of each job, summed over jobs."""
+        """Add the loads by the rule: the worst phase of each job, summed over jobs."""
         capacity = self.fabric.structure.capacity
         for arc in self.uses:
             if self.counted[arc]:
@@ -84,7 +84,7 @@ class _Programme:
                 self.below.add(self._load(arc), float(capacity[arc] * self.limit[arc]))
 
     def _load(self, arc: int) -> dict[int, float]:
-        """The load of an arc as a sum of columns, one more for each job with phases."""
+        """Return an arc's load as a sum of columns; add one for each job with phases."""
         groups = self.uses[arc]
         load = dict(groups.get(ALWAYS, {}))
         worst: dict[int, int] = {}
@@ -97,7 +97,7 @@ class _Programme:
         return load | dict.fromkeys(worst.values(), 1.0)
 
     def least(self, whole: Sequence[int] = ()) -> float:
-        """The optimum, with some columns in whole numbers."""
+        """Return the optimum, with some columns in whole numbers."""
         self.close()
         cost = np.zeros(self.columns)
         cost[0] = 1.0
@@ -114,13 +114,13 @@ class _Programme:
 
 
 def group_of(flows: Flows, row: int) -> Group:
-    """Which flows a flow shares its phase with."""
+    """Return the job and phase that a flow belongs to."""
     phase = int(flows.phase[row])
     return ALWAYS if phase == ANY_PHASE else (int(flows.job[row]), phase)
 
 
 def arcs_of_tier(fabric: Fabric, tier: str) -> Bools:
-    """The arcs of a tier."""
+    """Return which arcs belong to a tier."""
     arcs: Bools = fabric.structure.tier_of_arc == fabric.structure.tiers.index(tier)
     return arcs
 
@@ -143,10 +143,10 @@ def least_over_all_paths(
     *,
     up_down: bool = False,
 ) -> float:
-    """Least worst utilisation (of the arcs counted) over every way to carry some flows.
+    """Return the least worst utilisation (of counted arcs) over all ways to carry some flows.
 
-    Each of the flows must have a path. With ``up_down`` packets climb and then fall, as
-    they do in a fabric of tiers, save those of flows that have no such path.
+    Each of the flows must have a path. With ``up_down``, packets go up and then down, as in a
+    fabric of tiers; flows without such a path are excepted.
     """
     if not len(rows):
         return 0.0
@@ -170,7 +170,7 @@ def _conserve(
     *,
     up_down: bool,
 ) -> None:
-    """What enters a node leaves it. Nodes are doubled: those on the way up, and down."""
+    """Add that what enters a node leaves it; nodes are doubled for the way up and down."""
     balance: dict[Seat, dict[int, float]] = {(node, False): {} for node in nodes}
     for arc, tail, head in steps(programme.fabric, destination, up_down=up_down):
         if programme.fabric.structure.nodes.kind[tail[0]] == NodeKind.NIC and tail[0] not in nodes:
@@ -187,7 +187,7 @@ def _conserve(
 def steps(
     fabric: Fabric, destination: int, *, up_down: bool = False
 ) -> Iterator[tuple[int, Seat, Seat]]:
-    """Usable arcs that lead on to a NIC, from seat to seat; other NICs are no thoroughfares."""
+    """Yield usable arcs towards a NIC with the seats that they join; no other NIC forwards."""
     structure = fabric.structure
     kind = structure.nodes.kind
     for arc in np.flatnonzero(fabric.plannable).tolist():
@@ -210,9 +210,9 @@ def least_over_paths(
     limit: Floats | None = None,
     whole: bool = False,
 ) -> float:
-    """The same over given paths of each flow; in whole QPs on request.
+    """Return the same over given paths of each flow, in whole QPs if ``whole``.
 
-    Arcs that are not counted keep to ``limit``, utilisations by arc.
+    Arcs that are not counted keep to ``limit``, the utilisations by arc.
     """
     if not len(rows):
         return 0.0
@@ -232,7 +232,7 @@ def least_over_paths(
 
 
 def simple_paths(fabric: Fabric, source: int, destination: int) -> list[list[int]]:
-    """Every loop-free path over usable links that passes through no NIC; small fabrics only."""
+    """Return all loop-free paths over usable links through no NIC; for small fabrics only."""
     structure = fabric.structure
     first, arcs = structure.out
     nic = structure.nodes.kind == NodeKind.NIC
@@ -262,7 +262,7 @@ def is_joined(
     *,
     up_down: bool = False,
 ) -> bool:
-    """Whether usable links, some left out by row, lead from one NIC to another."""
+    """Return whether usable links, except those rows in ``without``, join two nodes."""
     further: dict[Seat, list[Seat]] = {}
     for arc, tail, head in steps(fabric, destination, up_down=up_down):
         if arc >> 1 not in without:

@@ -1,4 +1,4 @@
-"""Small values of every kind that a store keeps, and ways to compare them."""
+"""Small values of every kind that a store keeps, and a way to compare them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heddle_controller.model.program import Entries, Program
 
 
 def clos(leaves: int = 2, spines: int = 2, hosts: int = 2, name: str = "small") -> Fabric:
-    """Leaves "l0"…, spines "s0"…, hosts "h0.0"… with one NIC each, 400 Gbit/s."""
+    """Return leaves "l0"…, spines "s0"…, hosts "h0.0"… with one NIC each, 400 Gbit/s."""
     nodes: list[dict[str, Any]] = []
     edges: list[dict[str, Any]] = []
     for leaf in range(leaves):
@@ -41,7 +41,7 @@ def clos(leaves: int = 2, spines: int = 2, hosts: int = 2, name: str = "small") 
 
 
 def job(name: str = "j1", hosts: tuple[str, ...] = ("h0.0", "h1.0"), **more: Any) -> Job:
-    """A job of one GPU a host, or of those that are given."""
+    """Return a job with one GPU per host, or with the given ones."""
     ranks = sum(map(len, more.get("gpus", ()))) or len(hosts)
     ring = Collective(Operation.ALL_REDUCE, Group.DP, 1_000_000)
     return Job(
@@ -58,7 +58,7 @@ def job(name: str = "j1", hosts: tuple[str, ...] = ("h0.0", "h1.0"), **more: Any
 
 
 def demands(*pairs: tuple[str, str], ids: str = "f") -> Demands:
-    """A flow of 100 Gbit/s for each pair of NICs; ids are numbered."""
+    """Return a flow of 100 Gbit/s for each pair of NICs; ids are numbered."""
     count = len(pairs)
     return Demands(
         ids=tuple(f"{ids}{row}" for row in range(count)),
@@ -73,7 +73,7 @@ def demands(*pairs: tuple[str, str], ids: str = "f") -> Demands:
 
 
 def plan_of(fabric: Fabric) -> Plan:
-    """One flow, n0.0 to n1.0 over s0, with a backup over s1, and one without a path."""
+    """Return a plan: n0.0 to n1.0 over s0 with a backup over s1, and a flow without a path."""
     index = fabric.structure.index
     flows = Flows(
         ids=("j1/f0", "j1/f1"),
@@ -100,7 +100,7 @@ def plan_of(fabric: Fabric) -> Plan:
 
 
 def program_of(plan: Plan, epoch: int, generation: int, intent_version: int = 1) -> Program:
-    """One entry, at l0."""
+    """Return a program with one entry, at l0."""
     index = plan.fabric.structure.index
     arc = walk(plan.fabric, "l0", "s0", "l1")
     backup = walk(plan.fabric, "l0", "s1")
@@ -120,7 +120,7 @@ def program_of(plan: Plan, epoch: int, generation: int, intent_version: int = 1)
 
 
 def walk(fabric: Fabric, *nodes: str) -> list[int]:
-    """The arcs from node to node."""
+    """Return the arcs from node to node."""
     index, arcs = fabric.structure.index, []
     for here, there in pairwise(nodes):
         (row,) = fabric.find_links(here, there)
@@ -141,7 +141,7 @@ def _one_path(arcs: list[int]) -> Paths:
 
 
 def plain(value: Any) -> Any:
-    """A value with its arrays as lists, so that two can be compared with ``==``."""
+    """Return a value with its arrays as lists, so that two can be compared with ``==``."""
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.tolist())
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,7 +1,8 @@
-"""Waiting for a state of the world, with the patience of a machine that does much else.
+"""Waiting for a state, with enough patience for a busy machine.
 
-A test waits for what it is about, never for a time: a pause that is long enough on a quiet
-machine is too short on one with ten programs a core. What does not come is told by its name.
+A test waits for the condition that it is about, never for a fixed time. A pause that is long enough
+on a quiet machine is too short on one with ten programs per core. If the condition never holds, the
+error names it.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 240.0
-"""Seconds. No measure of speed: less than a test may take, more than anything should."""
+"""Seconds. Not a measure of speed: less than a test may take, more than anything should take."""
 
 
 def _pause(waited: float) -> float:
-    """Seconds until the next look: few looks at what takes long, as each may start a program."""
+    """Return seconds until the next check; rarer with time, since a check may start a program."""
     return min(0.005 + waited / 20, 0.1)
 
 
 async def until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
-    """Wait until something is so, while all else goes on; fail after so long."""
+    """Wait until a condition holds, while other tasks run; fail after ``seconds``."""
     begun = time.monotonic()
     while not holds():
         waited = time.monotonic() - begun
@@ -33,7 +34,7 @@ async def until(
 def wait_until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
-    """Wait for what other threads or processes do."""
+    """Wait until a condition holds that other threads or processes bring about."""
     begun = time.monotonic()
     while not holds():
         waited = time.monotonic() - begun

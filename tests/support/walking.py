@@ -1,7 +1,7 @@
-"""What a job and a lost link pass in the controller: traces of the real programs, and the page.
+"""Which functions a job and a lost link pass in the controller, and the lists of that in the page.
 
-ARCHITECTURE.md lists the files of both walks. ``python -m tests.support.walking`` prints the
-lists as they are now, and how many functions there are in each.
+ARCHITECTURE.md lists the files of both walks, found by tracing the real programs. ``python -m
+tests.support.walking`` prints the current lists, and the number of functions in each.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "ARCHITECTURE.md"
 TRACED = TESTS / "support" / "traced"
 UNNAMED = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr|lambda)>")
-"""What is written inside a function is part of it."""
+"""Names of code inside a function, which counts as part of that function."""
 
 IDLE_SECONDS = 3.0
-"""Some renewals of the lease; what comes more seldom is not of a walk either, if it comes."""
+"""Long enough for some renewals of the lease.
+
+What happens in this time is not counted as part of a walk.
+"""
 ROUNDS = 4
 NO_COUNTERS = "--counter-interval-seconds=0"
-"""Agents report their counters by a timer of their own, whatever goes on."""
+"""Agents report counters at intervals, whatever else happens, so that is turned off."""
 
 Function = tuple[str, str]
 """File below the controller's package, and qualified name."""
@@ -38,18 +41,18 @@ Function = tuple[str, str]
 
 @dataclass(frozen=True)
 class Walks:
-    """Functions that were called, by what was going on."""
+    """Functions that were called, by what happened at the time."""
 
     idle: frozenset[Function]
     """While nothing was asked for."""
     job: frozenset[Function]
-    """From ``SubmitJob`` until the job is told to be programmed."""
+    """From ``SubmitJob`` until the job is reported as programmed."""
     link: frozenset[Function]
-    """From a lost link until the plan without it is told to be programmed."""
+    """From a lost link until the plan without it is reported as programmed."""
 
 
 def traced_environment(folder: Path) -> dict[str, str]:
-    """What has programs that are started with it note their calls in a folder."""
+    """Return an environment in which programs record their calls in a folder."""
     return {"HEDDLE_TRACE": str(folder), "PYTHONPATH": f"{TRACED}:{TESTS.parent}"}
 
 
@@ -113,12 +116,12 @@ async def _exist(paths: Iterable[Path]) -> None:
 
 
 def files_of(functions: Iterable[Function]) -> frozenset[str]:
-    """Their files, below the controller's package."""
+    """Return the files of functions, below the controller's package."""
     return frozenset(file for file, _ in functions)
 
 
 def written(files: Iterable[str]) -> str:
-    """Files by the folder they are in, as the page lists them."""
+    """Return files by folder, in the form of the page."""
     rooms: dict[str, set[str]] = defaultdict(set)
     for file in files:
         room, _, name = file.rpartition("/")
@@ -136,7 +139,7 @@ def _traced_once() -> Walks:
 
 
 def main() -> None:
-    """Print the lists of the page: files of every round, and those of some."""
+    """Print the lists of the page: files that every round passed, and files that some passed."""
     rounds = [_traced_once() for _ in range(ROUNDS)]
     sometimes: set[str] = set()
     for title, kind in (("walk of a job", "job"), ("walk of a lost link", "link")):

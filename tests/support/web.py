@@ -1,4 +1,4 @@
-"""The page asked as a program asks it."""
+"""HTTP requests to the web page, as a program makes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """An answer."""
 
     status: int
     headers: dict[str, str]
@@ -22,7 +22,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """As JSON."""
+        """The body as JSON."""
         return json.loads(self.body)
 
 
@@ -33,7 +33,7 @@ def fetch(
     data: bytes | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request on a connection of its own; a POST where there is something to send."""
+    """Make one request on a new connection; a POST if there is data to send."""
     told = connect(url, headers=headers, data=data, tls=tls)
     with told:
         found = {name.lower(): value for name, value in told.getheaders()}
@@ -47,7 +47,7 @@ def connect(
     data: bytes | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> http.client.HTTPResponse:
-    """An answer whose body is not read yet: that of a stream, say."""
+    """Return an answer whose body is not read yet, for example of a stream."""
     parts = urlsplit(url)
     assert parts.hostname
     connection = (
@@ -56,13 +56,13 @@ def connect(
         else http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
     )
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    told = {"connection": "close", **(headers or {})}  # so that the answer alone holds the socket
+    told = {"connection": "close", **(headers or {})}  # only the answer holds the socket
     connection.request("GET" if data is None else "POST", path, data, told)
     return connection.getresponse()
 
 
 def event(stream: http.client.HTTPResponse) -> dict[str, str]:
-    """The next server-sent event; empty where the stream is over."""
+    """Return the next server-sent event; empty if the stream is over."""
     found: dict[str, str] = {}
     while line := stream.readline().decode().rstrip("\n"):
         name, _, value = line.partition(": ")

@@ -1,5 +1,5 @@
 """Heddle for Kubernetes: the fabric as labels and topologies, and an admission check for Kueue.
 
-Everything is level-triggered: what is to be follows from the objects of the cluster and from what
-Heddle knows, so any number of replicas may run, and any may be killed at any moment.
+Everything is level-triggered: the wanted state follows from the objects of the cluster and from
+what Heddle knows. So any number of replicas may run, and any of them may be killed at any moment.
 """

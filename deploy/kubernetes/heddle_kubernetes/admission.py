@@ -1,9 +1,9 @@
-"""The admission check of Kueue: a workload starts once its routes are there, or its time is up.
+"""Kueue's admission check: a workload starts once its routes are programmed or its time is up.
 
-Nothing here ever fails a workload: its check becomes Ready, with a message that says what is so.
-Two replicas do the same twice, which is once: a job that is there with the same specification is
-left as it is, a check that is answered stays answered, and a job is deleted only as the very one
-that was seen before the API server said that nobody wants it.
+Nothing here ever fails a workload: its check becomes Ready, with a message about the outcome. Two
+replicas may do the same work twice without harm. A job that exists with the same specification is
+left unchanged, and an answered check stays answered. A job is deleted only if it is still the one
+that was seen before the API server said that no workload needs it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from heddle_kubernetes.objects import (
 )
 
 LONGEST_MESSAGE = 1024
-"""Characters of a check's message; the schema takes more, people do not."""
+"""Most characters of a check's message; the schema allows more, but people do not read it."""
 OWNERS = {("batch/v1", "Job"): JOB, ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET}
 REFUSALS = (InvalidRequest, PreconditionFailed, NotAllowed, CredentialsError)
 FAULTS = (HeddleError, CredentialsError)
@@ -73,12 +73,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long things may take, in seconds."""
+    """Time limits in seconds."""
 
     wait: float = 10.0
-    """From the reservation of a workload's quota until its check is Ready, at most."""
+    """Most time from the reservation of a workload's quota until its check is Ready."""
     sweep: float = 30.0
-    """Between two looks at whether all jobs are as they are to be."""
+    """Interval at which jobs are compared with workloads."""
 
 
 class Admission:
@@ -91,12 +91,12 @@ class Admission:
         self._limits = limits
         self._decisions: dict[str, Decision] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
-        self._stored: dict[str, bytes] = {}  # jobs of ours at Heddle, and their specifications
-        self._resolved: dict[str, Decision] = {}  # by key; with shapes that stand at owners
+        self._stored: dict[str, bytes] = {}  # jobs in Heddle, with their specifications
+        self._resolved: dict[str, Decision] = {}  # by key; also with shapes read from owners
         self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
-        """Runs until cancelled; what is under way ends then."""
+        """Run until cancelled; work that is under way is then cancelled too."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.checks.run())
@@ -114,7 +114,7 @@ class Admission:
 
     @property
     def _ours(self) -> set[str]:
-        """Names of the AdmissionChecks that are answered here."""
+        """Names of the AdmissionChecks that this program answers."""
         return {
             key
             for key, check in self.checks.objects.items()
@@ -128,7 +128,7 @@ class Admission:
                 self._changed(key_of(workload), workload)
 
     def _changed(self, key: str, found: Object | None) -> None:
-        """A workload changed: see to it that what is decided becomes so."""
+        """Handle a changed or deleted workload: start what has to be done for it."""
         if found is None:
             known = self._decisions.pop(key, None)
             self._resolved.pop(key, None)
@@ -141,7 +141,7 @@ class Admission:
             self._start(key, self._act(wanted, found))
 
     def _start(self, key: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begin some work; other work on the same object ends."""
+        """Start some work, and cancel other work on the same object."""
         if before := self._work.pop(key, None):
             before.cancel()
         task = asyncio.create_task(work)
@@ -156,7 +156,7 @@ class Admission:
             self._decisions.pop(key, None)
 
     async def _act(self, wanted: Decision, found: Object) -> None:
-        """Make what is decided so; a fault of this program holds nobody either."""
+        """Do what was decided; a bug in this program does not hold up a workload either."""
         try:
             await self._done_as(wanted, found)
         except Exception as error:
@@ -188,7 +188,7 @@ class Admission:
                 _log.info("%s: still not planned: %s", wanted.key, error)
 
     async def _plan(self, wanted: Decision) -> str:
-        """Submit a job and wait for its routes; what came of it, in words."""
+        """Submit a job and wait for its routes; return the outcome in words."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._left(wanted)
         said = "its time was up before it was seen"
@@ -199,7 +199,7 @@ class Admission:
                     job = await self._submit(wanted)
                 said = "its routes were not programmed"
                 left = max(end - clock(), 0.001)
-                async with asyncio.timeout(left + PAUSE):  # so that the client says what it saw
+                async with asyncio.timeout(left + PAUSE):  # so that the client times out first
                     await self._heddle.wait_until(PROGRAMMED, [job], left)
             except TimeoutError:
                 break
@@ -213,20 +213,20 @@ class Admission:
         return f"not planned within {self._limits.wait:g} s, on the underlay until it is: {said}"
 
     def _left(self, wanted: Decision) -> float:
-        """Seconds until a check is to be Ready; never more than the limit, whatever clocks say."""
+        """Return the seconds left until a check must be Ready; never more than the limit."""
         limit = self._limits.wait
         if wanted.since is None:
             return limit
         return min(max(wanted.since + limit - time.time(), 0.0), limit)
 
     async def _submit(self, wanted: Decision) -> pb.Job:
-        """The job, durably stored."""
+        """Submit the job of a workload; return it when it is stored durably."""
         spec = pb.JobSpec.FromString(wanted.spec)
-        self._stored[wanted.job] = b""  # it may be there from now on
+        self._stored[wanted.job] = b""  # it may exist from now on
         try:
             job = await self._heddle.submit_job(wanted.job, spec, replace=True)
         except PreconditionFailed:
-            await self._sweep()  # its hosts may be those of a job that is over
+            await self._sweep()  # its hosts may be held by a job that is over
             job = await self._heddle.submit_job(wanted.job, spec, replace=True)
         self._stored[wanted.job] = wanted.spec
         return job
@@ -263,7 +263,7 @@ class Admission:
             found = fresh
 
     async def _fresh(self, key: str) -> Object | None:
-        """A workload as the API server has it now; None where there is none."""
+        """Return the current state of a workload at the API server; None if it does not exist."""
         namespace, _, name = key.partition("/")
         while True:
             try:
@@ -275,7 +275,7 @@ class Admission:
             await asyncio.sleep(1)
 
     async def _owner_shape(self, wanted: Decision, found: Object) -> str | None:
-        """The shape that stands at the job that a workload is of; None where none does."""
+        """Return the shape in the annotation of a workload's owner; None if there is none."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._left(wanted)
         for owner in each(found, "metadata", "ownerReferences"):
@@ -297,7 +297,7 @@ class Admission:
         return None
 
     async def _end(self, key: str, job: str, *, over: bool = True) -> None:
-        """Delete a job that nobody wants, if it is there; what fails is for the next sweep."""
+        """Delete a job that no workload needs, if it exists; the next sweep repeats what fails."""
         if job not in self._stored:
             return
         try:
@@ -313,17 +313,17 @@ class Admission:
             _log.warning("%s: job %s is not ended yet: %s", key, job, error)
 
     async def _delete(self, job: pb.Job) -> None:
-        """Delete a job, if it still is the one that was seen."""
+        """Delete a job, if it is still the one that was seen."""
         name = job.name.rpartition("/")[2]
         await self._heddle.jobs.DeleteJob(pb.DeleteJobRequest(name=job.name, etag=job.etag))
         self._stored.pop(name, None)
         _log.info("job %s is ended", name)
 
     async def _sweep(self) -> None:
-        """End jobs that nobody wants, and submit those that are missing.
+        """Delete jobs that no workload needs, and submit missing ones.
 
-        Jobs are read before workloads: a job that is there belongs to a workload that held its
-        quota before, so one that holds none after that is over.
+        Jobs are read before workloads. A job that exists belongs to a workload that held its quota
+        before, so the job is over if that workload then holds no quota.
         """
         if not self.workloads.served:
             return
@@ -345,7 +345,7 @@ class Admission:
         self._mend(jobs.keys())
 
     def _mend(self, jobs: Collection[str]) -> None:
-        """Take up jobs that are missing, and what failed before."""
+        """Submit missing jobs, and repeat what failed before."""
         for key, found in list(self.workloads.objects.items()):
             if key in self._work:
                 continue
@@ -356,7 +356,7 @@ class Admission:
             self._changed(key, found)
 
     async def _activate(self, key: str) -> None:
-        """Say that the check is answered: Kueue holds the queues of a check that nobody answers."""
+        """Mark a check as active, because Kueue stops the queues of a check that is not."""
         while (found := self.checks.objects.get(key)) is not None:
             known = condition(found, "Active")
             generation = part(found, "metadata", "generation") or 0
@@ -379,6 +379,6 @@ class Admission:
             except ClusterError as error:
                 if error.code != CONFLICT:
                     _log.warning("%s; it is tried again", error)
-                await asyncio.sleep(1)  # the watch brings the object as it is
+                await asyncio.sleep(1)  # the watch brings the current object
             else:
                 return

@@ -1,4 +1,4 @@
-"""The only wiring: a cluster, a controller, and what goes on between them."""
+"""The only wiring: connects a cluster and a controller with what runs between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the program is told."""
+    """The settings of the program."""
 
     servers: str = "127.0.0.1:7400"
     fabric: str = ""
@@ -35,9 +35,9 @@ class Settings:
     admission: bool = True
     tiers: bool = True
     topology: str = "heddle"
-    """Name of the Topology of Kueue."""
+    """Name of Kueue's Topology object."""
     health: tuple[str, int] | None = None
-    """Host and port of the answer to probes."""
+    """Host and port on which health probes are answered; None: they are not."""
 
 
 async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
@@ -45,7 +45,7 @@ async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
 
     Args:
         settings: What to do.
-        config: How to reach the cluster; None: as a pod does, or by KUBECONFIG.
+        config: How to reach the cluster; None: as a pod does, or as KUBECONFIG says.
     """
     client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
     cluster = Cluster(client)
@@ -76,7 +76,7 @@ async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
 
 
 async def clear(config: KubeConfig | None = None) -> None:
-    """Remove every label and object that is ours from a cluster."""
+    """Remove Heddle's labels and objects from a cluster."""
     client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
     try:
         await Tiers(Cluster(client), None, "").clear()
@@ -85,7 +85,7 @@ async def clear(config: KubeConfig | None = None) -> None:
 
 
 async def _identity(cluster: Cluster) -> str:
-    """What tells this cluster from all others, for as long as it lives."""
+    """Return an id that no other cluster has and that never changes."""
     told = ""
     while True:
         try:

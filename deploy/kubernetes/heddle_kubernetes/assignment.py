@@ -9,7 +9,7 @@ from typing import Any
 from heddle_kubernetes.objects import HOSTNAME, each, part, text
 
 MOST_DOMAINS = 100_000
-"""What one slice of an assignment may hold by its schema; no fabric has so many hosts."""
+"""Most domains that the schema allows in a slice; no fabric has so many hosts."""
 
 
 class Unfit(Exception):  # noqa: N818 - it says what a workload is, and is no fault of ours
@@ -17,14 +17,14 @@ class Unfit(Exception):  # noqa: N818 - it says what a workload is, and is no fa
 
 
 def domains_of(assignment: object, where: str) -> list[tuple[str, int]]:
-    """Hosts and how many pods each has, in the order in which pods with indices go over them.
+    """Return hosts and their numbers of pods, in the order in which indexed pods fill them.
 
     Args:
-        assignment: What stands in ``topologyAssignment``.
-        where: What it is of, for errors.
+        assignment: The content of ``topologyAssignment``.
+        where: What it belongs to, for error messages.
 
     Raises:
-        Unfit: it has another form, or does not say hosts.
+        Unfit: It has another form, or does not name hosts.
     """
     where = f"{where}: topologyAssignment"
     if not isinstance(assignment, Mapping):
@@ -57,7 +57,7 @@ def domains_of(assignment: object, where: str) -> list[tuple[str, int]]:
 
 
 def _values(value: object, count: int, where: str) -> list[str]:
-    """The host of each domain."""
+    """Return the host of each domain."""
     universal, individual = part(value, "universal"), part(value, "individual")
     if (universal is None) == (individual is None):
         raise Unfit(f"{where} needs one of 'universal' and 'individual'")
@@ -71,7 +71,7 @@ def _values(value: object, count: int, where: str) -> list[str]:
 
 
 def _pods(value: object, count: int, where: str) -> list[int]:
-    """How many pods each domain has."""
+    """Return the number of pods of each domain."""
     universal, individual = part(value, "universal"), part(value, "individual")
     if (universal is None) == (individual is None):
         raise Unfit(f"{where} needs one of 'universal' and 'individual'")
@@ -95,15 +95,15 @@ def _texts(value: object, where: str) -> list[str]:
 
 
 def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
-    """A value for an error, short."""
+    """Describe a value for an error message, in at most 60 characters."""
     return "missing" if value is None else repr(value)[:60]
 
 
 def hosts_of(workload: object, pod_sets: Sequence[str]) -> list[str]:
-    """The hosts of some pod sets in the order of ranks, each once.
+    """Return the hosts of some pod sets in the order of ranks, each host once.
 
     Raises:
-        Unfit: they have no assignment, or none by which ranks follow hosts.
+        Unfit: A pod set has no assignment, or ranks do not follow hosts in it.
     """
     assigned = {
         text(one, "name"): one for one in each(workload, "status", "admission", "podSetAssignments")
@@ -128,7 +128,7 @@ def hosts_of(workload: object, pod_sets: Sequence[str]) -> list[str]:
 
 
 def _even(found: Sequence[tuple[str, int]]) -> list[str]:
-    """The hosts, if ranks go over them as a job of Heddle has them."""
+    """Return the hosts, if each appears once and all have the same number of pods."""
     times = Counter(host for host, _ in found)
     for host, pods in found:
         if times[host] > 1:

@@ -1,4 +1,4 @@
-"""``heddle-kubernetes``: the program that runs in a cluster, beside Kueue or Volcano."""
+"""``heddle-kubernetes``: the program that runs in a cluster, next to Kueue or Volcano."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = click.FloatRange(0.0, 3600.0)
 
 
 class Fault(click.ClickException):
-    """One line, and exit status 2."""
+    """An error that is printed as one line; exit status 2."""
 
     exit_code = 2
 
@@ -148,7 +148,7 @@ def clear_command() -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Runs until it is done, or SIGTERM."""
+    """Run until the work is done, or until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("httpx2", "httpx", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)

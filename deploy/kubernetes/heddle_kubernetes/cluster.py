@@ -1,4 +1,4 @@
-"""The API of a cluster: calls that say how they failed, and mirrors of what it holds."""
+"""The API of a cluster: calls with clear errors, and mirrors of what it holds."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from heddle.text import clean
 from heddle_kubernetes.objects import Kind, Object, key_of, text
 
 PAUSE = 0.1
-"""Seconds after the first failure; doubles up to ``LONGEST_PAUSE``."""
+"""Seconds to pause after the first failure; doubles up to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE = 5.0
 WATCH_SECONDS = 60
 """How long the server keeps a watch open."""
 GRACE = 30.0
-"""Seconds by which a watch may be late in ending: after them the connection counts as lost."""
+"""Seconds by which a watch may end late; after that the connection counts as lost."""
 CONFLICT, MISSING, FORBIDDEN, GONE = 409, 404, 403, 410
 
 _log = logging.getLogger(__name__)
 
 
 class ClusterError(Exception):
-    """A call of the API that failed; ``str()`` of it is one line."""
+    """A call of the API failed; ``str()`` of it is one line."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
-        """Of HTTP; 0 where nobody answered."""
+        """HTTP status; 0 if nobody answered."""
 
 
 def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
@@ -52,7 +52,7 @@ def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
 
 @contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """Whatever goes wrong with a call is a ``ClusterError``."""
+    """Raise ``ClusterError`` for all that goes wrong with a call; ``what`` describes the call."""
     try:
         yield
     except httpx2.HTTPError as error:
@@ -66,21 +66,21 @@ class Cluster:
     """Calls of the API. Each raises ``ClusterError``."""
 
     def __init__(self, client: AsyncClient) -> None:
-        self._client: Any = client  # its overloads know no kind of kinds
+        self._client: Any = client  # its overloads do not accept a variable kind
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
-        """One object, as the API server has it now."""
+        """Return one object in its current state at the API server."""
         with _telling(f"read {kind.__name__} {name}"):
             return dict(await self._client.get(kind, name, **_of(namespace)))
 
     async def list(self, kind: Kind) -> tuple[list[Object], str]:
-        """All objects of a kind as they are now, and the version of that."""
+        """Return all objects of a kind in their current state, and the version of that state."""
         with _telling(f"list {kind.__name__}"):
             found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
             return [dict(one) async for one in found], found.resourceVersion
 
     async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Object]]:
-        """Changes since a version, until the server ends it, or says nothing for too long."""
+        """Yield changes since a version, until the server ends the watch or is silent too long."""
         events = self._client.watch(
             kind, resource_version=version, server_timeout=WATCH_SECONDS, **_of(_all(kind))
         )
@@ -93,7 +93,7 @@ class Cluster:
                     yield what, dict(found)
 
     async def patch(self, kind: Kind, found: Object, change: Mapping[str, Any]) -> Object:
-        """Change an object, if it still is as it was found."""
+        """Change an object, unless it has changed since it was read; return the changed object."""
         name = text(found, "metadata", "name")
         version = text(found, "metadata", "resourceVersion")
         metadata = {**change.get("metadata", {}), "resourceVersion": version}
@@ -109,12 +109,12 @@ class Cluster:
         return dict(changed)
 
     async def create(self, kind: Kind, wanted: Object) -> None:
-        """Make an object."""
+        """Create an object."""
         with _telling(f"create {kind.__name__} {key_of(wanted)}"):
             await self._client.create(kind.from_dict(wanted))
 
     async def delete(self, kind: Kind, name: str) -> None:
-        """Delete an object of the whole cluster."""
+        """Delete an object that has no namespace."""
         with _telling(f"delete {kind.__name__} {name}"):
             await self._client.delete(kind, name)
 
@@ -128,13 +128,13 @@ def _of(namespace: str | None) -> dict[str, str]:
 
 
 class Mirror:
-    """All objects of a kind, kept up to date: listed, then watched, and listed again after a break.
+    """All objects of a kind, kept up to date: listed, then watched; listed again after a break.
 
     Attributes:
-        kind: Of which objects.
-        objects: By ``namespace/name``.
+        kind: The kind of objects.
+        objects: The objects by ``namespace/name``.
         served: Whether the API server knows the kind; None until it was asked.
-        synced: Set once the objects are there, or are known not to be.
+        synced: Set once the objects have been read, or the kind is known not to exist.
     """
 
     def __init__(
@@ -143,13 +143,14 @@ class Mirror:
         kind: Kind,
         changed: Callable[[str, Object | None], None],
     ) -> None:
-        """Make a mirror; ``run`` fills it.
+        """Create a mirror; ``run`` fills it.
 
         Args:
-            cluster: Where it looks.
-            kind: Of which objects.
-            changed: Told each object that came or changed, and each that went, as it last was,
-                with None.
+            cluster: The cluster to read.
+            kind: The kind of objects.
+            changed: Called with the key and each object that is new or changed, and with the key
+                and
+                None for each one that was deleted.
         """
         self.objects: dict[str, Object] = {}
         self.served: bool | None = None
@@ -158,7 +159,7 @@ class Mirror:
         self._cluster, self._changed = cluster, changed
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Keep the mirror up to date until cancelled."""
         pause, told = PAUSE, ""
         while True:
             try:
@@ -184,7 +185,7 @@ class Mirror:
         return version
 
     def replace(self, found: list[Object]) -> None:
-        """Take a whole list."""
+        """Replace the content of the mirror by a complete list."""
         fresh = {key_of(one): one for one in found}
         for key in self.objects.keys() - fresh.keys():
             self._take("DELETED", self.objects[key])

@@ -1,4 +1,4 @@
-"""What is to become of a workload: a pure function of the object, asked anew at each change."""
+"""What to do with a workload: a pure function of the object, called again at each change."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ PENDING, READY = "Pending", "Ready"
 LONGEST_SHAPE = 64 << 10
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 _READABLE = 38
-"""Characters of a workload's name that its job is called by; a job has 63 in all."""
+"""Most characters of a workload's name in its job's name, which may have 63 in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to become of a workload."""
+    """What to do with a workload."""
 
     key: str
-    """``namespace/name``."""
+    """``namespace/name`` of the workload."""
     job: str
-    """Name of its job at Heddle."""
+    """Name of its job in Heddle."""
     over: bool = False
-    """Whether it has ended, or waits: no job is to be there."""
+    """Whether the workload has ended or waits, so that no job should exist."""
     spec: bytes = b""
-    """The job that is to be there, serialised; nothing where there is none to plan."""
+    """The job that should exist, serialised; empty if there is nothing to plan."""
     reason: str = ""
-    """Why there is none, where the workload is to go on without."""
+    """Why there is nothing to plan, if the workload is to start without a plan."""
     checks: tuple[str, ...] = ()
-    """Its checks of ours that are to be answered."""
+    """Names of the workload's pending checks that this program answers."""
     since: float | None = None
-    """When its quota was reserved, in seconds since the epoch; None where that is not told."""
+    """When its quota was reserved, in seconds since the epoch; None if unknown."""
 
 
 class Names:
-    """How jobs of a cluster are called at Heddle."""
+    """The names that a cluster's jobs have in Heddle."""
 
     def __init__(self, cluster: str) -> None:
-        """Jobs of clusters never meet.
+        """Create the names of a cluster's jobs; they differ from those of all other clusters.
 
         Args:
-            cluster: What no other cluster is called, such as the uid of its first namespace.
+            cluster: An id that no other cluster has, such as the uid of its first namespace.
         """
         self._prefix = f"k8s-{_digest(cluster)[:8]}-"
 
     def is_ours(self, job: str) -> bool:
-        """Whether a job of that name is of a workload of this cluster."""
+        """Return whether a job of that name belongs to a workload of this cluster."""
         return job.startswith(self._prefix)
 
     def of(self, workload: object) -> str:
-        """Of a workload: readable at the front, and its own by its uid."""
+        """Return the job name of a workload: readable at the front, and unique by its uid."""
         readable = _ODD.sub("-", text(workload, "metadata", "name"))[:_READABLE]
         return f"{self._prefix}{readable}-{_digest(text(workload, 'metadata', 'uid'))[:10]}"
 
@@ -77,13 +77,13 @@ def _digest(value: str) -> str:
 def decide(
     workload: Object, names: Names, ours: Collection[str], owner_shape: str | None = None
 ) -> Decision:
-    """What is to become of a workload.
+    """Return what to do with a workload.
 
     Args:
-        workload: As it is now.
-        names: How jobs are called.
-        ours: Names of the AdmissionChecks that are answered here.
-        owner_shape: The shape that stands at the job that the workload is of, if that was read.
+        workload: The workload as it is now.
+        names: The names of jobs.
+        ours: Names of the AdmissionChecks that this program answers.
+        owner_shape: The shape in the annotation of the job that owns the workload, if it was read.
     """
     key, job = key_of(workload), names.of(workload)
     if not is_running(workload):
@@ -106,7 +106,7 @@ def decide(
 
 
 def is_running(workload: object) -> bool:
-    """Whether a workload holds its quota, and neither has ended nor is to make room."""
+    """Return whether a workload holds its quota, has not ended, and is not being evicted."""
     return (
         is_so(workload, "QuotaReserved")
         and not is_so(workload, "Finished")
@@ -117,10 +117,10 @@ def is_running(workload: object) -> bool:
 
 
 def shape_of(workload: object, owner_shape: str | None) -> tuple[str, list[str]]:
-    """The shape in words, and the pod sets that it is of, in the order of their ranks.
+    """Return the shape in words and the names of its pod sets, in the order of their ranks.
 
     Raises:
-        Unfit: nobody wrote one, or several.
+        Unfit: There is no shape, or there are different ones, or no pod sets.
     """
     pod_sets = each(workload, "spec", "podSets")
     own = {
@@ -149,7 +149,7 @@ def shape_of(workload: object, owner_shape: str | None) -> tuple[str, list[str]]
 
 
 def needs_owner(workload: object) -> bool:
-    """Whether the shape of a workload can only stand at the job that it is of."""
+    """Return whether the shape can only be in the annotation of the job that owns the workload."""
     return part(workload, "metadata", "annotations", SHAPE) is None and not any(
         part(one, "template", "metadata", "annotations", SHAPE) is not None
         for one in each(workload, "spec", "podSets")
@@ -157,7 +157,7 @@ def needs_owner(workload: object) -> bool:
 
 
 def _spec(words: str, hosts: list[str]) -> bytes:
-    """The job, with its ranks in the order of completion indices."""
+    """Return the serialised job, whose ranks are in the order of completion indices."""
     if len(words) > LONGEST_SHAPE:
         raise Unfit(f"{SHAPE} is longer than {LONGEST_SHAPE >> 10} KiB: no shape is")
     marked = shape_text(words)

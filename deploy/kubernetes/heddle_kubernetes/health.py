@@ -1,4 +1,4 @@
-"""An answer to the probes of a kubelet."""
+"""Answers the probes of a kubelet."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ REQUEST_SECONDS = 5.0
 
 
 class Health:
-    """Says 200 once the cluster was read, 503 before; that it answers says that it lives."""
+    """Answers 200 once the cluster has been read, 503 before; /live is always answered 200."""
 
     def __init__(self) -> None:
         self._mirrors: list[Mirror] = []
 
     def watch(self, *mirrors: Mirror) -> None:
-        """Count these."""
+        """Count these mirrors for ``ready``."""
         self._mirrors += mirrors
 
     async def listen(self, host: str, port: int) -> Callable[[], Awaitable[None]]:
-        """Begin to answer; what ends it."""
+        """Start answering; return a function that stops it."""
         server = await asyncio.start_server(self.answer, host, port, limit=8192)
 
         async def close() -> None:
@@ -33,11 +33,11 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether all that is watched was read."""
+        """Whether everything that is watched has been read once."""
         return bool(self._mirrors) and all(one.synced.is_set() for one in self._mirrors)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request a connection: /live or /ready."""
+        """Answer the one request of a connection: /live or /ready."""
         with suppress(
             OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
         ):

@@ -1,4 +1,4 @@
-"""Objects of the API as they come: which there are, and how to look into what strangers wrote."""
+"""The kinds of API objects, and safe access to objects that others wrote."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lightkube.generic_resource import (
 )
 
 Object = dict[str, Any]
-"""An object as JSON has it."""
+"""An object in the form of JSON."""
 Kind = type[Generic]
 """A kind of objects, or a part of theirs such as their status."""
 
 GROUP = "heddle.run"
-"""Of every name that is ours."""
+"""The group in every name that belongs to Heddle."""
 CONTROLLER = f"{GROUP}/admission-check"
-"""``spec.controllerName`` of the AdmissionChecks that are answered here."""
+"""``spec.controllerName`` of the AdmissionChecks that this program answers."""
 SHAPE = f"{GROUP}/shape"
 """Annotation of a job: its shape in words."""
 LABELLED = f"{GROUP}/tiers"
-"""Annotation of a node: the labels that are ours, as JSON."""
+"""Annotation of a node: the labels that this program set, as JSON."""
 FABRIC = f"{GROUP}/fabric"
-"""Label of objects that are ours: which fabric they are of."""
+"""Label of objects that this program made: the fabric that they describe."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "heddle-kubernetes"
 HOSTNAME = "kubernetes.io/hostname"
 TIER = "fabric.topograph.run/tier-"
-"""Label of nodes, with the number of the tier: 0 is the leaf."""
+"""Prefix of node labels; the number of the tier follows, 0 for the leaf."""
 
 NODE = create_global_resource("", "v1", "Node", "nodes")
 NAMESPACE = create_global_resource("", "v1", "Namespace", "namespaces")
@@ -46,7 +46,7 @@ HYPER_NODE = create_global_resource("topology.volcano.sh", "v1alpha1", "HyperNod
 
 
 def part(value: object, *path: str) -> Any:  # noqa: ANN401 - JSON
-    """What stands at a path; None where anything on the way is missing, or is no object."""
+    """Return what is at a path; None if a part of the path is missing or is no object."""
     for name in path:
         if not isinstance(value, Mapping):
             return None
@@ -55,26 +55,26 @@ def part(value: object, *path: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def text(value: object, *path: str) -> str:
-    """The text at a path; empty where there is none."""
+    """Return the text at a path; empty if there is none."""
     found = part(value, *path)
     return found if isinstance(found, str) else ""
 
 
 def each(value: object, *path: str) -> Sequence[Any]:
-    """The list at a path; empty where there is none."""
+    """Return the list at a path; empty if there is none."""
     found = part(value, *path)
     return found if isinstance(found, list) else ()
 
 
 def key_of(value: object) -> str:
-    """``namespace/name`` of an object; the name alone where it has no namespace."""
+    """Return ``namespace/name`` of an object, or only the name if it has no namespace."""
     namespace = text(value, "metadata", "namespace")
     name = text(value, "metadata", "name")
     return f"{namespace}/{name}" if namespace else name
 
 
 def condition(value: object, kind: str) -> Mapping[str, Any]:
-    """The condition of a type that an object's status has; empty where it has none."""
+    """Return the condition of a type in an object's status; empty if there is none."""
     for found in each(value, "status", "conditions"):
         if text(found, "type") == kind:
             return dict(found)
@@ -82,12 +82,12 @@ def condition(value: object, kind: str) -> Mapping[str, Any]:
 
 
 def is_so(value: object, kind: str) -> bool:
-    """Whether a condition is there and true."""
+    """Return whether an object has a condition and it is true."""
     return condition(value, kind).get("status") == "True"
 
 
 def instant(time: str) -> float | None:
-    """Seconds since the epoch of a time as the API writes it; None for anything else."""
+    """Convert a time as the API writes it to seconds since the epoch; None for anything else."""
     try:
         found = datetime.fromisoformat(time)
     except ValueError:
@@ -96,5 +96,5 @@ def instant(time: str) -> float | None:
 
 
 def written(seconds: float) -> str:
-    """A time as the API takes it."""
+    """Write a time as the API requires."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

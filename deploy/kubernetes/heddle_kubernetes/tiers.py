@@ -1,7 +1,8 @@
-"""The fabric as a cluster sees it: tiers of nodes, a Topology for Kueue, HyperNodes for Volcano.
+"""The fabric in a cluster: tiers of nodes, a Topology for Kueue, HyperNodes for Volcano.
 
-``shown`` is a pure function of the fabric and of the nodes; ``Tiers`` makes the cluster so. What is
-not marked as ours is left alone: a label that somebody else set, and an object without our labels.
+``shown`` is a pure function of the fabric and the nodes. ``Tiers`` changes the cluster accordingly.
+It leaves everything alone that is not marked as its own: labels that others set, and objects
+without its labels.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from heddle_kubernetes.objects import (
 )
 
 EVERY = 5.0
-"""Seconds between two looks at the fabric."""
+"""Seconds between two reads of the fabric's state."""
 LONGEST_LABEL, LONGEST_NAME = 63, 200
 _ODD_IN_LABEL, _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]"), re.compile(r"[^a-z0-9.-]")
 _log = logging.getLogger(__name__)
@@ -46,18 +47,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the cluster is to show of a fabric."""
+    """What a cluster should show about a fabric."""
 
     labels: Mapping[str, Mapping[str, str]]
-    """Of each node that is a host of the fabric."""
+    """Labels by node, for each node that is a host of the fabric."""
     topologies: Mapping[str, Object]
-    """By name."""
+    """Topology objects by name."""
     hyper_nodes: Mapping[str, Object]
-    """By name."""
+    """HyperNode objects by name."""
 
 
 def tiers_of(fabric: fabric_pb2.Fabric) -> dict[str, tuple[str, ...]]:
-    """For each host with a link, what it is below: leaf, zone if there are any, fabric."""
+    """Return for each host with a link what it is below: leaf, zone if there are any, fabric."""
     name = fabric.name.rpartition("/")[2]
     units = [unit for unit in host_units(fabric) if unit.switches]
     zoned = any(unit.zone for unit in units)
@@ -72,12 +73,12 @@ def tiers_of(fabric: fabric_pb2.Fabric) -> dict[str, tuple[str, ...]]:
 
 
 def shown(fabric: fabric_pb2.Fabric, nodes: Iterable[Object], topology: str) -> Shown:
-    """What a cluster is to show of a fabric.
+    """Return what a cluster should show about a fabric.
 
     Args:
-        fabric: With nodes and links.
-        nodes: Of the cluster.
-        topology: Name of the object for Kueue.
+        fabric: The fabric with nodes and links.
+        nodes: The nodes of the cluster.
+        topology: Name of the Topology object for Kueue.
     """
     name = fabric.name.rpartition("/")[2]
     tiers = tiers_of(fabric)
@@ -108,7 +109,7 @@ def shown(fabric: fabric_pb2.Fabric, nodes: Iterable[Object], topology: str) -> 
 
 
 def _hyper_node(fabric: str, tier: int, value: str, members: list[str]) -> Object:
-    """Of the lowest tier: the nodes with its label, whichever come and go; else others of these."""
+    """Return a HyperNode: in the lowest tier of nodes, selected by label, else of HyperNodes."""
     key = f"{TIER}{tier}"
     if tier == 0:
         chosen: list[Object] = [
@@ -142,7 +143,7 @@ def _parts_end_well(name: str) -> bool:
 
 
 def _label(value: str) -> str:
-    """A name as the value of a label: itself where that may be, else with a digest at its end."""
+    """Return a name as a label value: unchanged if that is valid, else with a digest at its end."""
     plain = _ODD_IN_LABEL.sub("-", value)
     if (
         plain == value
@@ -160,15 +161,15 @@ def _digest(*values: str) -> str:
 
 
 class Tiers:
-    """Keeps a cluster showing the fabric."""
+    """Keeps a cluster's labels and objects in line with the fabric."""
 
     def __init__(self, cluster: Cluster, heddle: AsyncClient | None, topology: str) -> None:
-        """Make one; ``run`` does it.
+        """Create it; ``run`` does the work.
 
         Args:
-            cluster: Where.
-            heddle: Whose fabric; None: of nobody, so that all that is ours goes.
-            topology: Name of the object for Kueue.
+            cluster: The cluster to change.
+            heddle: The controller with the fabric; None if this is only used to ``clear``.
+            topology: Name of the Topology object for Kueue.
         """
         self.nodes = Mirror(cluster, NODE, self._woken)
         self._kinds = {
@@ -178,16 +179,16 @@ class Tiers:
         self._cluster, self._heddle, self._topology = cluster, heddle, topology
         self._wake = asyncio.Event()
         self._fabric: fabric_pb2.Fabric | None = None
-        self._known: set[str] = set()  # what was told in the last round, and in this one
+        self._known: set[str] = set()  # warnings of the last round; _told has those of this round
         self._told: set[str] = set()
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
-        """The mirrors of what is read in the cluster."""
+        """The mirrors of everything that is read in the cluster."""
         return (self.nodes, *self._kinds.values())
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Keep the cluster up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
@@ -202,7 +203,7 @@ class Tiers:
                 await self._woken_within(EVERY)
 
     async def clear(self) -> None:
-        """Remove all that is ours."""
+        """Remove all labels and objects that this program made."""
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(mirror.run()) for mirror in self.mirrors]
             for mirror in self.mirrors:
@@ -222,7 +223,7 @@ class Tiers:
         self._wake.set()
 
     async def _look(self) -> None:
-        """Read the fabric, if it changed. While nobody answers, all stays as it is."""
+        """Read the fabric if it has changed. While nobody answers, everything stays unchanged."""
         if self._heddle is None:
             return
         try:
@@ -241,11 +242,11 @@ class Tiers:
         await self._show(wanted, _label(name))
 
     async def _show(self, wanted: Shown, fabric: str | None) -> bool:
-        """Make the cluster show that; whether nothing failed.
+        """Change the cluster to show this; return whether nothing failed.
 
         Args:
-            wanted: What it is to show.
-            fabric: Whose objects are removed where they are not wanted; None: of all fabrics.
+            wanted: What the cluster should show.
+            fabric: Label of the fabric whose unwanted objects are removed; None: of all fabrics.
         """
         steps: list[Callable[[], Awaitable[object]]] = [
             partial(self._labelled, node, wanted.labels.get(key, {}))
@@ -267,7 +268,7 @@ class Tiers:
     def _changes(
         self, mirror: Mirror, wanted: Mapping[str, Object], fabric: str | None
     ) -> Iterator[Callable[[], Awaitable[object]]]:
-        """Calls that make objects of a kind as they are to be."""
+        """Yield calls that create, change and delete objects of a kind."""
         for name, one in sorted(wanted.items()):
             found = mirror.objects.get(name)
             if found is None:
@@ -282,7 +283,7 @@ class Tiers:
                 yield partial(self._cluster.delete, mirror.kind, name)
 
     async def _labelled(self, node: Object, wanted: Mapping[str, str]) -> None:
-        """Give a node its labels; what was ours and is not wanted goes."""
+        """Set the labels of a node, and remove those that this program set before."""
         known, ours = part(node, "metadata", "labels") or {}, _recorded(node)
         change: dict[str, str | None] = {}
         keep: dict[str, str] = {}
@@ -308,7 +309,7 @@ class Tiers:
             )
 
     def _tell(self, what: str) -> None:
-        """Say it, unless it was so in the last round, too."""
+        """Log a warning, unless the last round logged it too."""
         if what not in self._known | self._told:
             _log.warning("%s", clean(what))
         self._told.add(what)
@@ -321,7 +322,10 @@ def _is_ours(found: Object, fabric: str | None) -> bool:
 
 
 def _recorded(node: Object) -> dict[str, str]:
-    """The labels of a node that are ours, as it says itself; only such as could be."""
+    """Return the labels that this program set on a node, as recorded in its annotation.
+
+    Everything else that the annotation may contain is ignored.
+    """
     try:
         found = json.loads(text(node, "metadata", "annotations", LABELLED))
     except ValueError:

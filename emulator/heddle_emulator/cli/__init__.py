@@ -1,8 +1,7 @@
-"""The `heddle-emulator` command: make inputs, and run what the emulator can show.
+"""The ``heddle-emulator`` command: make inputs, and run what the emulator can show.
 
-One place turns what went wrong into one line and an exit code: 2 for input that was
-refused, 1 for a lab that cannot be had, 130 for Ctrl-C. Everything else that fails is a
-fault of ours and may show where.
+One place turns errors into one line and an exit code: 2 for refused input, 1 for a lab that cannot
+run, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ COMMANDS = (
     "topology",
     "traffic",
 )
-"""Each of the module of its name, which is imported once the command is asked for."""
+"""Each command is in the module of its name, which is imported only when it is used."""
 
 
 class Commands(click.Group):
-    """The commands; none of them waits for what another one imports."""
+    """The commands; each is imported only when it is used."""
 
     def list_commands(self, _: click.Context, /) -> list[str]:
-        """Their names."""
+        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
-        """One of them; None where there is none of that name."""
+        """Return a command by name; None if there is none of that name."""
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"heddle_emulator.cli.{name}"), name)
@@ -62,12 +61,12 @@ plain_numbers(cli, click.ClickException)
 
 
 def main() -> None:
-    """The program's entry: runs the command line and exits."""
+    """Run the command line and exit; the entry point of the program."""
     sys.exit(run_command_line(sys.argv[1:]))
 
 
 def run_command_line(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     try:
         result = cli.main(arguments, prog_name="heddle-emulator", standalone_mode=False)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""`heddle-emulator campaign`: many failures on warm fabrics, and what they came to."""
+"""``heddle-emulator campaign``: many failures on warm fabrics, and their results."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def campaign(
     worst trials are written to the folder as drills. Exit 0 only if no trial was bad.
     """  # noqa: D301 - click's mark for lines that stay as they are
     told = changed(_asked(file, fabric, flows), draw=Draw(draw) if draw else None, **given)
-    told.trials()  # refused now rather than when all is running
+    told.trials()  # refuse now rather than when everything is running
     signal.signal(signal.SIGTERM, interrupted)
     with Journal(out, told, resume=resume) as journal:
         code = _played(told, _executor(ray, workers), journal)
@@ -129,7 +129,7 @@ def campaign(
 
 
 def _again() -> str:
-    """The command under way, with all that was given to it."""
+    """Return the current command line with all options that were given."""
     context, words = click.get_current_context(), ["heddle-emulator", "campaign"]
     for known in context.command.params:
         value = context.params[known.name or ""]
@@ -159,7 +159,7 @@ def _executor(ray: str | None, workers: int | None) -> Executor:
 
 
 def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
-    """Play what is left; 0, or why not all of it was."""
+    """Play the remaining trials; return 0, or the exit code that says why some are missing."""
     try:
         with _progress(told) as report:
             run_campaign(told, executor, journal, report)
@@ -174,7 +174,7 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
 
 @contextmanager
 def _progress(told: Campaign) -> Iterator[CampaignProgress]:
-    """A bar with the time that is left; off a terminal a line for each tenth."""
+    """Show a bar with the remaining time; without a terminal, print a line at each tenth."""
     console = CleanConsole(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

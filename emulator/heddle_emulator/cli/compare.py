@@ -1,4 +1,4 @@
-"""`heddle-emulator compare`: strategies side by side on files of a fabric and its flows."""
+"""``heddle-emulator compare``: compare strategies on files of a fabric and its flows."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def compare(
 
 
 def _sending(transfers: Transfers, size: int | None, cost: Wire, *, paced: bool) -> Sending:
-    """What the file and the options say; seconds' worths of demands are free of headers."""
+    """Return what the file and the options say.
+
+    If no flow has bytes, all send a second's worth of their demand, and packets have no extra cost.
+    """
     told = transfers.bytes
     if size is not None:
         told = np.where(np.isfinite(told), told, float(size))
@@ -129,7 +132,7 @@ def _sending(transfers: Transfers, size: int | None, cost: Wire, *, paced: bool)
 
 
 def _played(sending: Sending, queues: ControlName | None) -> Sending:
-    """With queues where they are asked for; a second's worth would be played for hours."""
+    """Add queues if asked for; they need bytes, as a second's worth would run for hours."""
     if queues is None:
         return sending
     if sending.bytes is None or not np.isfinite(sending.bytes).all():

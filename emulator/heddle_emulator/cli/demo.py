@@ -1,4 +1,4 @@
-"""`heddle-emulator demo`: the main job, end to end, on this machine."""
+"""``heddle-emulator demo``: jobs placed and a link broken, end to end, on this machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _verdict(screen: Screen, held: bool) -> int:  # noqa: FBT001 - the last word
 
 
 async def _played(screen: Screen, fabric: Fabric, *, keep: bool, seed: int) -> bool:
-    """Play, and end in order when asked to terminate."""
+    """Play the demo, and end it in order on SIGTERM or SIGHUP."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`heddle-emulator drill`: scenarios played, and whether what was expected held."""
+"""``heddle-emulator drill``: play scenarios and check whether what was expected held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heddle_emulator.report.folder import write
 _FAILED = 1
 FILE_COLUMNS = 160
 _SHOWN = frozenset({"", "all"})
-"""Of whom the fluid world's table on a screen tells; reports have it all."""
+"""Probes whose measures the fluid world's table on a screen shows; reports have all."""
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
 
@@ -76,13 +76,13 @@ def drill(
 
 
 def _screen() -> Console:
-    """As wide as the terminal; in files and pipes wide enough for every column."""
+    """Return a console as wide as the terminal; wide enough for all columns in files."""
     screen = CleanConsole()
     return screen if screen.is_terminal else CleanConsole(width=FILE_COLUMNS)
 
 
 def _played(runner: DrillRunner, scenario: Scenario, where: str, runs: int) -> Verdict:
-    """A drill played while the screen says how far it is."""
+    """Play a drill and show its progress on the screen."""
     with CleanConsole(stderr=True).status("") as shown:
         say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
         return runner.play(scenario, where, runs, say)

@@ -1,4 +1,4 @@
-"""What several commands share: a fabric by name, links that are down, what packets cost."""
+"""Options that several commands share: a fabric by name, links that are down, packet costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ down = click.option(
 
 
 def named_fabric(name: str | None) -> Fabric:
-    """A fabric file, or the published cluster of that name; a small one of our own for none."""
+    """Return a fabric file or the published cluster of that name; for None, a small Clos."""
     if name is None:
         return clos(leaves=16, spines=16, nics_per_leaf=16, name="clos-256")
     path = Path(name)
@@ -34,10 +34,10 @@ def named_fabric(name: str | None) -> Fabric:
 
 
 def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
-    """The fabric with links, told as "A,B" or "A,B,KEY", down.
+    """Return the fabric with links down, which are given as "A,B" or "A,B,KEY".
 
     Raises:
-        InputError: one that is not in it.
+        InputError: A link is not in the fabric.
     """
     rows: list[int] = []
     for text in down:
@@ -50,7 +50,7 @@ def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
 
 
 def wire(command: _Command) -> _Command:
-    """The options of what packets cost."""
+    """Add the options for the cost of packets."""
     return _with(
         command,
         click.option(
@@ -88,7 +88,7 @@ def wire(command: _Command) -> _Command:
 
 
 def setting(command: _Command) -> _Command:
-    """The options of what packets cost and what a host has inside."""
+    """Add the options for the cost of packets and for what is inside a host."""
     more = _with(
         _followed(command),
         click.option(
@@ -108,7 +108,7 @@ def setting(command: _Command) -> _Command:
 
 
 def _followed(command: _Command) -> _Command:
-    """The option of how closely rings and trees are followed."""
+    """Add the option for how closely rings and trees are followed."""
     return click.option(
         "--follow",
         "followed",
@@ -121,17 +121,17 @@ def _followed(command: _Command) -> _Command:
 
 
 def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    """A command with options, told in that order."""
+    """Add options to a command; help shows them in that order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def settings_of(words: Mapping[str, Any]) -> Setting:
-    """What the options of ``setting`` say.
+    """Return what the options of ``setting`` say.
 
     Raises:
-        InputError: as ``wire_of``; no NVLink at all.
+        InputError: See ``wire_of``; or the NVLink rate is not above 0.
     """
     piece = words["piece"].strip()
     told = replace(wire_of(words), piece_bytes=bytes_of(piece) if piece != "0" else 0)
@@ -139,10 +139,10 @@ def settings_of(words: Mapping[str, Any]) -> Setting:
 
 
 def wire_of(words: Mapping[str, Any]) -> Wire:
-    """What the options of ``wire`` say.
+    """Return what the options of ``wire`` say.
 
     Raises:
-        InputError: a number that is below 0, or 0 where there must be some.
+        InputError: A number is below 0, or is 0 where it must be more.
     """
     for name, value in words.items():
         if isinstance(value, bool | str):

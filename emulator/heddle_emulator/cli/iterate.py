@@ -1,4 +1,4 @@
-"""`heddle-emulator iterate`: jobs side by side, and what the network costs each of them."""
+"""``heddle-emulator iterate``: jobs that run together, and what the network costs each of them."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def iterate(
 def _save(
     folder: SaveFolder, name: str, fabric: Fabric, carried: Carried, jobs: Sequence[Iteration]
 ) -> None:
-    """What one strategy came to."""
+    """Save the results of one strategy."""
     rows = [[one.name, one.seconds, one.compute_seconds, one.network_share] for one in jobs]
     folder.rows(name, ("job", "seconds", "compute_seconds", "network_share"), rows)
     folder.paths(name, fabric, carried)
@@ -199,7 +199,7 @@ def _save(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What one strategy came to."""
+    """The results of one strategy."""
 
     jobs: list[Iteration]
     over: OverTime | None
@@ -232,7 +232,7 @@ def _check_step(step: float | None, placed: Sequence[Placed], iterations: int) -
 def _placed(
     fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None, own: Workload | None
 ) -> list[Placed]:
-    """Each job on hosts of its own, in the order told."""
+    """Place each job on hosts of its own, in the given order."""
     free = [*fabric.structure.nics_of_host]
     if seed is not None:
         free = [free[place] for place in np.random.default_rng(seed).permutation(len(free))]
@@ -254,13 +254,13 @@ def _placed(
 
 
 def _least(found: Workload, gpus: int) -> int:
-    """Hosts that a workload needs; a matrix says how many, and no others will do."""
+    """Return the number of hosts of a workload; a matrix requires exactly that many."""
     matrix = found.exchanges[0].matrix
     return found.hosts(gpus) if matrix is None else max(len(matrix) // gpus, 1)
 
 
 def _read(path: Path, seconds: float, pxn: bool | None, *, overlap: bool) -> list[Placed]:  # noqa: FBT001 - click
-    """The jobs of a file, where it puts them."""
+    """Return the jobs of a file on the hosts that it names."""
     placed = []
     for job in load_jobs(path):
         told = workload_of(job, job.compute_seconds or seconds, overlap=overlap)

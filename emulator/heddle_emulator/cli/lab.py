@@ -1,4 +1,4 @@
-"""`heddle-emulator lab`: a fabric of real kernels to live in, on this machine."""
+"""``heddle-emulator lab``: a fabric of real kernels on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heddle-emulator nccl`: the table of nccl-tests, for every strategy."""
+"""``heddle-emulator nccl``: the table of nccl-tests, for every strategy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KNOWN = "\b\n" + "\n".join(
     ]
 )
 FLOAT_BYTES = 4
-"""Of an element: nccl-tests count floats unless told otherwise."""
+"""Bytes of an element; the default of nccl-tests is float."""
 
 
 @click.command(epilog=_KNOWN)
@@ -159,7 +159,7 @@ def _save(
     found: Mapping[str, Sequence[SizeResult]],
     carried: Mapping[str, Carried],
 ) -> None:
-    """The flows that plans are made for, and what each strategy came to."""
+    """Save the flows that plans are made for, and the results of each strategy."""
     save_flows(fabric, nccl_script(fabric, trial).flows, folder.path / "flows.csv")
     for name, lines in found.items():
         folder.rows(name, SAVED, [[getattr(line, word) for word in SAVED] for line in lines])
@@ -168,7 +168,7 @@ def _save(
 
 
 def _sizes(text: str | None, factor: float, matrix: Floats | None) -> list[int]:
-    """Those asked for, or what a matrix says itself."""
+    """Return the sizes that were asked for, or the size of the matrix."""
     if text is None and matrix is not None:
         return [round(most_sent(matrix))]
     return sizes_of(text or USUAL, factor)
@@ -183,7 +183,7 @@ def _checked(qps: int) -> int:
 def _groups(
     fabric: Fabric, hosts: int | None, groups: int, seed: int | None
 ) -> tuple[tuple[str, ...], ...]:
-    """Hosts of each communicator: every so-many-th one, so that none has a corner for itself."""
+    """Return the hosts of each communicator, interleaved so that none has a corner for itself."""
     known = [*fabric.structure.nics_of_host]
     count = len(known) if hosts is None else hosts
     if not 0 < count <= len(known):
@@ -211,7 +211,7 @@ def _record(
 
 
 def _called(trial: NcclRun) -> str:
-    """The algorithm by name."""
+    """Return the name of the algorithm."""
     if trial.matrix is not None:
         return "matrix"
     return trial.algorithm or next(iter(KINDS[trial.op].algorithms))
@@ -242,7 +242,7 @@ _UNITS = _columns("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
 
 
 def _told(trial: NcclRun, line: SizeResult) -> str:
-    """A line as nccl-tests have it."""
+    """Format a line as nccl-tests does."""
     kind = KINDS[trial.op]
     count = line.size // FLOAT_BYTES // (trial.ranks if kind.divided else 1)
     times = f"{line.seconds * 1e6:.1f}", f"{line.algbw:.2f}", f"{line.busbw:.2f}"

@@ -1,9 +1,7 @@
-"""What commands print, cleaned of what terminals would obey; and SIGTERM as Ctrl-C.
+"""Printing without terminal control characters, sizes as text, and SIGTERM as Ctrl-C.
 
-Sizes as people write them: 1M, 8GiB, 64MB, 1M..8G.
-
-KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000. A letter
-alone is binary, as in nccl-tests.
+Sizes are written as people do: 1M, 8GiB, 64MB, 1M..8G. KiB, MiB, GiB and TiB are powers of 1,024;
+kB, MB, GB and TB are powers of 1,000. A letter alone is binary, as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -22,26 +20,26 @@ from heddle_controller.model.errors import refuse
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """One line of text."""
+    """Print one line of text, made safe for terminals."""
     click.echo(clean(text), err=err)  # noqa: TID251 - the one place
 
 
 def echo_lines(text: str) -> None:
-    """Several lines of ours, in which nothing is a stranger's."""
+    """Print several lines, whose line ends are all the program's own."""
     click.echo(clean_lines(text))  # noqa: TID251 - the one place
 
 
 class CleanConsole(Console):
-    """A console whose texts, also in tables, are clean."""
+    """A console that makes all texts safe for terminals, also in tables."""
 
     @override
     def render_str(self, text: str, **more: Any) -> Text:
-        """See ``Console``."""
+        """Implement ``Console.render_str``."""
         return super().render_str(clean_lines(text), **more)
 
 
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
-    """The handler."""
+    """Handle a signal by raising KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
@@ -50,10 +48,10 @@ _MOST = 64
 
 
 def sizes_of(text: str, factor: float = 2.0) -> list[int]:
-    """Bytes of "1M,8M" or of "1M..8G", each ``factor`` times the one before.
+    """Return the sizes of "1M,8M", or of "1M..8G", each ``factor`` times the one before.
 
     Raises:
-        InputError: no size, one that is not above 0, or more than 64.
+        InputError: A text is no size, or not above 0, or there are more than 64 sizes.
     """
     found: list[int] = []
     for word in text.split(","):
@@ -76,10 +74,10 @@ def sizes_of(text: str, factor: float = 2.0) -> list[int]:
 
 
 def bytes_of(text: str) -> int:
-    """Bytes of "512", "8K", "1.5M", "8GiB", "64MB".
+    """Return the bytes of "512", "8K", "1.5M", "8GiB", "64MB".
 
     Raises:
-        InputError: it is no size, or not 1 byte or more.
+        InputError: The text is no size, or less than 1 byte.
     """
     match = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE

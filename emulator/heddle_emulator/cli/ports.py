@@ -1,4 +1,4 @@
-"""`heddle-emulator ports`: which path each UDP source port takes through switches that hash."""
+"""``heddle-emulator ports``: the path of each UDP source port through switches that hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heddle-emulator report`: pages made again from the JSON of drills."""
+"""``heddle-emulator report``: make pages again from the JSON of drills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heddle-emulator topology NAME`: fabric files from the builders."""
+"""``heddle-emulator topology NAME``: fabric files from the builders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _out(command: _Command) -> _Command:
 
 
 def _common(command: _Command) -> _Command:
-    """The options that every builder has."""
+    """Add the options that every builder has."""
     for option in (
         click.option("--name", help="Name written into the file."),
         click.option(
@@ -80,7 +80,7 @@ def _save(fabric: Fabric, out: Path) -> None:
 def _build(
     builder: Callable[..., Fabric], out: Path, *, forwarding: str, ipv6: bool, **options: object
 ) -> None:
-    """Build and save; options left open keep the builder's defaults."""
+    """Build and save a fabric; options that are not given keep the builder's defaults."""
     fabric = builder(**{name: value for name, value in options.items() if value is not None})
     fabric = builders.with_ipv6(fabric) if ipv6 else fabric
     _save(builders.hashing(fabric) if forwarding == "ecmp" else fabric, out)

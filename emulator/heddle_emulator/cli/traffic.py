@@ -1,4 +1,4 @@
-"""`heddle-emulator traffic PATTERN`: flow files for a fabric."""
+"""``heddle-emulator traffic PATTERN``: flow files for a fabric."""
 
 from __future__ import annotations
 

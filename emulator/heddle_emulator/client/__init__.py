@@ -1,4 +1,4 @@
-"""The public API as a scheduler and an operator use it."""
+"""The public API, used as a scheduler and an operator would."""
 
 from heddle_emulator.client.api import Client, Routed, routed
 from heddle_emulator.client.watch import ControllerView, Watcher

@@ -1,8 +1,7 @@
-"""Calls of the public API with fabrics, flows and jobs of the model.
+"""Calls of the public API with the model's fabrics, flows and jobs.
 
-Model values as messages of the public API, written from its comments alone.
-
-Routes as a controller lists them, as arrays that can be held against a walk.
+Values of the model become messages of the public API, written only from the comments in its
+definition. Routes that a controller lists become arrays that can be compared with a walk.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DEMANDS_A_MESSAGE = 5000
 
 
 def fabric_to_pb(name: str, fabric: Fabric) -> fabric_pb2.Fabric:
-    """A fabric to put under a name such as "fabrics/f1"."""
+    """Return the message that puts a fabric under a name such as "fabrics/f1"."""
     return fabric_pb2.Fabric(
         name=name,
         title=fabric.name,
@@ -80,7 +79,7 @@ def _link(fabric: Fabric, row: int) -> fabric_pb2.Link:
 
 
 def _state(state: int) -> common_pb2.State.ValueType:
-    """Up goes without saying."""
+    """Return the wire value of a state; "up" is the default and not sent."""
     if state == State.UP:
         return common_pb2.STATE_UNSPECIFIED
     return common_pb2.State.Value(f"STATE_{State(state).name}")
@@ -89,7 +88,7 @@ def _state(state: int) -> common_pb2.State.ValueType:
 def demands_to_pb(
     name: str, request_id: str, fabric: Fabric, flows: Flows
 ) -> Iterator[demand_pb2.PutDemandsRequest]:
-    """Messages that put flows as a set of demands under a name such as "fabrics/f1/demands/d1"."""
+    """Yield messages that put flows as a set of demands, such as "fabrics/f1/demands/d1"."""
     yield demand_pb2.PutDemandsRequest(name=name, request_id=request_id, flow_count=len(flows))
     for begin in range(0, len(flows), DEMANDS_A_MESSAGE):
         rows = range(begin, min(begin + DEMANDS_A_MESSAGE, len(flows)))
@@ -112,7 +111,7 @@ def _demand(fabric: Fabric, flows: Flows, row: int) -> demand_pb2.FlowDemand:
 
 
 def job_to_pb(job: Job) -> placement_pb2.JobSpec:
-    """What a scheduler would send for a job."""
+    """Return the specification that a scheduler would send for a job."""
     degrees = job.parallelism
     return placement_pb2.JobSpec(
         hosts=job.hosts,
@@ -154,15 +153,16 @@ CALL_SECONDS = 30.0
 
 
 class Client(AsyncClient):
-    """Use as ``async with``. All methods raise ``HeddleError``."""
+    """A client for one fabric. Use it as ``async with``. All methods raise ``HeddleError``."""
 
     def __init__(self, address: str, fabric: str, patience: float | None = None) -> None:
-        """Make a client.
+        """Create a client.
 
         Args:
-            address: Of the controller.
-            fabric: The fabric's name there: "fabrics/f1".
-            patience: Seconds to look for a controller that answers; None: as long as a call takes.
+            address: Address of the controller.
+            fabric: Full name of the fabric, such as "fabrics/f1".
+            patience: Seconds to look for a controller that answers; None: as long as a call may
+                take.
         """
         super().__init__(address, fabric=fabric, timeout=CALL_SECONDS, patience=patience)
         self.address = address
@@ -174,16 +174,16 @@ class Client(AsyncClient):
         await self.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=message))
 
     async def put_demands(self, name: str, fabric: Fabric, flows: Flows) -> None:
-        """Set a set of demands; stored whole, or not at all."""
+        """Create or replace a set of demands; it is stored as a whole or not at all."""
         full = f"{self.name}/demands/{name}"
         await self.demands.PutDemands(demands_to_pb(full, str(uuid.uuid4()), fabric, flows))
 
     async def submit(self, job: Job) -> placement_pb2.Job:
-        """Submit a job; the answer says that it is durably stored, no more."""
+        """Submit a job; the answer says that it is stored durably, and no more."""
         return await self.submit_job(job.name, job_to_pb(job))
 
     async def programmed_jobs(self, names: Iterable[str], seconds: float) -> None:
-        """Wait until every switch holds all that these jobs need, degraded or not meanwhile."""
+        """Wait until every switch holds all that these jobs need; degraded jobs are waited for."""
         await self.wait_until(PROGRAMMED, tuple(names), seconds)
 
     async def programmed_plan(
@@ -193,9 +193,10 @@ class Client(AsyncClient):
         report: Callable[[plan_pb2.Plan], None] | None = None,
         such_that: Callable[[plan_pb2.Plan], bool] = lambda _: True,
     ) -> plan_pb2.Plan:
-        """Wait for a plan of a generation after this one that all its switches hold.
+        """Wait for a plan with a later generation than ``after`` that all its switches hold.
 
-        ``report`` hears of every plan until then; ``such_that`` is what it must be besides.
+        ``report`` is called with every plan until then. ``such_that`` is a further condition on the
+        plan.
         """
 
         def held(plan: plan_pb2.Plan) -> bool:
@@ -207,7 +208,7 @@ class Client(AsyncClient):
         return await self._plan_such_that(held, seconds, f"programmed after generation {after}")
 
     async def committed_plan(self, flows: int, seconds: float) -> plan_pb2.Plan:
-        """Wait for a plan of so many flows, routed or not, whoever holds it yet."""
+        """Wait for a plan with so many flows, routed or not, whether or not switches hold it."""
 
         def whole(plan: plan_pb2.Plan) -> bool:
             return plan.routed_count + plan.unrouted_count == flows
@@ -224,44 +225,44 @@ class Client(AsyncClient):
         raise TimedOut(f"no plan {what} in {seconds:g} s at {self.address}")
 
     async def plan(self) -> plan_pb2.Plan:
-        """The newest plan, whoever holds it yet."""
+        """Return the newest plan, whether or not switches hold it."""
         return await self.plans.GetPlan(plan_pb2.GetPlanRequest(name=f"{self.name}/plan"))
 
     async def set_switch(self, node: str, state: State) -> None:
-        """Say how a switch shall stand."""
+        """Set the administrative state of a switch."""
         wanted = common_pb2.State.Value(f"STATE_{state.name}")
         await self.fabrics.SetSwitchState(
             fabric_pb2.SetSwitchStateRequest(fabric=self.name, node=node, admin_state=wanted)
         )
 
     async def drained_switches(self) -> set[str]:
-        """Switches that are wanted out of service."""
+        """Return the switches whose administrative state is drained."""
         fabric = await self.fabrics.GetFabric(fabric_pb2.GetFabricRequest(name=self.name))
         drained = common_pb2.STATE_DRAINED
         return {node.id for node in fabric.nodes if node.admin_state == drained}
 
     async def count_demands(self, name: str) -> int:
-        """How many flows a set of demands has."""
+        """Return the number of flows in a set of demands."""
         return len(await self.list_demands(name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routed:
-    """The routes of some flows: paths, and why some have none."""
+    """The routes of some flows: their paths, or why they have none."""
 
     paths: Paths
-    """Of the flows they were read for, by flow row and QP."""
+    """Paths by flow row, of the flows they were read for, and QP."""
     source_port: Ints
-    """UDP source port of QP 0 of each flow, as the controller has it, shape (flows,); 0: any."""
+    """UDP source port of QP 0 of each flow by the controller, shape (flows,); 0 means any."""
     unrouted: dict[str, str]
     """Reason by flow id."""
 
 
 def routed(fabric: Fabric, flows: Flows, routes: Sequence[plan_pb2.Route]) -> Routed:
-    """Read routes of just these flows.
+    """Convert the routes of exactly these flows.
 
     Raises:
-        InputError: a flow that is not among them, or one of them that is missing.
+        InputError: There is a route for another flow, or none for one of these.
     """
     row_of = {flow: row for row, flow in enumerate(flows.ids)}
     strangers = [route.flow for route in routes if route.flow not in row_of]
@@ -296,7 +297,7 @@ def _paths(told: list[tuple[int, int, int, list[int]]]) -> Paths:
 
 
 def _arcs(fabric: Fabric) -> dict[tuple[str, str, str], int]:
-    """Arc by the ids of the nodes it leaves and enters, and its link's key."""
+    """Return each arc by the ids of the nodes it leaves and enters, and its link's key."""
     structure, ids = fabric.structure, fabric.structure.nodes.ids
     return {
         (ids[tail], ids[head], str(structure.links.key[arc >> 1])): arc
@@ -318,7 +319,7 @@ def _way(arcs: dict[tuple[str, str, str], int], path: common_pb2.Path) -> list[i
 
 
 def qp_arcs(paths: Paths) -> dict[tuple[int, int], tuple[int, ...]]:
-    """The arcs of each QP by flow row and QP: what two sets of paths are compared by."""
+    """Return the arcs of each QP by flow row and QP, to compare two sets of paths."""
     return {
         (int(paths.flow[row]), qp): tuple(paths.of(row).tolist())
         for row in range(len(paths))

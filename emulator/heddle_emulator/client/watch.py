@@ -1,4 +1,4 @@
-"""What a controller tells of its plans and links, as somebody who watches it hears it."""
+"""What a controller reports about its plans and links to a client that watches it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LinkName = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A plan, and when what became of it, in nanoseconds."""
+    """A plan with its times in nanoseconds."""
 
     plan: plan_pb2.Plan
-    """As it was told of last."""
+    """The plan in its last reported version."""
     committed: int
     programmed: int | None
     """When all its switches held it; None if they do not."""
@@ -28,30 +28,31 @@ class Generation:
 
 @dataclass(slots=True, eq=False)
 class ControllerView:
-    """All that was told, each with the nanosecond it came by a clock of the caller's choice.
+    """All that was reported, each item with its time of arrival in ns by the given clock.
 
-    Controllers say themselves when they committed a plan or knew of a link, and are believed,
-    unless their clocks are put wrong on purpose: then it was when the watcher heard of it.
+    Controllers report when they committed a plan or learnt of a link's state, and these times are
+    used. If their clocks are set wrong on purpose, the time of arrival at the watcher is used
+    instead.
     """
 
     clock: Callable[[], int] = time.time_ns
     skewed: bool = False
-    """Whether controllers' clocks are not to be believed."""
+    """Whether the controllers' clocks are wrong, so that their times are not used."""
     plans: list[tuple[int, plan_pb2.Plan]] = field(default_factory=list)
     links: list[tuple[int, fabric_pb2.Link]] = field(default_factory=list)
     latest: dict[int, plan_pb2.Plan] = field(default_factory=dict)
-    """By generation, each plan as it was told of last."""
+    """The last reported version of each plan, by generation."""
     down: set[LinkName] = field(default_factory=set)
-    """Links that the controller believes down, by ends and key."""
+    """Links that the controller believes to be down, by ends and key."""
     changed: int = 0
-    """When it was last told of a link that was not so before, or asked for something else."""
+    """When the set of links believed down last changed, or the intent was last changed."""
     committed: int = 0
-    """When the newest generation was first told of."""
+    """When the newest generation was first reported."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever something is told."""
+    """Set whenever something is reported."""
 
     def take_plan(self, plan: plan_pb2.Plan) -> None:
-        """A plan was committed, or programmed."""
+        """Record a plan that was committed or programmed."""
         now = self.clock()
         if plan.generation not in self.latest:
             self.committed = now
@@ -60,7 +61,7 @@ class ControllerView:
         self.news.set()
 
     def take_link(self, link: fabric_pb2.Link) -> None:
-        """A link is not up, or has changed."""
+        """Record a link that is not up, or has changed."""
         now, before = self.clock(), len(self.down)
         self.links.append((now, link))
         name = (link.source, link.target, link.key)
@@ -73,28 +74,28 @@ class ControllerView:
         self.news.set()
 
     def forget(self) -> None:
-        """Drop what is over: all but the links that are down and the newest times."""
+        """Drop the history; keep the links that are down, and the newest times."""
         self.plans.clear()
         self.links.clear()
         self.latest.clear()
 
     @property
     def plan(self) -> plan_pb2.Plan | None:
-        """The plan that was told of last."""
+        """The last reported plan; None before the first."""
         return self.plans[-1][1] if self.plans else None
 
     @property
     def flows(self) -> int:
-        """The flows of that plan, routed or not; -1 where there is none."""
+        """Number of flows of that plan, routed or not; -1 if there is no plan."""
         return self.plan.routed_count + self.plan.unrouted_count if self.plan else -1
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the newest plan is newer than the last change of links or of what is wanted."""
+        """Whether the newest plan is newer than the last change of links or of the intent."""
         return self.committed >= self.changed
 
     def generations(self) -> list[Generation]:
-        """Every plan once, in order of their generations."""
+        """Return every plan once, in the order of generations."""
         found: dict[int, Generation] = {}
         for heard, plan in self.plans:
             before = found.get(plan.generation)
@@ -109,7 +110,7 @@ class ControllerView:
         return [found[number] for number in sorted(found)]
 
     def reports(self) -> list[tuple[int, fabric_pb2.Link]]:
-        """Changes of links, each once and when the controller knew, in ns."""
+        """Return each change of a link once, with the time in ns when the controller knew it."""
         found: dict[tuple[str, str, str, int, int], tuple[int, fabric_pb2.Link]] = {}
         for heard, link in self.links:
             known = link.state_time.ToNanoseconds()
@@ -119,10 +120,10 @@ class ControllerView:
 
 
 class Watcher:
-    """Use as ``async with``: keeps a view up to date, whichever controller serves."""
+    """Keeps a view up to date, whichever controller serves. Use it as ``async with``."""
 
     def __init__(self, client: Client, view: ControllerView, *, plans: bool = True) -> None:
-        """Without ``plans`` only links are watched."""
+        """Create a watcher; without ``plans`` it watches only links."""
         self._client, self._view, self._plans = client, view, plans
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -1,1 +1,1 @@
-"""The story of make demo: place jobs, measure, break a link, measure again."""
+"""The demo: place jobs, measure, break a link, measure again."""

@@ -1,8 +1,8 @@
-"""The story of `make demo DEMO_ARGS=--nic`: nobody may program the switches; NICs choose ports.
+"""The demo with ``--nic``: nobody may program the switches, so NICs choose source ports.
 
-A lab of real kernels: every switch is a network namespace with FRR and nothing of Heddle, and
-hashes by a seed of its own. Hosts probe which path each of their source ports takes, `heddle plan`
-chooses ports, hosts send from these, and the kernels' counters say where the packets went.
+It is a lab of real kernels. Every switch is a network namespace with FRR and nothing of Heddle, and
+hashes with a seed of its own. Hosts probe which path each of their source ports takes, ``heddle
+plan`` chooses ports, hosts send from these, and the kernels' counters say where the packets went.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXACT = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a lab."""
+    """Size of the lab."""
 
     leaves: int = 8
     spines: int = 8
@@ -42,10 +42,10 @@ class Size:
 def play_nic(
     screen: Screen, *, seed: int, ipv6: bool = False, size: Size | None = None, name: str = _NAME
 ) -> bool:
-    """Run the demo; True if everything it claims held.
+    """Run the demo and return whether everything that it claims held.
 
     Raises:
-        LabError: this machine can have no lab, or it fails.
+        LabError: This machine cannot run a lab, or the lab fails.
     """
     tools.check_needs()
     size = size or Size()
@@ -73,7 +73,7 @@ def play_nic(
 
 
 def _across(fabric: Fabric, flows: Flows) -> Flows:
-    """The flows that leave their host."""
+    """Return the flows that leave their host."""
     host = fabric.structure.nodes.host
     return flows.take(np.flatnonzero(host[flows.source] != host[flows.destination]))
 

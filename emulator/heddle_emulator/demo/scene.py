@@ -1,11 +1,10 @@
-"""What the demo plays: a fabric like the published ones in small, and jobs side by side.
+"""The scene of the demo: a small fabric like the published ones, and jobs that share it.
 
-Two zones, each of 16 racks of two 8-GPU hosts, joined at a seventh of their width.
-Jobs whose collectives take turns get whole racks, as schedulers that know the fabric
-place them; the others share the racks that are left. Racks and hosts come in the
-order in which they happened to be free, so that nearly every flow has to climb to
-the spines. One job straddles the zones. On the dual-ToR fabric, which has one zone, the
-two halves of its racks stand for them.
+There are two zones, each of 16 racks of two 8-GPU hosts, joined at a seventh of their width. Jobs
+whose collectives take turns get whole racks, as from a scheduler that knows the fabric. The others
+share the remaining racks. Racks and hosts come in the random order in which they became free, so
+nearly every flow has to go up to the spines. One job is in both zones. The dual-ToR fabric has one
+zone; there, two halves of its racks stand for the zones.
 """
 
 from __future__ import annotations
@@ -86,27 +85,27 @@ PARTS = (
         whole_racks=False,
     ),
 )
-"""Jobs of whole racks come first: they are placed while there are whole racks."""
+"""Jobs of whole racks come first, because they are placed while there are whole racks."""
 
 
 def _three_tier() -> Fabric:
-    """512 NICs on 32 leaves, 32 spines, 16 cores; 400 Gbit/s; 1:1 in a zone, 7:1 between."""
+    """Build 512 NICs, 32 leaves, 32 spines, 16 cores; 400 Gbit/s; 1:1 in a zone, 7:1 between."""
     return three_tier(
         zones=2, leaves=16, spines=16, nics_per_leaf=16, cores=16, taper=7.0, name="demo-512"
     )
 
 
 def _dual_tor() -> Fabric:
-    """512 NICs of two 200 Gbit/s links on 32 pairs of leaves, 8 spines; 1:1."""
+    """Build 512 NICs with two 200 Gbit/s links each on 32 pairs of leaves, 8 spines; 1:1."""
     return dual_tor(pairs=32, spines=8, nics_per_pair=16, name="demo-dual-tor-512")
 
 
 FABRICS: Mapping[str, Callable[[], Fabric]] = {"three-tier": _three_tier, "dual-tor": _dual_tor}
-"""What the scene can be played on, by name; the first is the usual one."""
+"""The fabrics that the scene can run on, by name; the first is the default."""
 
 
 def scene_jobs(fabric: Fabric, seed: int) -> list[Job]:
-    """The jobs on hosts drawn from the seed; no host is in two."""
+    """Return the jobs on hosts drawn from the seed; no host is in two jobs."""
     random = np.random.default_rng(seed)
     racks = [random.permutation(hosts).tolist() for hosts in _racks(fabric)]
     jobs = []
@@ -124,7 +123,7 @@ def scene_jobs(fabric: Fabric, seed: int) -> list[Job]:
 
 
 def _racks(fabric: Fabric) -> list[list[list[str]]]:
-    """Hosts by zone, or half of the only one, and by the first leaf of their first NIC."""
+    """Return hosts by zone (or half of the only one) and by first leaf of their first NIC."""
     structure = fabric.structure
     zones: list[dict[int, list[str]]] = [{} for _ in structure.zone_names]
     first, arcs = structure.out

@@ -1,9 +1,7 @@
-"""What the demo prints: colours, tables and a progress bar on a terminal, plain lines elsewhere.
+"""What the demo prints: colours, tables and a progress bar on a terminal, else plain lines.
 
-Plain lines hold the same words and numbers, one fact a line, so that a log of the
-demo can be read and searched.
-
-The demo's tables, from what was measured.
+Plain lines contain the same words and numbers, one fact per line, so that a log of the demo can be
+read and searched. The functions at the end make the demo's tables from measurements.
 """
 
 from __future__ import annotations
@@ -32,46 +30,46 @@ from heddle_emulator.hosts import of_several
 from heddle_emulator.walk import Measurement
 
 Advance: TypeAlias = Callable[[int, int], None]
-"""Told how many are done, and of how many."""
+"""Called with how many are done and how many there are."""
 
 Row: TypeAlias = Sequence[str]
 GAP = "  "
 
 
 class Screen:
-    """One place to print to."""
+    """Prints to one console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self.failed = 0
-        """Checks that did not hold."""
+        """Number of checks that did not hold."""
 
     @property
     def rich(self) -> bool:
-        """Whether a person watches on a terminal."""
+        """Whether the console is a terminal."""
         return self._console.is_terminal
 
     def title(self, text: str) -> None:
-        """The beginning of a step."""
+        """Print the title of a step."""
         if self.rich:
             self._console.rule(Text(text, style="bold cyan"), align="left", style="cyan")
         else:
             self._print(f"\n== {text}")
 
     def line(self, text: str, style: str = "") -> None:
-        """One line."""
+        """Print one line."""
         self._print(text, style)
 
     def check(self, held: bool, text: str) -> None:  # noqa: FBT001 - "check(this, that it says)"
-        """A claim and whether it held; one that did not makes the demo fail."""
+        """Print a claim and whether it held; if it did not, the demo fails."""
         self.failed += not held
         mark, style = ("ok", "green") if held else ("FAILED", "bold red")
         self._print(f"{mark:6} {text}", style)
 
     def table(self, head: Row, rows: Sequence[Row], *, left: int = 1, ours: bool = False) -> None:
-        """Rows under a head; the first ``left`` columns are words, the others numbers.
+        """Print rows under a head; the first ``left`` columns are words, the others numbers.
 
-        With ``ours`` the last column stands out.
+        With ``ours`` the last column is highlighted.
         """
         if self.rich:
             self._console.print(_table(head, rows, left, ours=ours))
@@ -86,7 +84,7 @@ class Screen:
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Advance]:
-        """A bar while something is counted up; elsewhere a line when it is over."""
+        """Show a progress bar; without a terminal, print one line at the end."""
         if self.rich:
             with self._bar() as bar:
                 task = bar.add_task(text, total=None)
@@ -132,7 +130,7 @@ MOVED_HEAD = ("flow", "QPs moved", "was by", "is by")
 
 
 def fabric_words(fabric: Fabric) -> str:
-    """A fabric in one line."""
+    """Describe a fabric in one line."""
     counts = np.bincount(fabric.structure.nodes.kind, minlength=len(NodeKind)).tolist()
     nics, leaves, spines, cores, _ = counts
     links = "two links of 200 Gbit/s each" if of_several(fabric) else "400 Gbit/s"
@@ -144,7 +142,7 @@ def fabric_words(fabric: Fabric) -> str:
 
 
 def job_rows(jobs: list[Job], flows: Flows) -> list[Row]:
-    """Each job, what it runs, and the flows it makes."""
+    """Return a row for each job: what it runs, and the flows it makes."""
     what = {part.name: part.what for part in PARTS}
     rows: list[Row] = []
     for number, job in enumerate(jobs):
@@ -156,7 +154,7 @@ def job_rows(jobs: list[Job], flows: Flows) -> list[Row]:
 
 
 def compare_rows(columns: dict[str, Measurement]) -> tuple[Row, list[Row]]:
-    """Head and rows: worst link of each tier, slowest flow and collisions, side by side."""
+    """Return head and rows: worst link per tier, slowest flow, collisions; side by side."""
     found = list(columns.values())
     rows: list[Row] = [
         (f"worst {tier} link", *(f"{one.worst[tier]:.3f}" for one in found))
@@ -173,7 +171,7 @@ def _share(found: Measurement) -> str:
 
 
 def tier_rows(certificate: common_pb2.Certificate) -> list[Row]:
-    """The certificate, tier by tier."""
+    """Return a row of the certificate for each tier."""
     return [
         (
             tier.tier,
@@ -186,7 +184,7 @@ def tier_rows(certificate: common_pb2.Certificate) -> list[Row]:
 
 
 def moved_rows(fabric: Fabric, flows: Flows, before: Paths, after: Paths, which: Ints) -> list[Row]:
-    """For each of some flows: how many QPs moved, and the switches its ways lead over."""
+    """Return for each flow how many QPs moved, and the switches of their old and new paths."""
     was, now = qp_arcs(before), qp_arcs(after)
     rows: list[Row] = []
     for flow in which.tolist():
@@ -200,7 +198,7 @@ def moved_rows(fabric: Fabric, flows: Flows, before: Paths, after: Paths, which:
 
 
 def _listed(ways: set[str]) -> str:
-    """Ways in order; of more than a few the first, the last, and how many."""
+    """List paths in order; of more than a few, only the first, the last and their number."""
     names = sorted(ways)
     if len(names) <= _FEW:
         return ", ".join(names)
@@ -208,6 +206,6 @@ def _listed(ways: set[str]) -> str:
 
 
 def _over(fabric: Fabric, arcs: tuple[int, ...]) -> str:
-    """The switches between the two leaves of a path."""
+    """Return the switches between the two leaves of a path."""
     heads = [int(fabric.structure.head[arc]) for arc in arcs[1:-2]]
     return " ".join(fabric.structure.nodes.ids[head] for head in heads) or "-"

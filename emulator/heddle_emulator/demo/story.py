@@ -1,14 +1,12 @@
-"""The story of make demo: place jobs, measure, break a link, measure again.
+"""The course of the demo: place jobs, measure, break a link, measure again.
 
-Nothing here is staged: the controller is the installed program with its own store,
-the agents speak to it over gRPC, and every number comes from packets walked through
-the agents' tables. What the controller says is held against that, and what does not
-hold makes the demo fail.
+Nothing is simulated: the controller is the installed program with its own store, the agents speak
+to it over gRPC, and every number comes from packets that were walked through the agents' tables.
+What the controller says is compared with the measurement, and any difference makes the demo fail.
 
-What the demo holds itself to, as plain functions over what was measured and what was said.
-
-Comparisons go QP by QP: two sets of paths are the same only if every packet that was
-walked went exactly where the controller says it goes.
+The checks are plain functions of what was measured and what the controller said. Paths are compared
+QP by QP: two sets of paths are equal only if every walked packet went exactly where the controller
+says.
 """
 
 from __future__ import annotations
@@ -55,11 +53,11 @@ from heddle_emulator.hosts import Hosts
 from heddle_emulator.walk import Measurement, crossing, measure, moved
 
 CLOSE = 1e-6
-"""Relative; utilisations and bounds nearer than that are equal."""
+"""Relative tolerance within which utilisations and bounds count as equal."""
 
 
 def strays(walked: Paths, told: Routed) -> Ints:
-    """Rows of flows that go, by any QP, elsewhere than the controller lists."""
+    """Return the flows with a QP whose path differs from the one that the controller lists."""
     went, said = qp_arcs(walked), qp_arcs(told.paths)
     flows = {flow for flow, _ in went.keys() | said.keys()}
     stray = {qp[0] for qp in went.keys() | said.keys() if went.get(qp) != said.get(qp)}
@@ -67,10 +65,10 @@ def strays(walked: Paths, told: Routed) -> Ints:
 
 
 def needless(fabric: Fabric, flows: Flows, before: Paths, after: Paths, among: Ints) -> Ints:
-    """Flows that moved although no link of theirs was lost, and that had no need to.
+    """Return flows that moved without need, among those that did not use the lost link.
 
-    A flow had need if, put back on its way of before, it would make the worst link of
-    some tier worse than it is.
+    A flow needed to move if its old path would make the worst link of some tier worse than it is
+    now.
     """
     worst = worst_by_tier(fabric, arc_loads(2 * fabric.link_count, flows, after))
     found = []
@@ -83,7 +81,7 @@ def needless(fabric: Fabric, flows: Flows, before: Paths, after: Paths, among: I
 
 
 def _with(paths: Paths, other: Paths, flow: int) -> Paths:
-    """Paths, but one flow's from another set. Their order does not matter for loads."""
+    """Return paths with one flow's taken from another set, in an order that loads do not need."""
     kept = paths.take(np.flatnonzero(paths.flow != flow))
     own = other.take(np.flatnonzero(other.flow == flow))
     return replace(
@@ -97,7 +95,7 @@ def _with(paths: Paths, other: Paths, flow: int) -> Paths:
 
 
 def gap(certificate: common_pb2.Certificate, tier: str) -> float:
-    """How far a tier's worst link is above what was proven possible; 0 is optimal."""
+    """Return how far a tier's worst link is above its proven lower bound; 0 is optimal."""
     for row in certificate.tiers:
         if row.tier == tier and row.lower_bound > 0:
             return row.max_utilization / row.lower_bound - 1
@@ -105,7 +103,7 @@ def gap(certificate: common_pb2.Certificate, tier: str) -> float:
 
 
 def disagreements(certificate: common_pb2.Certificate, worst: dict[str, float]) -> list[str]:
-    """Tiers whose worst link was measured to be other than the certificate says."""
+    """List the tiers whose measured worst link differs from the certificate."""
     said = {row.tier: row.max_utilization for row in certificate.tiers}
     return [
         f"{tier}: measured {worst[tier]:.4f}, certified {said.get(tier, 0.0):.4f}"
@@ -116,14 +114,14 @@ def disagreements(certificate: common_pb2.Certificate, worst: dict[str, float]) 
 
 _FABRIC = "fabrics/demo"
 _PATIENCE = 45.0
-"""Seconds that any one step may take; all together take a fraction of it."""
+"""Most seconds for any one step; all steps together usually take a fraction of it."""
 _CONTENDED = "leaf-spine"
 """The tier where hashing collides, and where the plan is proven optimal."""
 
 
 @dataclass(slots=True)
 class DemoStage:
-    """The parts in play, and the newest plan with what packets made of it."""
+    """The parts of the demo, the newest plan, and the measurement of that plan."""
 
     screen: Screen
     fabric: Fabric
@@ -137,13 +135,13 @@ class DemoStage:
     heddle: Measurement | None = None
 
     def measure(self, flows: Flows | None = None) -> Measurement:
-        """Walk packets through the agents' tables, in the world as it is."""
+        """Walk packets through the agents' tables in the current state of the world."""
         return measure(
             self.fleet.world, self.flows if flows is None else flows, self.fleet.switches
         )
 
     async def settle(self, plan: plan_pb2.Plan) -> Measurement:
-        """Measure a plan that is programmed, and hold it against what the controller says."""
+        """Measure a plan that is programmed, and compare it with what the controller says."""
         generation, routes = await self.client.list_routes()
         while generation != plan.generation:
             plan = await self.client.programmed_plan(generation - 1, _PATIENCE)
@@ -188,29 +186,29 @@ class DemoStage:
 
 
 def first_of(faults: list[str]) -> str:
-    """What to add to a claim that does not hold: how many faults, and one of them."""
+    """Return what to add to a failed claim: the number of faults, and the first of them."""
     return f": {len(faults)} not, first {faults[0]}" if faults else ""
 
 
 def seconds_since(start: float, plan: plan_pb2.Plan) -> float:
-    """Seconds from a moment (``time.time``) to the last FIB ack of a plan."""
+    """Return the seconds from a moment (``time.time``) to the last FIB ack of a plan."""
     return plan.programmed_time.ToNanoseconds() / 1e9 - start
 
 
 def now() -> float:
-    """Seconds by the clock that the controller stamps its acks with: it runs on this machine."""
+    """Return the time by the clock of the controller's time stamps; it runs on this machine."""
     return time.time()
 
 
 QPS = 8
-"""QPs of each flow: NCCL splits a flow over several where it is told to, and so can a plan."""
+"""QPs of each flow: NCCL can be told to split a flow over several, and so can a plan."""
 
 _SHOWN = 12
-"""Moved flows listed by name."""
+"""Number of moved flows that are listed."""
 
 
 async def play_demo(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) -> bool:
-    """Run the demo on one of the scene's fabrics; True if everything it claims held."""
+    """Run the demo on one of the scene's fabrics; return whether everything it claims held."""
     jobs = [replace(job, qps=QPS) for job in scene_jobs(fabric, seed)]
     flows = flows_of_jobs(jobs, fabric)
     screen.title("Fabric and jobs")
@@ -232,7 +230,7 @@ async def play_demo(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) ->
 async def _parts(
     screen: Screen, fabric: Fabric, folder: Path, seed: int
 ) -> AsyncIterator[tuple[Controller, Client, Fleet]]:
-    """A controller, a client and an agent for every switch; all ended when this is left."""
+    """Start a controller, a client and an agent for every switch; end them at exit."""
     screen.title("Controller and agents")
     async with (
         Controller(folder, "--web-port=0") as controller,
@@ -250,7 +248,7 @@ async def _parts(
 
 
 def _hash(stage: DemoStage) -> dict[str, Measurement]:
-    """What hashing makes of the traffic, while the agents' tables are still empty."""
+    """Measure the traffic with hashing, while the agents' tables are still empty."""
     one = stage.measure(stage.flows.with_qps(1))
     return {"ECMP": one, f"E-ECMP-{QPS}": stage.measure()}
 
@@ -292,10 +290,10 @@ async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
 
 
 async def _optimal(stage: DemoStage, plan: plan_pb2.Plan, start: float) -> plan_pb2.Plan:
-    """The plan that is proven optimal; the newest if there is none within patience.
+    """Return the plan that is proven optimal; the newest one if there is none in time.
 
-    Jobs that come one after the other are added to the plan that stands; what that costs is
-    made good after some quiet.
+    Jobs that arrive one after the other are added to the current plan. What that costs is corrected
+    by a new plan after some quiet time.
     """
     if _is_optimal(plan):
         return plan
@@ -329,7 +327,7 @@ def _certificate(stage: DemoStage) -> None:
 
 
 async def _break(stage: DemoStage) -> None:
-    """Take a spine link down: local repair first, then a new plan."""
+    """Take a spine link down: local repair comes first, then a new plan."""
     screen, before = stage.screen, stage.heddle
     assert before is not None
     rows = np.flatnonzero(_shared_rack_links(stage, before))
@@ -364,7 +362,7 @@ async def _break(stage: DemoStage) -> None:
 
 
 def _shared_rack_links(stage: DemoStage, found: Measurement) -> Bools:
-    """Leaf-spine links in use at leaves that carry several jobs, shape (links,)."""
+    """Return which leaf-spine links are in use at leaves with several jobs, shape (links,)."""
     structure, paths = stage.fabric.structure, found.paths
     heads, tails = structure.head[paths.arcs], structure.tail[paths.arcs]
     leaves = np.concatenate([heads[paths.first[:-1]], tails[paths.first[1:] - 1]])
@@ -378,7 +376,7 @@ def _shared_rack_links(stage: DemoStage, found: Measurement) -> Bools:
 
 
 def _moves(stage: DemoStage, before: Measurement, after: Measurement, on_it: Ints) -> None:
-    """Which flows moved, and that none did that had no need."""
+    """Show which flows moved, and check that none moved without need."""
     screen, flows = stage.screen, stage.flows
     which = moved(before.walk, after.walk)
     rows = moved_rows(stage.fabric, flows, before.paths, after.paths, which[:_SHOWN])

@@ -1,18 +1,19 @@
-"""Queues that fill: the fluid world with occupancies, for links that are full one after another.
+"""The fluid world with queues, for paths on which several links in a row are full.
 
-Rates that are fair at every moment (``rates``) leave out what packets do at full links: a queue
-divides a link by what waits in it and not by who waits; a switch that has too much of what came
-by a link pauses all of that link, whoever it is for (PFC); marks reach senders a round trip later.
-What decides is how many bytes wait where, so these are kept: bytes of each path at the tail of each
-of its links. A step is what a packet takes for a hop. In each, a link sends of what waits in
-proportion, as far as its speed and the room at its head go, and NICs serve their QPs alike.
+Rates that are fair at every moment (``rates``) leave out what packets do at full links. A queue
+divides a link by what waits in it, and not by who waits. A switch that holds too much from one link
+pauses all of that link, whatever its destination (PFC). Marks reach senders a round trip later. All
+of this depends on how many bytes wait where, so these are simulated: bytes of each path at the tail
+of each of its links. A step is the time that a packet takes for a hop. In each step a link sends
+from all that waits in proportion, limited by its speed and the room at its head, and NICs serve
+their QPs alike.
 
-No two NICs begin in the same nanosecond. If they did, QPs that are alike would be marked, and slow
-down, all at once for ever, which nobody's do. So messages are played several times, beginning a few
-microseconds apart, each time otherwise (``played``).
+No two NICs begin in the same nanosecond. If they did, QPs that are alike would for ever be marked
+and slow down together, which does not happen in practice. So messages are simulated several times,
+each time with other random starts a few microseconds apart (``played``).
 
-Nothing is lost. Packets as such are left out, so that a step costs a few passes over all paths and
-links. How near that comes is measured by ``tests/bench/queues.py`` against queues of packets.
+Nothing is lost. There are no packets as such, so a step costs a few passes over all paths and
+links. ``tests/bench/queues.py`` measures the error against queues of packets.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ ControlName: TypeAlias = Literal["pfc", "window", "rate"]
 CONTROLS: tuple[ControlName, ...] = get_args(ControlName)
 
 XOFF, MARK = 200_000.0, 100_000.0
-"""Bytes that came by one link and may wait at its head, and of a queue that marks what joins it."""
+"""Byte limits: of one link's bytes at its head before it pauses, and of a queue that marks."""
 _SHORTEST, _LONGEST = 2e-7, 2e-6
-"""Seconds of a step between which thresholds are not passed in one."""
+"""Limits of a step in seconds; in one such step no queue jumps over a threshold."""
 MOST_WORK = 2e9
-"""Steps times uses of links: some ten minutes."""
+"""Most steps times uses of links, some ten minutes of work."""
 STEP_WORK = 2_000
-"""Uses of links that a step costs beside its own."""
+"""The fixed cost of a step, expressed in uses of links."""
 STARTS, APART = 8, 3e-6
-"""Times that messages are played, and seconds by which each may begin late."""
+"""Number of simulated runs, and seconds by which each message may begin late."""
 _PATIENCE = 5_000
-"""Steps without a byte at any end after which pauses wait for each other."""
+"""Steps without an arrival at any end after which pauses count as waiting for each other."""
 DEALS = 3
-"""Times that a NIC deals out what some of its QPs leave."""
+"""Rounds in which a NIC redistributes what some of its QPs leave."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """A row for each path that QPs of a flow take; uses of links are in order of row and way."""
+    """A row for each path that QPs of a flow take; its links are in the order of the path."""
 
     first: Ints
     """Where the links of each row begin, shape (rows + 1,)."""
@@ -60,16 +61,16 @@ class Messages:
     start: Floats
     """Seconds."""
     limit: Floats
-    """Bytes a second of all rows of ``sender`` together; infinite where NICs alone limit."""
+    """Bytes per second of all rows of ``sender`` together; infinite if only NICs limit them."""
     sender: Ints
     """The flow of each row, from 0."""
     turn: Ints
-    """The phase of a job that each row is of; ``NONE`` where it is of none."""
+    """Number of the job's phase that each row is in; ``NONE`` for flows without a phase."""
     follows: Ints
-    """The turn that has to be over before each row begins, or ``NONE``."""
+    """The turn that must be over before each row begins, or ``NONE``."""
 
     def beside_themselves(self, times: int, arcs: int) -> Messages:
-        """So many copies, each over arcs, and with senders and turns, of its own."""
+        """Return so many independent copies, each with its own arcs, senders and turns."""
         copy = np.arange(times)[:, None]
 
         def apart(of: Ints, count: int) -> Ints:
@@ -91,13 +92,13 @@ class Messages:
 
 
 def played(capacity: Floats, messages: Messages, wire: Wire, control: ControlName) -> Floats:
-    """Seconds until the last byte of each row has come, shape (rows,), in a run that is typical.
+    """Return the seconds until the last byte of each row arrives, shape (rows,), in a typical run.
 
-    Of ``STARTS`` runs, that whose last byte comes nearest to their mean. ``capacity`` is Gbit/s of
-    each arc.
+    Of ``STARTS`` runs, the typical one is that whose last byte arrives nearest to their mean.
+    ``capacity`` is Gbit/s of each arc.
 
     Raises:
-        InputError: as ``QueueSimulation`` says.
+        InputError: See ``QueueSimulation``.
     """
     late = np.random.default_rng(0).uniform(0.0, APART, STARTS * len(messages.size))
     runs = messages.beside_themselves(STARTS, len(capacity))
@@ -115,10 +116,10 @@ class QueueSimulation:
     def __init__(
         self, capacity: Floats, messages: Messages, wire: Wire, control: ControlName
     ) -> None:
-        """``capacity`` is Gbit/s of each arc.
+        """Prepare a run; ``capacity`` is Gbit/s of each arc.
 
         Raises:
-            InputError: hops take too long or too short, or there is too much to play.
+            InputError: Hops take too long or too short, or there is too much to simulate.
         """
         self._speed = capacity * GIGA / BITS
         self._messages = messages
@@ -134,7 +135,7 @@ class QueueSimulation:
         at_source = np.zeros(len(messages.arcs), dtype=np.bool_)
         at_source[self._source] = True
         self._later: Ints = np.flatnonzero(~at_source)
-        """Uses behind the first of each row."""
+        """All uses but the first of each row."""
         self._link, self._before = messages.arcs[self._later], messages.arcs[self._later - 1]
         self._nic_link = messages.arcs[self._source]
         self._senders = self._controlled(control, packet, wire.hop_seconds)
@@ -146,7 +147,7 @@ class QueueSimulation:
         self._flying = np.zeros(rows)
         back = np.maximum(self._uses * wire.hop_seconds / self._step, 1).astype(np.int64)
         self._back = back
-        """Steps until an acknowledgement is there, rounded down: alone, a window fills its path."""
+        """Steps until an acknowledgement is back, rounded down: a lone window fills its path."""
         self._acks = np.zeros((2, int(back.max(initial=0)) + 1, rows))
 
     def _controlled(self, control: ControlName, packet: float, hop: float) -> Senders:
@@ -173,10 +174,10 @@ class QueueSimulation:
             raise refuse("queues", "", reason)
 
     def run(self) -> Floats:
-        """Seconds until the last byte of each row has come, shape (rows,).
+        """Return the seconds until the last byte of each row arrives, shape (rows,).
 
         Raises:
-            InputError: pauses of links wait for each other in a circle, as PFC can.
+            InputError: Pauses of links wait for each other in a circle, as is possible with PFC.
         """
         messages = self._messages
         ends = np.full(len(messages.size), np.inf)
@@ -185,7 +186,7 @@ class QueueSimulation:
         held = np.zeros(len(self._speed))
         now, count, quiet = 0.0, 0, 0
         while np.isinf(ends).any():
-            over = np.append(left == 0, True)  # the last stands for no turn
+            over = np.append(left == 0, True)  # the last element stands for "no turn"
             begun = over[messages.follows] & (messages.start <= now)
             served, marked, held = self._moved(held, begun)
             came = served[self._end]
@@ -204,7 +205,7 @@ class QueueSimulation:
         return ends
 
     def _moved(self, held: Floats, begun: Bools) -> tuple[Floats, Floats, Floats]:
-        """One step: bytes that each use passed on, how many are marked; what waits at heads."""
+        """Take one step; return bytes served and marked by use, and waiting at each link's head."""
         later, link = self._later, self._link
         room = np.minimum(self._speed * self._step, np.maximum(XOFF - held, 0.0))
         queue = np.bincount(link, weights=self._waiting[later], minlength=len(room))
@@ -223,7 +224,7 @@ class QueueSimulation:
         return served, marked, heads.astype(np.float64)
 
     def _sent(self, room: Floats, begun: Bools) -> Floats:
-        """Bytes that leave each source: alike for each QP, as far as all want them."""
+        """Return the bytes that leave each source: NICs serve QPs alike, up to what each wants."""
         messages, nic, count = self._messages, self._nic_link, len(room)
         want = np.minimum(self._todo, self._senders.most(self._flying, self._step))
         want = np.where(begun, want, 0.0)

@@ -1,17 +1,16 @@
 """Max-min fair rates of QPs over given paths, by progressive filling.
 
-All QPs rise together; a QP stops at its share of its flow's demand, or when a link
-it crosses is full. Phases follow the load rule of the whole project: flows of one
-job in different phases never meet, so a link holds, of each job, what may run at any
-time and the greatest of its phases. The rates found are therefore those a flow can
-keep *whichever phases of the jobs meet*: the max-min fair point of the intersection
-of all combinations. In any one combination the slowest gets that much or more.
+All QPs rise together. A QP stops at its share of its flow's demand, or when a link it crosses is
+full. Phases follow the load rule of the whole project: flows of one job in different phases never
+run at the same time. So a link holds, for each job, what may run at any time plus the greatest of
+its phases. The rates found are therefore those that a flow can keep *whichever phases of the jobs
+coincide*: the max-min fair point of the intersection of all combinations. In any one combination
+the slowest flow gets that much or more.
 
-Filling link by link in order of their levels would take a round for each level. Here
-each round fills every link that is a local bottleneck: one whose rising QPs meet no
-lower level anywhere else on their way. Levels of other links only grow while that
-happens, so the outcome is the same, in as many rounds as bottlenecks depend on each
-other (tens, not thousands).
+Filling link by link in the order of their levels would take a round for each level. Here each round
+fills every link that is a local bottleneck: one whose rising QPs meet no lower level anywhere else
+on their paths. Meanwhile the levels of other links only grow, so the result is the same. The number
+of rounds is the depth of dependencies between bottlenecks (tens, not thousands).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths
 
 _TOLERANCE = 1e-9
-"""Relative; what rounding may add to a full link, and levels that count as equal."""
+"""Relative tolerance, for rounding on a full link and for levels that count as equal."""
 
 
 def path_rates(capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None = None) -> Floats:
-    """Fair rate of each path, all its QPs together, in Gbit/s, shape (paths,).
+    """Return the fair rate of each path, all its QPs together, in Gbit/s, shape (paths,).
 
-    ``capacity`` is in Gbit/s, one element an arc. A path of no arcs gets its demand.
-    ``parts``, parallel to ``paths.arcs``, says how much of a path's packets cross each
-    of its arcs where they are sprayed over many; without it all do.
+    ``capacity`` is in Gbit/s, one element per arc. A path without arcs gets its demand. If packets
+    are sprayed, ``parts``, parallel to ``paths.arcs``, says which part of a path's packets crosses
+    each of its arcs; None means that all do.
     """
     filling = _Filling(capacity, flows, paths, parts)
     while filling.active.any():
@@ -44,7 +43,7 @@ def path_rates(capacity: Floats, flows: Flows, paths: Paths, parts: Floats | Non
 def flow_ratios(
     capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None = None
 ) -> Floats:
-    """Fair rate over demand of each flow, 0 to 1, shape (flows,); QPs without a path add 0."""
+    """Return fair rate over demand of each flow, 0 to 1; QPs without a path add 0."""
     rates = path_rates(capacity, flows, paths, parts)
     return np.bincount(paths.flow, weights=rates, minlength=len(flows)) / flows.gbps
 
@@ -52,8 +51,8 @@ def flow_ratios(
 class _Filling:
     """The state between two rounds: which QPs still rise, and what the others got.
 
-    A use is one path on one arc; only uses of rising paths on arcs that can fill up
-    are kept, in order of their groups.
+    A use is one path on one arc. Only uses of rising paths on arcs that can fill up are kept, in
+    the order of their groups.
     """
 
     def __init__(self, capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None) -> None:
@@ -93,7 +92,7 @@ class _Filling:
         self._stop(full | content, np.minimum(lowest, self.limit))
 
     def _by_group(self, weights: Floats) -> Floats:
-        """A value of each path, added up over the present uses of each group."""
+        """Sum a value of each path over the current uses of each group."""
         return np.bincount(
             self.group,
             weights=weights[self.path] * self.part,
@@ -110,7 +109,7 @@ class _Filling:
         self.groups.rising = self._by_group(self.qps)
 
     def _forget_roomy(self) -> None:
-        """Leave out arcs where nothing rises, and those with room for all demands."""
+        """Leave out arcs where nothing rises, and arcs with room for all demands."""
         groups, count = self.groups, len(self.capacity)
         most = groups.fixed + self._by_group(self.qps * self.limit)
         matters = groups.over_shares(most, count) > self.capacity
@@ -125,10 +124,10 @@ class _Filling:
 
 @dataclass(slots=True, eq=False)
 class _Groups:
-    """The load of arcs as a function of their level, the common rate of what rises there.
+    """The load of arcs as a function of their level, the common rate of the QPs that rise there.
 
-    A group is what one phase of one job sends over one arc, a share what one job sends
-    over one arc: a run of groups, told by where it begins.
+    A group is what one phase of one job sends over one arc. A share is what one job sends over one
+    arc: a run of groups, identified by where it begins.
     """
 
     arc: Ints
@@ -138,24 +137,24 @@ class _Groups:
     fixed: Floats
     """Gbit/s of QPs that have stopped."""
     rising: Floats
-    """QPs that have not."""
+    """Number of QPs that still rise; sprayed QPs count by their part."""
     share_starts: Ints
     share_of: Ints
 
     @classmethod
     def begin(cls, arc: Ints, job: Ints, always: Bools) -> _Groups:
-        """Groups sorted by arc, job and phase, nothing on them yet."""
+        """Return groups without load, sorted by arc, job and phase."""
         empty = np.zeros(len(arc))
         return cls(arc, job, always, empty, empty, *_shares(arc, job))
 
     def keep(self, kept: Bools) -> _Groups:
-        """Some of the groups; those of one arc stay or go together."""
+        """Return the groups that are kept; all groups of one arc must be kept or none."""
         arc, job = self.arc[kept], self.job[kept]
         columns = (self.always[kept], self.fixed[kept], self.rising[kept])
         return _Groups(arc, job, *columns, *_shares(arc, job))
 
     def levels(self, capacity: Floats, highest: float) -> Floats:
-        """The level at which each arc is full; infinite for arcs without groups."""
+        """Return the level at which each arc is full; infinite for arcs without groups."""
         level = np.full(len(capacity), np.inf)
         seen = self.arc[self.share_starts]
         level[seen] = highest
@@ -173,11 +172,11 @@ class _Groups:
         return level
 
     def greatest(self, level: Floats) -> Bools:
-        """Whether each group counts in its arc's load at that level."""
+        """Return whether each group counts in its arc's load at that level."""
         return self._leads(self._load(level))
 
     def over_shares(self, values: Floats, arc_count: int) -> Floats:
-        """Any-time groups and the greatest phase of each job, added up by arc."""
+        """Sum, by arc, the any-time groups and the greatest phase of each job."""
         if not len(values):
             return np.zeros(arc_count)
         phased = np.maximum.reduceat(np.where(self.always, 0.0, values), self.share_starts)
@@ -196,21 +195,21 @@ class _Groups:
 
 
 def _group_codes(flows: Flows, paths: Paths, owner: Ints) -> Ints:
-    """One number for the arc, job and phase of each use, in that order of weight."""
+    """Return one number for the arc, job and phase of each use, which sorts in that order."""
     job, phase = flows.job[paths.flow][owner], flows.phase[paths.flow][owner]
     jobs, phases = max(len(flows.job_names), 1), len(flows.phase_names) + 1
     return (paths.arcs * jobs + job) * phases + phase + 1
 
 
 def _shares(arc: Ints, job: Ints) -> tuple[Ints, Ints]:
-    """Where runs of equal arc and job begin, and the run each group is in."""
+    """Return where runs of equal arc and job begin, and the run that each group is in."""
     new = np.ones(len(arc), dtype=np.bool_)
     new[1:] = (np.diff(arc) != 0) | (np.diff(job) != 0)
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
 def _starts(ascending: Ints) -> Ints:
-    """Where runs of equal values begin."""
+    """Return where runs of equal values begin."""
     new = np.ones(len(ascending), dtype=np.bool_)
     new[1:] = ascending[1:] != ascending[:-1]
     return np.flatnonzero(new)

@@ -1,7 +1,7 @@
-"""How fast QPs send, told by what comes back: at line rate, by a window, or by a rate.
+"""How fast QPs send: at line rate, by a window, or by a rate, controlled by acknowledgements.
 
-All QPs at once, each step of ``queues``. A row stands for some QPs that send alike over the same
-path; what is told of it in bytes is of all of them.
+All QPs are updated at once in each step of ``queues``. A row stands for QPs that behave alike on
+the same path; its bytes are those of all these QPs together.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats
 
 SOME = 1.0
-"""Bytes that count as any."""
+"""Smallest number of bytes that counts; less is rounding."""
 
 
 class Senders(Protocol):
-    """When QPs may send; arrays are by row."""
+    """Decides how much QPs may send; arrays are by row."""
 
     def most(self, flying: Floats, seconds: float) -> Floats:
-        """Bytes that each row may send in so long, with so many on the way."""
+        """Return the bytes that each row may send in ``seconds``, with ``flying`` on the way."""
 
     def acknowledged(self, now: float, came: Floats, marked: Floats) -> None:
-        """Bytes have come, of which some were marked, and their acknowledgements are back."""
+        """Take in acknowledgements of bytes that arrived, and how many of them were marked."""
 
 
 class AtLineRate:
-    """Nothing holds QPs back but their NICs, and PFC."""
+    """Only NICs and PFC limit the QPs."""
 
     def most(self, flying: Floats, seconds: float) -> Floats:  # noqa: ARG002 - a Senders
-        """See ``Senders``."""
+        """Implement ``Senders.most``."""
         return np.full(len(flying), np.inf)
 
     def acknowledged(self, now: float, came: Floats, marked: Floats) -> None:
-        """See ``Senders``."""
+        """Implement ``Senders.acknowledged``."""
 
 
 class Windows:
-    """A window for each QP, which shrinks by the part of it that was marked.
+    """A window for each QP, which shrinks in proportion to the marked part of it.
 
     After Alizadeh et al., "Data Center TCP (DCTCP)", SIGCOMM 2010.
     """
@@ -46,19 +46,22 @@ class Windows:
     GAIN = 1 / 16
 
     def __init__(self, packet: float, most: Floats, qps: Floats) -> None:
-        """``most`` bytes fill the path of a QP alone; that is where windows begin."""
+        """Start; ``most`` bytes fill the path of a QP that is alone, and windows begin there."""
         self._packet, self._most, self._qps = packet, most, qps
         self._window, self._part = most.copy(), np.ones(len(most))
         self._came, self._marked = np.zeros(len(most)), np.zeros(len(most))
 
     def most(self, flying: Floats, seconds: float) -> Floats:  # noqa: ARG002 - a Senders
-        """See ``Senders``. Whole packets go, one in any case."""
+        """Implement ``Senders.most``. Whole packets are sent, at least one per window."""
         packets = np.maximum(np.floor(self._window / self._packet), 1.0)
         found: Floats = np.maximum(packets * self._packet * self._qps - flying, 0.0)
         return found
 
     def acknowledged(self, now: float, came: Floats, marked: Floats) -> None:  # noqa: ARG002
-        """See ``Senders``. Once a window is acknowledged, the next one is set."""
+        """Implement ``Senders.acknowledged``.
+
+        A window is adjusted when all of it is acknowledged.
+        """
         self._came += came / self._qps
         self._marked += marked / self._qps
         over = np.flatnonzero(self._came >= self._window - SOME)
@@ -73,29 +76,29 @@ class Windows:
 
 
 class Rates:
-    """A rate for each QP, which marks cut and which recovers by halves.
+    """A rate for each QP, which marks cut and which then recovers by halves.
 
     After Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (DCQCN), SIGCOMM 2015.
     """
 
     CUT_SECONDS, RAISE_SECONDS, GAIN, HALVES = 50e-6, 55e-6, 1 / 16, 5
     LEAST, STEP = 1 / 1000, 1 / 20
-    """Of line rate: the slowest that a QP gets, and what it asks for more after ``HALVES``."""
+    """Fractions of line rate: a QP's slowest rate, and what is added per raise after ``HALVES``."""
 
     def __init__(self, line: Floats, qps: Floats) -> None:
-        """``line`` is bytes a second of the NIC of each row; QPs begin there."""
+        """Start; ``line`` is bytes per second of each row's NIC, and QPs begin at that rate."""
         self._line, self._qps = line, qps
         self._rate, self._target = line.copy(), line.copy()
         self._part, self._rounds = np.ones(len(line)), np.zeros(len(line))
         self._cut_at, self._raised_at = np.full(len(line), -1.0), np.zeros(len(line))
 
     def most(self, flying: Floats, seconds: float) -> Floats:  # noqa: ARG002 - a Senders
-        """See ``Senders``."""
+        """Implement ``Senders.most``."""
         found: Floats = self._rate * self._qps * seconds
         return found
 
     def acknowledged(self, now: float, came: Floats, marked: Floats) -> None:
-        """See ``Senders``."""
+        """Implement ``Senders.acknowledged``."""
         cut = (marked > SOME) & (now >= self._cut_at + self.CUT_SECONDS)
         due = (came > SOME) & (now >= self._raised_at + self.RAISE_SECONDS)
         self._cut(cut, now)

@@ -1,22 +1,19 @@
-"""Fair rates kept up to date while streams come and go.
+"""Max-min fair rates, kept up to date while streams come and go.
 
-A change is felt near by: what left frees its arcs, what came crowds its own. So only
-streams that a change can reach are filled anew, the others being load that stands.
-Whether it ended there is then looked up by the definition: a stream that stands must
-still have a full arc on which none is faster, and no stream filled anew may be held
-by an arc on which one that stands is faster. Those that break it are filled anew too.
-A point that satisfies the definition is *the* max-min fair point, so this gives what
-filling everything would. Where a change reaches on and on, everything is filled as soon as
-looking on has cost as much.
+A change has its effect nearby: a stream that ends frees its arcs, and a new one crowds its own. So
+only streams that a change can reach are filled again; the others are constant load. Whether the
+change reaches further is then checked by the definition of max-min fairness. A stream that was kept
+must still have a full arc on which none is faster, and no stream filled again may be held by an arc
+on which a kept one is faster. Streams that break this are filled again too. A point that satisfies
+the definition is *the* max-min fair point, so the result is that of filling everything. If a change
+reaches further and further, everything is filled as soon as the search has cost as much.
 
-Max-min fair rates are found by filling. All levels rise together; a stream stops at its limit, or
-when an arc that it uses is full. Each round here fills every arc that is a local bottleneck: one
-whose rising streams meet no lower level anywhere else on their way. Levels of other arcs only grow
-while that happens, so this ends in the one max-min fair point, in as many rounds as bottlenecks
-depend on each other.
+All levels rise together. A stream stops at its limit, or when an arc that it uses is full. Each
+round fills every arc that is a local bottleneck: one whose rising streams meet no lower level
+anywhere else on their way. Meanwhile the levels of other arcs only grow, so this ends in the one
+max-min fair point. The number of rounds is the depth of dependencies between bottlenecks.
 
-``rates`` does the same for flows whose phases exclude each other; here everything that is given
-runs.
+``rates`` does the same for flows whose phases exclude each other. Here all given streams run.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_emulator.fluid.streams import Streams, places
 
 _PATIENCE = 3
-"""Looks in vain, for each use by an active stream, that are worth a new index."""
+"""Build a new index after this many wasted look-ups per use by an active stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Index:
-    """Uses in order of their arcs."""
+    """Uses in the order of their arcs."""
 
     first: Ints
     """Where each arc's uses begin, shape (arcs + 1,)."""
@@ -43,7 +40,7 @@ class _Index:
 
     @classmethod
     def of(cls, streams: Streams, rows: Ints, arc_count: int) -> _Index:
-        """The uses of some streams."""
+        """Index the uses of some streams."""
         uses = streams.uses_of(rows)
         arcs = streams.arcs[uses]
         order = np.argsort(arcs, kind="stable")
@@ -53,27 +50,27 @@ class _Index:
 
 
 class Users:
-    """The active streams on any arcs."""
+    """Looks up the active streams on arcs."""
 
     def __init__(self, streams: Streams, active: Bools, arc_count: int) -> None:
-        """``active`` is the caller's, who keeps it up to date."""
+        """Start; ``active`` belongs to the caller, who keeps it up to date."""
         self._streams, self._active, self._arc_count = streams, active, arc_count
         self._lengths = np.diff(streams.first)
         self._all = _Index.of(streams, np.arange(len(streams), dtype=np.int64), arc_count)
         self._known, self._is_known = self._all, np.ones(len(streams), dtype=np.bool_)
         self._in_vain = 0
         self.uses = int(self._lengths[active].sum())
-        """By active streams."""
+        """Number of uses by active streams."""
 
     def change(self, joined: Ints, left: Ints) -> None:
-        """Some streams, all of them inactive before, are active now, and others no more."""
+        """Note that inactive streams start (``joined``) and that active ones end (``left``)."""
         self.uses += int(self._lengths[joined].sum()) - int(self._lengths[left].sum())
         if not self._is_known[joined].all():
             self._known, self._is_known[:] = self._all, True
             self._in_vain = 0
 
     def of(self, arcs: Ints) -> tuple[Ints, Ints, Floats]:
-        """Each use of some arcs by an active stream: place of the arc, the stream, its part."""
+        """Return all uses of arcs by active streams: place of the arc, stream, part."""
         if self._in_vain > _PATIENCE * (self.uses + self._arc_count):
             rows = np.flatnonzero(self._active)
             self._known = _Index.of(self._streams, rows, self._arc_count)
@@ -89,14 +86,14 @@ class Users:
 
 
 _TOLERANCE = 1e-9
-"""Relative; levels this close are equal."""
+"""Relative tolerance; levels this close are equal."""
 
 
 def fair_rates(room: Floats, streams: Streams) -> tuple[Floats, Ints]:
-    """Rate of each stream in Gbit/s, and the arc that holds it there.
+    """Return the rate of each stream in Gbit/s, and the arc that holds it there.
 
-    ``room`` is the Gbit/s that each arc has for these streams. The arc is ``NONE``
-    where the stream's own limit holds it. A stream that uses nothing has its limit.
+    ``room`` is the Gbit/s that each arc has for these streams. The arc is ``NONE`` if the stream's
+    own limit holds it. A stream that uses no arc gets its limit.
     """
     filling = _FairFilling(room, streams)
     while len(filling.rows):
@@ -153,7 +150,10 @@ class _FairFilling:
 
 
 def _renumbered(arcs: Ints, count: int) -> tuple[Ints, Ints]:
-    """The arcs that are used, and each use's place among them; all arcs where most are used."""
+    """Return the arcs in use, and the place of each use's arc among them.
+
+    If most arcs are in use, all arcs are returned.
+    """
     if len(arcs) > count:
         return np.arange(count, dtype=np.int64), arcs
     names, place = np.unique(arcs, return_inverse=True)
@@ -161,23 +161,23 @@ def _renumbered(arcs: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 SLACK = 1e-7
-"""Relative; how far rounding may put an arc from full, or a level from another."""
+"""Relative tolerance for rounding, of full arcs and equal levels."""
 MANY = 0.4
-"""Part of the active streams from which on filling everything is less work."""
+"""If more than this part of the active streams moves, filling everything is less work."""
 DENSE = 64
-"""One in so many numbers from which on marking them is less work than sorting."""
+"""If at least one in so many numbers occurs, marking them is less work than sorting."""
 _ROUNDS = 8
-"""Looks at every use by an active stream that filling everything is taken to cost."""
+"""Assumed cost of filling everything, in passes over the uses by active streams."""
 
 
 class Shares:
-    """The rates of those streams that are active."""
+    """The rates of the active streams."""
 
     def __init__(self, capacity: Floats, streams: Streams) -> None:
         self.capacity = capacity.astype(np.float64)
         self.streams = streams
         self.rate: Floats = np.zeros(len(streams))
-        """Gbit/s of each stream, 0 where it is not active."""
+        """Gbit/s of each stream, 0 if it is not active."""
         self.load: Floats = np.zeros(len(capacity))
         """Gbit/s on each arc."""
         self.active: Bools = np.zeros(len(streams), dtype=np.bool_)
@@ -185,22 +185,22 @@ class Shares:
         self._users = Users(streams, self.active, len(capacity))
 
     def change(self, joined: Ints, left: Ints) -> Ints:
-        """Let streams start and others end; returns the active streams whose rate changed."""
+        """Start and end streams; return the active streams whose rate changed."""
         self.active[left], self.active[joined] = False, True
         self._users.change(joined, left)
         self.rate[left] = 0.0
         return self._settle(joined, self.streams.arcs[self.streams.uses_of(left)])
 
     def resize(self, arcs: Ints, gbps: Floats) -> Ints:
-        """Give arcs another capacity in Gbit/s; returns the streams whose rate changed."""
+        """Give arcs another capacity in Gbit/s; return the streams whose rate changed."""
         self.capacity[arcs] = gbps
         _, users, _ = self._users.of(_distinct(len(self.capacity), arcs))
         return self._settle(_distinct(len(self.streams), users), arcs)
 
     def _settle(self, moving: Ints, touched: Ints) -> Ints:
-        """Fill ``moving`` anew, and whoever that reaches; ``touched`` are arcs that lost load.
+        """Fill ``moving`` again, and all streams that this affects; return those that changed.
 
-        Returns those whose rate changed.
+        ``touched`` are arcs that lost load.
         """
         active = int(np.count_nonzero(self.active))
         near = _Nearby(self._users, len(self.capacity))
@@ -220,7 +220,7 @@ class Shares:
         return self._settle_all(moving, before)
 
     def _settle_all(self, moving: Ints, before: Floats) -> Ints:
-        """Fill everything; some had those rates before."""
+        """Fill everything; ``before`` has the earlier rates of ``moving``."""
         old = self.rate.copy()
         old[moving] = before
         everyone = np.flatnonzero(self.active)
@@ -232,7 +232,7 @@ class Shares:
         return changed
 
     def _fill(self, moving: Ints, near: _Nearby) -> None:
-        """Rates of the moving streams in the room that the others leave, and loads."""
+        """Update rates of the moving streams, in the room that the others leave, and arc loads."""
         self.rate[moving] = 0.0
         if len(moving):
             room = self.capacity.copy()
@@ -242,7 +242,7 @@ class Shares:
         self.load[near.arcs] = near.loads(self.rate)
 
     def _reached(self, moving: Ints, near: _Nearby) -> Ints:
-        """Standing streams that no longer are where the definition wants them."""
+        """Return the kept streams that no longer satisfy the definition."""
         stream, place = near.stream, near.place
         level = self.rate[stream] / self.streams.weight[stream]
         is_moving = np.zeros(len(self.streams), dtype=np.bool_)
@@ -260,7 +260,7 @@ class Shares:
 
 
 class _Nearby:
-    """What happens on some arcs, more and more of them: a row for each use by an active stream."""
+    """Uses of a growing set of arcs, a row for each use by an active stream."""
 
     def __init__(self, users: Users, arc_count: int) -> None:
         self._users = users
@@ -268,12 +268,12 @@ class _Nearby:
         none = np.empty(0, dtype=np.int64)
         self.arcs: Ints = none
         self.place: Ints = none
-        """Of each use: place among ``arcs``."""
+        """Place of each use's arc among ``arcs``."""
         self.stream: Ints = none
         self.part: Floats = np.empty(0)
 
     def look_at(self, arcs: Ints) -> None:
-        """Look at more arcs; those that are seen already are not looked at again."""
+        """Add arcs to the set, unless they are in it."""
         new = _distinct(len(self._seen), arcs[~self._seen[arcs]])
         self._seen[new] = True
         place, stream, part = self._users.of(new)
@@ -283,13 +283,13 @@ class _Nearby:
         self.part = np.concatenate([self.part, part])
 
     def loads(self, rate: Floats) -> Floats:
-        """Gbit/s on each of the arcs at these rates of all streams."""
+        """Return Gbit/s on each of the arcs at these rates of all streams."""
         weights = self.part * rate[self.stream]
         return np.bincount(self.place, weights=weights, minlength=len(self.arcs)).astype(np.float64)
 
 
 def _distinct(count: int, numbers: Ints) -> Ints:
-    """Numbers below ``count``, ascending, each once."""
+    """Return the distinct numbers, all below ``count``, ascending."""
     if len(numbers) < count // DENSE:
         return np.unique(numbers)
     there = np.zeros(count, dtype=np.bool_)

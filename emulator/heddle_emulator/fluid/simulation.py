@@ -1,16 +1,15 @@
-"""Virtual time: from one event to the next, at fair rates in between.
+"""Virtual time: jump from one event to the next, with fair rates in between.
 
-An event is a stream that has sent all it had, an activity whose delay or lag is over,
-or whatever the caller does between two calls of ``advance``: give an arc another
-capacity, take streams another way. Between events rates stand still, so time jumps.
-Amounts left are reckoned only where a rate changes, and rates only near an event
-(``shares``).
+An event is the end of a stream, the end of an activity's delay or lag, or whatever the caller does
+between two calls of ``advance``: change an arc's capacity, or move streams to other paths. Rates do
+not change between events, so time can jump. The remaining amount of a stream is computed only when
+its rate changes, and rates are computed only near an event (``shares``).
 
-Where nothing ends at the same moment, each end is an event of its own, and 50,000 of
-them are a while. ``coarse`` lets those that are due within that part of the time gone
-by leave together, the first no sooner than the last, so that no amount is sent early.
+If no two streams end at the same moment, each end is an event of its own, and 50,000 of them take a
+while. ``coarse`` lets streams end together that are due within that fraction of the time so far, at
+the moment of the latest, so that no amount is sent early.
 
-How full arcs are over time: mean load in steps of equal length.
+``Timeline`` records how full arcs are over time, as mean load in steps of equal length.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from heddle_emulator.fluid.streams import Schedule, Streams, places
 
 
 class Timeline:
-    """Hears how long which load stood, and keeps Gbit by step and arc."""
+    """Records how long each load lasted, as Gbit by step and arc."""
 
     def __init__(self, step_seconds: float) -> None:
         if not step_seconds > 0:
@@ -35,7 +34,7 @@ class Timeline:
         self._end = 0.0
 
     def stood(self, begin: float, end: float, load: Floats) -> None:
-        """Notes that from ``begin`` to ``end``, seconds, arcs had this load in Gbit/s."""
+        """Record that from ``begin`` to ``end``, in seconds, arcs had this load in Gbit/s."""
         step = int(begin / self.step_seconds)
         while begin < end:
             until = min((step + 1) * self.step_seconds, end)
@@ -48,11 +47,11 @@ class Timeline:
 
     @property
     def begins(self) -> Floats:
-        """When each step begins, seconds, shape (steps,)."""
+        """When each step begins, in seconds, shape (steps,)."""
         return np.arange(len(self._gbit), dtype=np.float64) * self.step_seconds
 
     def loads(self) -> Floats:
-        """Mean Gbit/s in each step, shape (steps, arcs); the last step ends with the run."""
+        """Return mean Gbit/s in each step, shape (steps, arcs); the last step ends with the run."""
         if not self._gbit:
             return np.zeros((0, 0))
         length = np.minimum(self.begins + self.step_seconds, self._end) - self.begins
@@ -60,17 +59,17 @@ class Timeline:
 
 
 _SAME = 1e-9
-"""Relative to the time gone by; what is due within is one event."""
+"""Fraction of the time so far; ends this close together are one event."""
 FASTEST = 1e300
-"""Gbit/s of what nothing holds back."""
+"""Gbit/s of a stream that nothing limits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleResult:
-    """What came of a schedule; infinite is "never"."""
+    """The outcome of a schedule; infinite means "never"."""
 
     ready: Floats
-    """When all that each activity waited for was complete, seconds, shape (activities,)."""
+    """When all that each activity waited for was complete, in seconds, shape (activities,)."""
     begin: Floats
     """When each activity began to send."""
     end: Floats
@@ -78,22 +77,22 @@ class ScheduleResult:
     events: int
 
     def of(self, count: int) -> ScheduleResult:
-        """The same of the first so many activities."""
+        """Return the outcome of the first ``count`` activities."""
         return ScheduleResult(self.ready[:count], self.begin[:count], self.end[:count], self.events)
 
     @property
     def makespan(self) -> float:
-        """Seconds until all is complete; infinite where something never is."""
+        """Seconds until all is complete; infinite if an activity never is."""
         return float(self.end.max(initial=0.0))
 
     @property
     def stuck(self) -> Ints:
-        """Activities that began or could have and were never complete."""
+        """Activities that were ready but never complete."""
         return np.flatnonzero(np.isfinite(self.ready) & ~np.isfinite(self.end))
 
 
 class FluidSimulation:
-    """A schedule in the course of being played."""
+    """Plays a schedule."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class FluidSimulation:
         coarse: float = 0.0,
         timeline: Timeline | None = None,
     ) -> None:
-        """``capacity`` is in Gbit/s, one element an arc."""
+        """Begin at time 0; ``capacity`` is in Gbit/s, one element per arc."""
         self.now = 0.0
         self.shares = Shares(capacity, schedule.streams)
         self._schedule, self._timeline = schedule, timeline
@@ -126,12 +125,12 @@ class FluidSimulation:
         self._release(np.flatnonzero(self._pending == 0))
 
     def run(self) -> ScheduleResult:
-        """Play to the end, or until nothing moves any more."""
+        """Play to the end, or until nothing can make progress."""
         self.advance(np.inf)
         return self.told()
 
     def told(self) -> ScheduleResult:
-        """What has come of it so far."""
+        """Return the outcome so far."""
         return ScheduleResult(
             self._ready.copy(), self._begin.copy(), self._end.copy(), self._events
         )
@@ -142,7 +141,7 @@ class FluidSimulation:
         return bool(np.isfinite(self._end).all())
 
     def advance(self, until: float) -> None:
-        """Play up to a point in time, seconds, or to the end if that comes first."""
+        """Play up to a point in time, in seconds, or to the end if that comes first."""
         while (event := self._next_event()) <= until and np.isfinite(event):
             self._pass(event)
             self._events += 1
@@ -151,13 +150,13 @@ class FluidSimulation:
             self._pass(until)
 
     def resize(self, arcs: Ints, gbps: Floats) -> None:
-        """Give arcs another capacity, Gbit/s, from now on; 0 lets nothing through."""
+        """Give arcs another capacity, in Gbit/s, from now on; 0 lets nothing through."""
         self._follow(self.shares.resize(arcs, gbps))
 
     def redirect(self, streams: Streams) -> None:
-        """Take streams other ways from now on; a row for each stream of the schedule.
+        """Move streams to other paths from now on; a row for each stream of the schedule.
 
-        One without a way has no uses and a limit of 0.
+        A stream without a path has no uses and a limit of 0.
         """
         active = np.flatnonzero(self.shares.active)
         self.shares = Shares(self.shares.capacity, streams)
@@ -165,7 +164,7 @@ class FluidSimulation:
         self._follow(active)
 
     def left(self) -> Floats:
-        """Gbit that each stream has still to send, shape (streams,)."""
+        """Return the Gbit that each stream still has to send, shape (streams,)."""
         return np.maximum(self._left - self._rate * (self.now - self._since), 0.0)
 
     def _next_event(self) -> float:
@@ -182,7 +181,7 @@ class FluidSimulation:
         self.now = max(self.now, time)
 
     def _happen(self) -> None:
-        """All that is due: streams end, and activities begin or are complete."""
+        """Process everything that is due: streams end, and activities begin or are complete."""
         ended = np.flatnonzero(self._due <= self.now)
         self._due[ended], self._left[ended] = np.inf, 0.0
         touched, count = np.unique(self._schedule.activity[ended], return_counts=True)
@@ -204,7 +203,7 @@ class FluidSimulation:
         self._follow(np.union1d(changed, joined))
 
     def _follow(self, rows: Ints) -> None:
-        """Some streams have moved at their old rates until now, and move on at new ones."""
+        """Account for what streams sent at their old rates, and continue at their new ones."""
         self._left[rows] -= self._rate[rows] * (self.now - self._since[rows])
         self._since[rows] = self.now
         left = np.maximum(self._left[rows], 0.0)
@@ -214,12 +213,15 @@ class FluidSimulation:
         self._due[rows] = self.now + np.where(left > 0, need, 0.0)
 
     def _release(self, rows: Ints) -> None:
-        """Nothing keeps some activities waiting any more."""
+        """Mark activities as ready, as nothing keeps them waiting any more."""
         self._ready[rows] = self.now
         self._timer[rows] = self.now + self._schedule.delay[rows]
 
     def _start(self, rows: Ints) -> Ints:
-        """Activities begin to send: their streams. Those without have sent."""
+        """Begin to send; return the activities' streams.
+
+        Activities without streams are sent at once.
+        """
         self._begin[rows] = self.now
         self._sent(rows[self._open[rows] == 0])
         return self._own[places(self._first_own, rows)]

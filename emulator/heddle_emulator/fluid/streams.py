@@ -1,29 +1,27 @@
-"""What flows in the fluid world: streams, each over some arcs at one rate.
+"""The streams of the fluid world, each over some arcs at one rate, and their schedule.
 
-A stream is whatever moves in step. The QPs that a flow has on one path are a stream;
-so is a whole ring of a collective, whose hops wait for one another, and a sprayed
-flow. A stream puts a *part* of its rate on each arc that it uses: 1 where all of it
-passes, more where a ring crosses an arc several times.
+A stream is whatever moves in step: the QPs that a flow has on one path, a whole ring of a
+collective, whose hops wait for one another, or a sprayed flow. A stream puts a *part* of its rate
+on each arc that it uses: 1 if all of it passes, more if a ring crosses an arc several times.
 
-Streams that meet share per QP, as congestion control does: a stream's weight is the
-number of its QPs, its level its rate over its weight.
+Streams that meet share an arc per QP, as congestion control does. A stream's weight is the number
+of its QPs; its level is its rate over its weight.
 
-An activity waits for those before it, then for its ``delay`` (computing, starting a
-message), then sends its streams, and is complete its ``lag`` after the last of them has
-left (what is still on the wire). One without streams is computing, or a place where
-others meet. Nothing here knows of jobs or collectives: those are many activities.
+An activity waits for the activities before it, then for its ``delay`` (computing, starting a
+message). Then it sends its streams, and it is complete its ``lag`` after the last of them has left
+(what is still on the wire). An activity without streams is computing, or a point where others meet.
+Nothing here knows of jobs or collectives, which consist of many activities.
 
-How long the last packet of a message is still on its way when it has been sent.
+The last functions compute how long the last packet of a message is still on its way after it was
+sent. A packet passes every link of its path. Where switches forward a packet only when all of it
+has arrived, each of them adds the time of its own length. The slowest link is left out, because the
+pace of the whole message already counts it.
 
-A packet passes every link of its path. Where switches send on only what is there whole, it takes
-its own length again on each of them; the slowest of them is left out, as the pace of the whole
-message is counted there.
-
-Some of that goes by before a message comes to the link that holds it up. Meanwhile those who have
-less far to go have that link for themselves, so a message takes its place there as late as its
-first packet does, and is complete that much sooner after it has been sent. Of a message's paths
-the one counts that holds it up longest, by its fullest link: all that meet there have to reckon
-their time alike, or some would use the link before they can have come to it.
+Part of that time passes before a message reaches the link that holds it up. Meanwhile messages with
+a shorter way have that link for themselves. So a message takes its place there only when its first
+packet arrives, and is complete that much sooner after it was sent. If a message has several paths,
+the path with the fullest link counts, since it holds the message up longest. All messages that meet
+there must count their time alike, or some would use the link before they can have reached it.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ from heddle_controller.model.plan import Paths
 
 
 def places(first: Ints, rows: Ints) -> Ints:
-    """Places of all elements of some rows, in the order of ``rows``."""
-    lengths = first[rows + 1] - first[rows]  # not of all rows: few are asked for, often
+    """Return the places of all elements of some rows, in the order of ``rows``."""
+    lengths = first[rows + 1] - first[rows]  # not of all rows: callers often ask for few
     begin = starts(lengths)
     within = np.arange(begin[-1], dtype=np.int64) - np.repeat(begin[:-1], lengths)
     found: Ints = np.repeat(first[rows], lengths) + within
@@ -48,14 +46,14 @@ def places(first: Ints, rows: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Streams, a row each; what they use in compressed rows."""
+    """Streams, one per row; their uses of arcs are in compressed rows."""
 
     weight: Floats
-    """QPs of each, above 0, shape (streams,)."""
+    """QPs of each stream, above 0, shape (streams,)."""
     limit: Floats
-    """Gbit/s that each has at most, infinite where nothing but arcs holds it."""
+    """Most Gbit/s of each stream; infinite if only arcs limit it."""
     first: Ints
-    """Where the uses of each begin, shape (streams + 1,)."""
+    """Where the uses of each stream begin, shape (streams + 1,)."""
     arcs: Ints
     """Arc of each use."""
     part: Floats
@@ -65,27 +63,27 @@ class Streams:
         return len(self.weight)
 
     def owner(self) -> Ints:
-        """The stream of each use."""
+        """Return the stream of each use."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.first))
 
     def uses_of(self, rows: Ints) -> Ints:
-        """Places of the uses of some streams, in the order of ``rows``."""
+        """Return the places of the uses of some streams, in the order of ``rows``."""
         return places(self.first, rows)
 
     def take(self, rows: Ints) -> Streams:
-        """Some of the streams, in the order of ``rows``."""
+        """Return some of the streams, in the order of ``rows``."""
         uses = self.uses_of(rows)
         first = starts(np.diff(self.first)[rows])
         return Streams(self.weight[rows], self.limit[rows], first, self.arcs[uses], self.part[uses])
 
     def loads(self, rate: Floats, arc_count: int) -> Floats:
-        """Gbit/s of each arc at these rates, shape (arc_count,)."""
+        """Return Gbit/s of each arc at these rates, shape (arc_count,)."""
         weights = self.part * rate[self.owner()]
         return np.bincount(self.arcs, weights=weights, minlength=arc_count).astype(np.float64)
 
 
 def join_streams(parts: Sequence[Streams]) -> Streams:
-    """All streams of several sets, one set after another."""
+    """Return all streams of several sets, one set after another."""
     empty = np.empty(0)
     lengths = [np.diff(part.first) for part in parts]
     return Streams(
@@ -99,18 +97,18 @@ def join_streams(parts: Sequence[Streams]) -> Streams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Activities, a row each, and their streams."""
+    """Activities, one per row, and their streams."""
 
     delay: Floats
-    """Seconds, shape (activities,)."""
+    """Seconds before each activity sends, shape (activities,)."""
     lag: Floats
-    """Seconds, shape (activities,)."""
+    """Seconds after sending until each activity is complete, shape (activities,)."""
     before: Ints
-    """With ``after``, a row for each pair of activities where one waits for the other."""
+    """With ``after``, a row for each pair of activities of which the second waits for the first."""
     after: Ints
     streams: Streams
     activity: Ints
-    """Of each stream, shape (streams,)."""
+    """The activity of each stream, shape (streams,)."""
     gbit: Floats
     """What each stream has to send, shape (streams,)."""
 
@@ -119,7 +117,7 @@ class Schedule:
 
 
 def join_schedules(parts: Sequence[Schedule]) -> Schedule:
-    """Several schedules side by side; their activities are numbered on."""
+    """Put several schedules side by side; activities are numbered consecutively."""
     offset = np.cumsum([0, *(len(part) for part in parts)]).tolist()
     empty, none = np.empty(0), np.empty(0, dtype=np.int64)
 
@@ -139,16 +137,19 @@ def join_schedules(parts: Sequence[Schedule]) -> Schedule:
 
 
 EQUAL = 1e-9
-"""Relative; arcs that are as full as each other."""
+"""Relative tolerance within which two arcs count as equally full."""
 
 
 def crossed(paths: Paths, parts: Floats) -> Floats:
-    """Links that packets of each path cross; where they are sprayed, the mean."""
+    """Return the links that packets of each path cross; the mean if they are sprayed."""
     return _summed(paths, parts, np.ones(len(parts)))
 
 
 def repeated(paths: Paths, parts: Floats, capacity: Floats) -> Floats:
-    """Seconds that each Gbit of a packet takes again on each path; ``capacity`` is of arcs."""
+    """Return the seconds that forwarding adds on each path, for each Gbit of a packet.
+
+    ``capacity`` is in Gbit/s of each arc. The slowest link of a path is left out.
+    """
     each = 1 / capacity[paths.arcs]
     slowest = np.zeros(len(paths))
     np.maximum.at(slowest, paths.owner(), each)
@@ -159,10 +160,11 @@ def repeated(paths: Paths, parts: Floats, capacity: Floats) -> Floats:
 def ahead(
     paths: Paths, parts: Floats, loads: Floats, capacity: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Links before the fullest of each path, and seconds that each Gbit of a packet takes there.
+    """Return what lies before the fullest link of each path, and how full that link is.
 
-    Third, how full that one is. ``loads`` says so of each arc, in any unit. Sprayed packets have
-    no links before.
+    The three arrays are by path: the number of links before it, the seconds that each Gbit of a
+    packet takes on these, and the load of the fullest link. ``loads`` is the load of each arc, in
+    any unit. Sprayed packets have no links before it.
     """
     owner, load = paths.owner(), loads[paths.arcs]
     fullest = np.zeros(len(paths))
@@ -180,9 +182,9 @@ def ahead(
 
 
 def where_held_up(of_path: Floats, fullest: Floats, flow: Ints, flows: int) -> Floats:
-    """The least of those paths of each flow that hold it up; 0 for flows without any.
+    """Return the least value among the paths of each flow that hold it up; 0 without paths.
 
-    Of each path ``flow`` says whose it is, and ``fullest`` how full its fullest arc is.
+    ``flow`` is the flow of each path, and ``fullest`` says how full its fullest arc is.
     """
     most = np.zeros(flows)
     np.maximum.at(most, flow, fullest)

@@ -1,11 +1,14 @@
-"""What packets cost beyond what they carry: headers on every one, and time on every hop.
+"""What packets cost beyond their payload: headers on every one, and time on every hop.
 
-The fluid world knows no packets. What it has to know of them is counted here: a header for
-each packet of a message, the last of which may be short; the time that starting a message
-and passing switches takes, whatever is sent; the time that a packet is sent once more for
-each link behind the slowest, where it is sent on only when all of it is there; and the size of
-the pieces in which trees and chains pass on what they get. Queues, losses and the time that
-congestion control needs to find a fair rate are left out.
+The fluid world has no packets, so their costs are computed here:
+
+- a header for each packet of a message, whose last packet may be short;
+- the time to start a message and to pass switches, whatever is sent;
+- the time to send a packet again on each link after the slowest, where switches forward a packet
+  only when all of it has arrived;
+- the size of the pieces in which trees and chains pass on what they receive.
+
+Queues, losses and the time that congestion control needs to find a fair rate are left out.
 """
 
 from __future__ import annotations
@@ -18,25 +21,25 @@ from heddle_controller.model.arrays import Floats
 from heddle_emulator.traffic.script import BITS, GIGA
 
 _WHOLE = 1e-6
-"""Of a packet; what rounding may add to a message without another packet."""
+"""Fraction of a packet that rounding may add to a message without another packet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Packet overhead and latency; by default there is none of either."""
+    """Packet overhead and latency; the default has neither."""
 
     payload_bytes: int = 4096
-    """Of a full packet."""
+    """Payload of a full packet."""
     header_bytes: int = 0
-    """Of each packet, with everything that takes time on the wire: preamble, gap, checksums."""
+    """Overhead of each packet, with all that takes time on the wire: preamble, gap, checksums."""
     startup_seconds: float = 0.0
-    """From being told to send until the first bit leaves, each message."""
+    """Time for each message from the order to send until its first bit leaves."""
     hop_seconds: float = 0.0
-    """From entering a link until leaving the switch or NIC behind it, beside a packet's length."""
+    """Time from entering a link to leaving the switch or NIC behind it, besides serialisation."""
     store_and_forward: bool = False
-    """Whether a packet leaves a switch only when all of it is there."""
+    """Whether a packet leaves a switch only when all of it has arrived."""
     piece_bytes: int = 0
-    """That trees and chains pass on at a time; 0 for as little as can be."""
+    """Bytes that trees and chains pass on at a time; 0 means as small as possible."""
 
     @property
     def swelling(self) -> float:
@@ -44,7 +47,7 @@ class Wire:
         return 1 + self.header_bytes / self.payload_bytes
 
     def sent(self, gbit: Floats, messages: Floats) -> Floats:
-        """Gbit on the wire for so many Gbit of payload in so many equal messages."""
+        """Return Gbit on the wire for ``gbit`` of payload in so many equal messages."""
         if not self.header_bytes:
             return gbit
         size = gbit * GIGA / BITS
@@ -53,13 +56,13 @@ class Wire:
         return found
 
     def packet(self, gbit: Floats, messages: Floats) -> Floats:
-        """Gbit of the largest packet of so many equal messages, header included."""
+        """Return Gbit of the largest packet of so many equal messages, header included."""
         payload = np.minimum(gbit / messages, self.payload_bytes * BITS / GIGA)
         found: Floats = payload + self.header_bytes * BITS / GIGA
         return found
 
     def pieces(self, gbit: Floats) -> Floats:
-        """Equal pieces that so many Gbit of payload go in; infinite if as small as can be."""
+        """Return the number of equal pieces of so much payload; infinite if as small as can be."""
         if not self.piece_bytes:
             return np.full(len(gbit), np.inf)
         found: Floats = np.maximum(np.ceil(gbit * GIGA / BITS / self.piece_bytes - _WHOLE), 1.0)
@@ -75,10 +78,15 @@ ROCE = Wire(
     store_and_forward=True,
     piece_bytes=128 << 10,
 )
-"""RoCEv2 with packets of 4096 bytes; a few microseconds for a message to start, as NCCL needs, and
-pieces as it takes them for some tens of MiB."""
+"""RoCEv2 with packets of 4096 bytes.
+
+A message takes a few microseconds to start, as with NCCL, and pieces have the size that NCCL uses
+for some tens of MiB.
+"""
 TCP_SEGMENTS = Wire(payload_bytes=1448, header_bytes=66)
-"""TCP with time stamps in Ethernet frames of 1500 bytes, as a kernel's shaper counts them: Ethernet
-14, IPv4 20, TCP 32."""
+"""TCP with time stamps in Ethernet frames of 1500 bytes, as a kernel's shaper counts them.
+
+Headers are Ethernet 14, IPv4 20 and TCP 32 bytes.
+"""
 TCP_ACKNOWLEDGED = 66 / (2 * (1448 + 66))
-"""Bytes of acknowledgements, one for two segments, for each byte of segments."""
+"""Bytes of acknowledgements, one per two segments, for each byte of segments."""

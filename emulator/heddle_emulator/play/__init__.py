@@ -1,1 +1,1 @@
-"""Scripts played in the fluid world, over whatever paths a strategy gives."""
+"""Plays scripts in the fluid world, over the paths that a strategy gives."""

@@ -1,15 +1,14 @@
-"""Iterations of jobs, side by side: how long one takes, and how much of that is the network.
+"""Iterations of jobs that run together: how long one takes, and the network's share of that.
 
-An iteration is divided into slices. In each, every GPU computes; then come the
-exchanges that it has to wait for, one kind after the other; those that overlap go on
-while the next slice computes. The next iteration begins when all of it is done. All
-GPUs of a job are alike, so a slice computes once for all of them, and an exchange is
-over when its slowest group is.
+An iteration is divided into slices. In each slice every GPU computes. Then come the exchanges that
+it has to wait for, one kind after the other. Exchanges that overlap go on while the next slice
+computes. The next iteration begins when all of it is done. All GPUs of a job are alike, so a slice
+computes once for all of them, and an exchange is over when its slowest group is.
 
-What planners are told: exchanges are phases that take turns, by kinds of groups and, in jobs
-as users write them, by the controller's own division, where none overlaps with computing.
-Where any does, all may meet, and ask for rates by what each has to send, so that no NIC
-is asked for more than its line.
+Planners get phases as follows. If no exchange overlaps with computing, exchanges are phases that
+take turns: one for each kind of group, or, for jobs as users write them, the controller's own
+division. If any exchange overlaps, all may run at the same time. Their rates are then in proportion
+to what each has to send, so that no NIC is asked for more than its line rate.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from heddle_emulator.traffic.workload import Exchange, Workload
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 NO_TURNS: Mapping[str, Turn] = MappingProxyType({})
 MOST_SAMPLES = 5e7
-"""Loads of links over time that are kept to see when jobs use which."""
+"""Most loads of links over time to keep, when finding out when jobs use which links."""
 TINY = 1e-6
 
 
@@ -54,11 +53,11 @@ class Placed:
     qps: int = 1
     pxn: bool | None = None
     gpus: tuple[Gpus, ...] = ()
-    """Of each host, where the workload has parts of hosts."""
+    """The GPUs of each host, if the workload has parts of hosts."""
 
     @property
     def job(self) -> Job:
-        """The same as a scheduler would place it."""
+        """The job as a scheduler would place it."""
         return Job(
             self.name,
             self.hosts,
@@ -72,7 +71,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What came of one job, a mean over its iterations."""
+    """The result for one job, a mean over its iterations."""
 
     name: str
     seconds: float
@@ -80,7 +79,7 @@ class Iteration:
 
     @property
     def network_share(self) -> float:
-        """The part of an iteration in which GPUs wait for the network, NVLink counted."""
+        """The fraction of an iteration in which GPUs wait for the network, including NVLink."""
         return 1 - self.compute_seconds / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -90,10 +89,10 @@ def iteration_script(
     iterations: int = 1,
     turns: Mapping[str, Turn] = NO_TURNS,
 ) -> Script:
-    """Jobs side by side, each so many iterations, all beginning at once or by ``turns``.
+    """Write jobs that run together, each for so many iterations, from time 0 or by ``turns``.
 
     Raises:
-        InputError: hosts that are not there, hosts or GPUs in two jobs, degrees that do not fit.
+        InputError: A host does not exist, two jobs share hosts or GPUs, or degrees do not fit.
     """
     if taken := list(shared_hosts(one.job for one in placed)):
         raise InputError("jobs", *taken)
@@ -112,12 +111,12 @@ def write_iterations(
     *,
     turn: Turn | None = None,
 ) -> Ints:
-    """Write iterations of a job after ``before``; returns the activity that ends each.
+    """Write iterations of a job after ``before``; return the activity that ends each.
 
-    With a turn, no iteration begins before it, and one that is late begins at once.
+    With a turn, no iteration begins before its turn, and one that is late begins at once.
 
     Raises:
-        InputError: hosts that are not there, degrees that do not fit.
+        InputError: A host does not exist, or degrees do not fit.
     """
     exchanges = _Exchanges(fabric, one, writer)
     ends = []
@@ -141,9 +140,10 @@ def iterate(
     timeline: Timeline | None = None,
     turns: Mapping[str, Turn] = NO_TURNS,
 ) -> list[Iteration]:
-    """Play a script of such jobs, and tell of each; ``timeline`` hears how full links are.
+    """Play a script of such jobs and return each job's result.
 
-    ``turns`` are those of the script. A job's time counts from its first turn.
+    ``timeline`` records how full links are. ``turns`` are those of the script; a job's time counts
+    from its first turn.
     """
     played = play(fabric, script, carried, setting, timeline)
     shifts = {name: turn.shift_seconds for name, turn in turns.items()}
@@ -157,7 +157,7 @@ def _told(played: Played, one: Placed, begun: float) -> Iteration:
 
 
 def slower(one: Placed, part: float) -> Placed:
-    """The same job, computing longer by such a part."""
+    """Return the job with its computing time increased by such a fraction."""
     told = one.workload
     return replace(one, workload=replace(told, seconds=told.seconds * (1 + part)))
 
@@ -165,10 +165,10 @@ def slower(one: Placed, part: float) -> Placed:
 def cycles_of(
     fabric: Fabric, placed: Sequence[Placed], carried: Carried, setting: Setting = PLAIN
 ) -> list[Cycle]:
-    """What an iteration of each job is when it is alone, on the paths that it has beside others.
+    """Return the load of each job's iteration on links when it runs alone on its usual paths.
 
-    Links are both ways of those that more than one job uses. None where a job takes no time, or
-    never ends.
+    The links are those that more than one job uses, each direction counted separately. The result
+    is empty if a job takes no time or never ends.
     """
     writer, before = Writer(fabric), NOBODY
     for one in placed:
@@ -196,7 +196,7 @@ def cycles_of(
 
 
 def _summed(cells: Floats, at: Floats) -> Floats:
-    """Sums up to steps and parts of steps, by sums up to whole steps."""
+    """Interpolate sums over whole steps at positions between steps."""
     at = np.minimum(at, len(cells) - 1)
     low = np.minimum(at.astype(np.int64), len(cells) - 2)
     found: Floats = cells[low] + (at - low)[:, None] * (cells[low + 1] - cells[low])
@@ -208,7 +208,7 @@ def _end(one: Placed) -> str:
 
 
 def _iteration(writer: Writer, one: Placed, exchanges: _Exchanges, before: Ints) -> Ints:
-    """One iteration after ``before``; returns the activity that ends it."""
+    """Write one iteration after ``before``; return the activity that ends it."""
     slices = one.workload.slices
     overlapping = [NOBODY for _ in one.workload.exchanges]
     begun = before
@@ -227,7 +227,7 @@ def _iteration(writer: Writer, one: Placed, exchanges: _Exchanges, before: Ints)
 
 
 class _Exchanges:
-    """The exchanges of one job, worked out once and written once a slice."""
+    """The exchanges of one job, computed once and written once per slice."""
 
     def __init__(self, fabric: Fabric, one: Placed, writer: Writer) -> None:
         self._one, self._writer = one, writer
@@ -243,7 +243,7 @@ class _Exchanges:
         ]
 
     def write(self, number: int, after: Ints) -> Ints:
-        """One slice of an exchange; returns what is complete when it is."""
+        """Write one slice of an exchange; return the activity that is complete when it is."""
         exchange, moves = self._one.workload.exchanges[number], self._moves[number]
         if not len(moves):
             return after

@@ -1,24 +1,24 @@
-"""What starting messages and passing switches costs an activity, beside what it sends.
+"""The time that starting messages and passing switches adds to an activity.
 
-A packet that switches send on only when all of it is there takes its own length again on each
-link but the slowest, beside what it takes to pass the link.
+Where switches forward a packet only when all of it has arrived, the packet takes the time of its
+own length again on each link but the slowest, besides the time to pass the link.
 
-An activity of several steps begins a message in each, and what it sent last has to arrive:
-where steps follow one another, as on the way down a tree, that adds up. What goes down a tree
-or a chain in pieces goes on in the next step when a piece is there, not when a packet is: the
-first piece takes as many times its own length as there are steps. That shows only in so far as
-the fullest place has nothing else to send: in a double tree most have, from the first moment on.
+An activity of several steps begins a message in each, and its last message has to arrive. Where
+steps depend on one another, as on the way down a tree, these times add up. In a tree or a chain
+that works in pieces, the next step begins when a piece has arrived, not when a packet has. So the
+first piece takes its own length as often as there are steps. That matters only if the fullest place
+has nothing else to send, but in a double tree most places have, from the first moment on.
 
-A ring waits less. Its step on a hop needs what the hop before brought in the step before, and
-nothing else; so a hop that is slower than the others sends one step after another without a
-pause, and the latency of the others goes by meanwhile. How much of it is not hidden is found by
-following a ring step by step. Rings that share a link may meet there in every step, or take
-turns without ever meeting; which, is chance. So a ring is followed both ways, each hop sharing
-its links with all that begins with it, and each having them for itself, and the mean is taken.
+A ring waits less. Its step on a hop needs only what the hop before brought in the step before. So a
+hop that is slower than the others sends one step after another without a pause, which hides the
+latency of the others. How much is not hidden is found by simulating a ring step by step. Rings that
+share a link may meet there in every step, or take turns and never meet; that is chance. So a ring
+is simulated in both ways, with its links shared with all that begins together with it, and with its
+links for itself, and the mean is taken.
 
-A ring sends a message in each of its steps, a mesh one to each. Trees and chains cut what they
-carry into pieces, which follow one another: the first takes a step for each link of the way
-down, all others come behind it.
+A ring sends a message in each of its steps, a mesh one to each rank. Trees and chains divide what
+they carry into pieces that follow one another. The first piece takes a step for each link of the
+way down, and all others follow behind it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from heddle_emulator.traffic.script import Script
 
 
 def messages(script: Script, carried: Carried, wire: Wire) -> Floats:
-    """Equal messages that each move is on the wire, all its QPs' together; at least 1.
+    """Return the number of equal messages of each move, of all its QPs together; at least 1.
 
-    Pieces that are as small as can be are full packets, however many messages.
+    Pieces that are as small as possible are full packets, so they count as one message.
     """
     crossing = script.flow != NONE
     activity = script.activity
@@ -53,7 +53,10 @@ def messages(script: Script, carried: Carried, wire: Wire) -> Floats:
 
 
 def rings(script: Script) -> Bools:
-    """Activities of several steps in which everyone who sends to another host is also sent to."""
+    """Return which activities of several steps are rings.
+
+    In a ring, every GPU that sends to another host sends once, and also receives once.
+    """
     moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
     sent, got = (np.sort(_ends(script, moves, side)) for side in (script.sender, script.receiver))
     ring = np.zeros(len(script), dtype=np.bool_)
@@ -64,27 +67,27 @@ def rings(script: Script) -> Bools:
 
 
 def pipelines(script: Script) -> Bools:
-    """Activities of several moves and steps that are no rings: trees and chains."""
+    """Return which activities of several moves and steps are not rings: trees and chains."""
     moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
     several = np.bincount(script.activity[moves], minlength=len(script)) > 1
     return several & ~rings(script)
 
 
 def _ends(script: Script, moves: Ints, side: Ints) -> Ints:
-    """A number of activity and GPU, ascending with the activity."""
+    """Return a code of activity and GPU, ascending with the activity."""
     numbers: Ints = script.activity[moves] * max(script.gpus, 1) + side[moves]
     return numbers
 
 
 MIXER = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, with its bits well spread: by sums of multiples of it few sets of arcs look alike."""
+"""Odd, with well-spread bits, so that sums of multiples rarely coincide for sets of arcs."""
 SHIFT = np.uint64(29)
 
 
 def same_way(carried: Carried) -> Ints:
-    """For each path, the first path of its flow that crosses just the same arcs.
+    """Return, for each path, the first path of its flow that crosses the same arcs.
 
-    Where packets are sprayed, each is its own.
+    If packets are sprayed, each path is its own.
     """
     paths = carried.paths
     own = np.arange(len(paths), dtype=np.int64)
@@ -100,7 +103,7 @@ def same_way(carried: Carried) -> Ints:
 
 
 def _looks(paths: Paths) -> Ints:
-    """A number of each path, equal for those of equal arcs and hardly for others."""
+    """Return a hash of each path's arcs."""
     mark = (paths.arcs.astype(np.uint64) + np.uint64(1)) * MIXER
     mark ^= mark >> SHIFT
     total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(mark)])
@@ -109,7 +112,7 @@ def _looks(paths: Paths) -> Ints:
 
 
 def _is_same(paths: Paths, one: Ints, other: Ints) -> Bools:
-    """Whether paths have the same arcs in the same order."""
+    """Return whether paths have the same arcs in the same order."""
     lengths = np.diff(paths.first)
     same = lengths[one] == lengths[other]
     rows = np.flatnonzero(same & (one != other))
@@ -120,37 +123,37 @@ def _is_same(paths: Paths, one: Ints, other: Ints) -> Bools:
 
 
 _ROUNDS = 3
-"""Times round a ring after which nothing new is expected."""
+"""Rounds of a ring after which every further round takes as long as the one before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Latency:
-    """The latency of each activity, seconds, shape (activities,)."""
+    """The latency of each activity in seconds, shape (activities,)."""
 
     delay: Floats
-    """Before it sends."""
+    """Time before it sends."""
     lag: Floats
-    """After it has sent."""
+    """Time after it has sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """Seconds that each move needs, shape (moves,)."""
+    """Seconds that each move needs to send, shape (moves,)."""
 
     own: Floats
-    """If there is nothing else."""
+    """Seconds without any other traffic."""
     alone: Floats
-    """If there is nothing but its activity."""
+    """Seconds with only its own activity's traffic."""
     together: Floats
-    """Beside all that begins with it."""
+    """Seconds with the traffic of all that begins together with it."""
     arcs: Floats
-    """That all moves together need on each arc, shape (arcs,)."""
+    """Seconds that all moves together need on each arc, shape (arcs,)."""
 
 
 def latency(
     script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats
 ) -> Latency:
-    """What each activity of a script waits for besides its bytes; ``capacity`` is of arcs."""
+    """Return the latency of each activity; ``capacity`` is Gbit/s of each arc."""
     passing = _passing(script, carried, wire, capacity)
     longest = np.zeros(len(script))
     moves = np.flatnonzero(script.flow != NONE)
@@ -171,7 +174,7 @@ def latency(
 def _shown_by_rings(
     script: Script, wire: Wire, needs: Needs, passing: Floats, once: Floats
 ) -> Floats:
-    """Seconds that rings take longer than their fullest hop sends."""
+    """Return the seconds that rings take longer than their fullest hop sends."""
     hops = np.flatnonzero((script.flow != NONE) & rings(script)[script.activity])
     sent, shown = _most(script, hops, needs.together), np.zeros(len(script))
     for seconds in (needs.alone, needs.together):
@@ -183,10 +186,10 @@ def _shown_by_rings(
 def _shown_by_trees(
     script: Script, wire: Wire, needs: Needs, latency: Floats, once: Floats
 ) -> Floats:
-    """Seconds that trees and chains take longer than their fullest place sends.
+    """Return the seconds that trees and chains take longer than their fullest place sends.
 
-    A piece needs all the way down. But nobody waits for it who has pieces of another edge to send
-    from the first moment on, as leaves of either tree have.
+    A piece takes its time on all the way down. But a place does not wait for it if it has pieces of
+    another edge to send from the first moment on, as the leaves of either tree have.
     """
     moves = np.flatnonzero((script.flow != NONE) & pipelines(script)[script.activity])
     activity = script.activity[moves]
@@ -200,16 +203,16 @@ def _shown_by_trees(
 
 
 def _most(script: Script, moves: Ints, seconds: Floats) -> Floats:
-    """The most of any of these moves of each activity."""
+    """Return the maximum over these moves for each activity."""
     most = np.zeros(len(script))
     np.maximum.at(most, script.activity[moves], seconds[moves])
     return most
 
 
 def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> Floats:
-    """Seconds on its way of the last packet of each move, where nothing else waits.
+    """Return the seconds that each move's last packet is on its way without other traffic.
 
-    Sprayed packets' mean; 0 within a host.
+    For sprayed packets it is the mean. It is 0 within a host.
     """
     seconds = _worst(script, carried, crossed(carried.paths, carried.parts)) * wire.hop_seconds
     if wire.store_and_forward:
@@ -219,7 +222,7 @@ def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> 
 
 
 def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats) -> Floats:
-    """Seconds until the first packet of each message is where it is held up."""
+    """Return the seconds until the first packet of each message is where it is held up."""
     found = np.zeros(len(script))
     if not (wire.hop_seconds or wire.store_and_forward):
         return found
@@ -237,26 +240,26 @@ def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity:
 
 
 def _held(carried: Carried, of_path: Floats, fullest: Floats) -> Floats:
-    """The latency of the path of each flow that holds it up."""
+    """Return the value of the path that holds up each flow."""
     return where_held_up(of_path, fullest, carried.paths.flow, len(carried.flows))
 
 
 def _worst(script: Script, carried: Carried, of_path: Floats) -> Floats:
-    """The most of any path of each move."""
+    """Return the maximum over the paths of each move."""
     most = np.zeros(len(carried.flows) + 1)
     np.maximum.at(most, carried.paths.flow, of_path)
-    return most[script.flow]  # NONE is -1: the last, which is 0
+    return most[script.flow]  # NONE is -1: the last element, which is 0
 
 
 def _passed_on(script: Script, hops: Ints, seconds: Floats, lag: Floats, wire: Wire) -> Floats:
-    """When the last step of each activity has come round, its hops taking ``seconds`` in all.
+    """Return when the last step of each activity is done; ``seconds`` are for all its steps.
 
-    After some rounds each takes as long as the one before; no more than those are followed.
+    After a few rounds each takes as long as the one before, so only these are simulated.
     """
     activity, done = script.activity[hops], np.zeros(len(script))
     if not len(hops):
         return done
-    before = np.empty_like(hops)  # the hop that brings what each sends on
+    before = np.empty_like(hops)  # the hop that brings what each hop sends on
     before[np.argsort(_ends(script, hops, script.sender))] = np.argsort(
         _ends(script, hops, script.receiver)
     )

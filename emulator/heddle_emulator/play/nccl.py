@@ -1,9 +1,8 @@
-"""The table that nccl-tests print, for every strategy: how fast a collective is by its size.
+"""The table that nccl-tests prints, for every strategy: a collective's speed by its size.
 
-Time is that of the slowest communicator where several run at once. Algorithm bandwidth
-is size over time; bus bandwidth is that times a factor of the operation, so that it
-can be held against what a NIC carries: it is what hardware limits, whatever the number
-of ranks.
+Time is that of the slowest communicator, if several run at once. Algorithm bandwidth is size over
+time. Bus bandwidth is that times a factor of the operation, so that it can be compared with what a
+NIC carries: it is what the hardware limits, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -26,28 +25,30 @@ from heddle_emulator.traffic.matrix import most_moved, most_sent
 from heddle_emulator.traffic.script import GIGA, Party, Script, Writer, nics_of_ranks, ranks_of
 
 BOUND = "bound"
-"""The name under which the limit of all plans of whole QPs is told beside strategies."""
+"""Name in the table of the limit of all plans of whole QPs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NcclRun:
-    """What is run."""
+    """A collective to run."""
 
     op: str
     groups: tuple[tuple[str, ...], ...]
-    """Hosts of each communicator, in rank order; all run at once."""
+    """Hosts of each communicator, in rank order; all communicators run at once."""
     gpus_per_host: int = 8
     algorithm: str = ""
-    """Empty: the operation's own."""
+    """Empty means the operation's default."""
     qps: int = 1
     pxn: bool | None = None
     matrix: Floats | None = field(default=None, compare=False)
-    """Of an all-to-all: bytes by sender and receiver. A size is then that of the rank that sends
-    most, and all others are in proportion."""
+    """Of an all-to-all: bytes by sender and receiver.
+
+    A size is then that of the rank that sends most, and all others are in proportion.
+    """
 
     @property
     def ranks(self) -> int:
-        """The ranks of each communicator."""
+        """Number of ranks of each communicator."""
         return len(self.groups[0]) * self.gpus_per_host
 
     @property
@@ -60,25 +61,26 @@ class NcclRun:
 
 @dataclass(frozen=True, slots=True)
 class SizeResult:
-    """One size."""
+    """The result for one size."""
 
     size: int
     """Bytes."""
     seconds: float
     algbw: float
-    """GB/s, as nccl-tests have it."""
+    """GB/s, as nccl-tests counts it."""
     busbw: float
     """GB/s."""
     busbw_mean: float
-    """GB/s, over the communicators."""
+    """GB/s, the mean over communicators."""
 
 
 def nccl_script(fabric: Fabric, trial: NcclRun) -> Script:
-    """The collective with a size of one byte, in every communicator at once.
+    """Return the script of a collective of one byte in every communicator at once.
 
     Raises:
-        InputError: an operation, algorithm or host that is not there, or ranks that an
-            algorithm cannot do with.
+        InputError: An operation, algorithm or host does not exist, or the algorithm does not work
+            with
+            this number of ranks.
     """
     algorithm = _algorithm(trial)
     if not trial.groups or len({len(hosts) for hosts in trial.groups}) != 1:
@@ -101,7 +103,7 @@ def nccl_script(fabric: Fabric, trial: NcclRun) -> Script:
 
 
 def _algorithm(trial: NcclRun) -> Algorithm:
-    """What moves the bytes of a trial."""
+    """Return the algorithm of a trial."""
     matrix = trial.matrix
     if matrix is None:
         return algorithm_of(trial.op, trial.algorithm)
@@ -116,10 +118,10 @@ def _algorithm(trial: NcclRun) -> Algorithm:
 
 
 def algorithm_of(op: str, name: str) -> Algorithm:
-    """An algorithm of an operation; an empty name is the operation's own.
+    """Return an algorithm of an operation; an empty name means the operation's default.
 
     Raises:
-        InputError: one of them is not known.
+        InputError: One of them is not known.
     """
     if op not in KINDS:
         raise refuse("nccl", "op", f"{op!r} is not known; give one of {', '.join(KINDS)}")
@@ -141,13 +143,13 @@ def size_table(
     tell: Callable[[str], None] = lambda _: None,
     chosen: Callable[[str, Carried], None] = lambda _, __: None,
 ) -> dict[str, list[SizeResult]]:
-    """A line for each size, by strategy; last the bound, where a strategy proves one.
+    """Return a line for each size by strategy, and last the bound if a strategy proves one.
 
-    ``chosen`` hears by which paths each strategy carries the flows, if any leave their host.
+    ``chosen`` is called with the paths of each strategy, if any flows leave their host.
 
     Raises:
-        InputError: as ``nccl_script``; a plan that leaves flows without a path.
-        HeddleError, ControllerError, TimeoutError: for "te".
+        InputError: See ``nccl_script``; or a plan leaves flows without a path.
+        HeddleError, ControllerError, TimeoutError: For "te".
     """
     script = nccl_script(fabric, trial)
     found, bound = {}, 0.0
@@ -173,7 +175,7 @@ def lines(
     sizes: Sequence[int],
     setting: Setting = PLAIN,
 ) -> list[SizeResult]:
-    """A line for each size; ``choice`` None is that nothing leaves its host."""
+    """Return a line for each size; ``choice`` is None if nothing leaves its host."""
     carried = choice.carried if choice else whole(script.flows, no_paths())
     found = []
     for size in sizes:

@@ -1,14 +1,12 @@
-"""Play a script over a fabric, its flows carried in some way, and see what came of it.
+"""Play a script over a fabric with the paths of its flows, and measure the result.
 
-Rings, trees and chains message by message, where they have few enough.
-
-An activity that goes in step is one stream at the pace of its slowest place. That is what it
-comes to in the long run, and it is all that can be reckoned of a hundred thousand hops. It leaves
-out that a ring's hops send by turns where others leave gaps, that rings which share a link may
-keep meeting there or keep out of each other's way, and how a tree fills with pieces. So where
-there are few messages, each is an activity of its own: it is ready when what it passes on has
-come and it has been started, it is sent when its QPs have sent the one before, and it has arrived
-when its last packet has.
+An activity that goes in step is one stream at the pace of its slowest place. In the long run that
+is correct, and for a hundred thousand hops it is all that can be computed. It leaves out that the
+hops of a ring send in turns where others leave gaps, that rings which share a link may keep meeting
+there or avoid each other, and how a tree fills with pieces. So if there are few messages, rings,
+trees and chains are played message by message. Each message is then an activity of its own. It is
+ready when what it forwards has arrived and it has been started, it is sent when its QPs have sent
+the message before, and it has arrived when its last packet has.
 """
 
 from __future__ import annotations
@@ -28,23 +26,23 @@ from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
 FOLLOWED = 3_000
-"""Messages, each QP's counted, up to which they are told apart: that takes seconds at most."""
+"""Most messages, counted per QP, to play one by one, which then takes seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """A script with more activities, after those it had, which still end when they did."""
+    """A script with activities added after the old ones, which still end when they did."""
 
     script: Script
     ready: Ints
     """Activities that wait until a message may be sent."""
     sent: Ints
-    """Parallel to ``ready``: those that send the message."""
+    """Parallel to ``ready``: the activities that send the message."""
     arrived: Ints
-    """Parallel to ``sent``: those that wait for the message to come."""
+    """Parallel to ``sent``: the activities that wait for the message to arrive."""
 
     def timed(self, schedule: Schedule) -> Schedule:
-        """Messages are sent when ready, and may be followed before they have arrived."""
+        """Move delays before sending and lags after it, so that messages can follow one another."""
         delay, lag = schedule.delay.copy(), schedule.lag.copy()
         delay[self.ready], delay[self.sent] = delay[self.sent], 0.0
         lag[self.arrived], lag[self.sent] = lag[self.sent], 0.0
@@ -52,7 +50,7 @@ class Unrolled:
 
 
 def unrolled(script: Script, wire: Wire, most: int = FOLLOWED) -> Unrolled:
-    """The same message by message, or as it is where that makes too many."""
+    """Return the script message by message, or unchanged if there are more than ``most``."""
     ring = rings(script)
     told_apart = (ring | (pipelines(script) & (wire.piece_bytes > 0))) & (script.times == 1)
     number = np.where(ring, script.steps, _pieces(script, wire))
@@ -65,7 +63,7 @@ def unrolled(script: Script, wire: Wire, most: int = FOLLOWED) -> Unrolled:
 
 
 def _pieces(script: Script, wire: Wire) -> Ints:
-    """Pieces of the largest move of each activity; one where they are as small as can be."""
+    """Return the pieces of each activity's largest move; 1 if they are as small as possible."""
     pieces = wire.pieces(script.gbit)
     most = np.ones(len(script), dtype=np.int64)
     np.maximum.at(most, script.activity, np.where(np.isfinite(pieces), pieces, 1).astype(np.int64))
@@ -73,7 +71,7 @@ def _pieces(script: Script, wire: Wire) -> Ints:
 
 
 def _apart(script: Script, ring: Bools, wired: Ints, messages: Ints) -> Unrolled:
-    """So many messages of each of the wired moves; what moves within hosts goes on meanwhile."""
+    """Divide wired moves into so many messages each; moves within hosts run in parallel."""
     sheet, old = _Sheet(script), np.unique(script.activity[wired])
     begin, within = sheet.add(old, 0), sheet.add(old, 0)
     sheet.begin(old, begin)
@@ -103,7 +101,7 @@ def _apart(script: Script, ring: Bools, wired: Ints, messages: Ints) -> Unrolled
 
 
 def _handed_on(script: Script, ring: Bools, wired: Ints, first: Ints) -> tuple[Ints, Ints]:
-    """Pairs of messages where the second passes on the first."""
+    """Return pairs of messages where the second forwards the first."""
     kept = np.isin(script.brings, wired)
     giver, taker = (np.searchsorted(wired, side[kept]) for side in (script.brings, script.goes))
     count = np.diff(first)[taker]
@@ -114,7 +112,7 @@ def _handed_on(script: Script, ring: Bools, wired: Ints, first: Ints) -> tuple[I
 
 
 class _Sheet:
-    """Activities of a script, and more of them."""
+    """The activities of a script, with more added."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -124,7 +122,7 @@ class _Sheet:
         self._before, self._after = [script.before], [script.after.copy()]
 
     def add(self, like: Ints, steps: int) -> Ints:
-        """An activity for each of those, called as it is."""
+        """Add an activity for each of those in ``like``, with the same label; return their rows."""
         rows = np.arange(self._count, self._count + len(like), dtype=np.int64)
         self._count += len(like)
         self._seconds.append(np.zeros(len(like)))
@@ -133,18 +131,18 @@ class _Sheet:
         return rows
 
     def wait(self, before: Ints, after: Ints) -> None:
-        """Each of ``after`` waits for its own of ``before``."""
+        """Make each of ``after`` wait for the one in the same place of ``before``."""
         self._before.append(before)
         self._after.append(after)
 
     def begin(self, old: Ints, begin: Ints) -> None:
-        """What some activities waited for is for others to wait for; they are only ends."""
+        """Let ``begin`` wait for what ``old`` waited for; ``old`` then only marks the end."""
         held = np.isin(self._after[0], old)
         self._after[0][held] = begin[np.searchsorted(old, self._after[0][held])]
         self._steps[0][old] = 0
 
     def script(self, move: Ints, activity: Ints, gbit: Floats) -> Script:
-        """The whole, its moves being some of the old ones, each of so much."""
+        """Return the script; its moves are some old ones with new activities and sizes."""
         old, none = self._script, np.empty(0, dtype=np.int64)
         return replace(
             old,
@@ -165,22 +163,24 @@ class _Sheet:
 
 
 _FEW = 20_000
-"""Streams up to which each end is an event of its own."""
+"""Up to this many streams, each end of a stream is an event of its own."""
 _COARSE = 0.001
-"""The part of the time gone by within which ends are one event where there are more."""
+"""With more streams, ends within this fraction of the time so far are one event."""
 _MOST = 500_000
-"""Paths of messages up to which QPs of a message go on by themselves; where there are more they go
-in step, as where every piece of a message is divided among them."""
+"""Up to this many paths of messages, the QPs of a message proceed independently.
+
+With more they go in step, as if every piece of a message were divided among them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a fabric is made of beyond its links."""
+    """Properties of a fabric beyond its links."""
 
     wire: Wire = NO_COST
     nvlink_gbps: float = NVLINK_GBPS
     followed: int = FOLLOWED
-    """Messages of rings and trees, each QP's counted, up to which every one is followed."""
+    """Most messages of rings and trees, counted per QP, to play one by one."""
 
 
 PLAIN = Setting()
@@ -189,18 +189,18 @@ PLAIN = Setting()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """A script that was played."""
+    """The result of playing a script."""
 
     script: Script
     run: ScheduleResult
 
     @property
     def seconds(self) -> float:
-        """The time until all was complete; infinite where something never is."""
+        """Seconds until all was complete; infinite if something never is."""
         return self.run.makespan
 
     def ends(self) -> dict[str, float]:
-        """When the last activity of each label was complete, seconds."""
+        """Return when the last activity of each label was complete, in seconds."""
         last = np.zeros(len(self.script.labels))
         np.maximum.at(last, self.script.label, self.run.end)
         return dict(zip(self.script.labels, last.tolist(), strict=True))
@@ -213,7 +213,7 @@ def world_of(
     setting: Setting = PLAIN,
     timeline: Timeline | None = None,
 ) -> FluidSimulation:
-    """A world about to play a script; activities beyond those of the script are parts of them."""
+    """Return a simulation ready to play a script; it may split activities into added ones."""
     fine = unrolled(script, setting.wire, setting.followed)
     script = fine.script
     in_step = ways_of_messages(script, carried) > _MOST
@@ -230,16 +230,16 @@ def play(
     setting: Setting = PLAIN,
     timeline: Timeline | None = None,
 ) -> Played:
-    """Play a script to its end. ``timeline`` hears how full arcs were, those of GPUs last."""
+    """Play a script to its end. ``timeline`` records how full arcs are, those of GPUs last."""
     run = world_of(fabric, script, carried, setting, timeline).run()
     return Played(script, run.of(len(script)))
 
 
 def least_seconds(script: Script, lower_bound: float, wire: Wire) -> float:
-    """No plan of whole QPs plays a script of one phase faster. Spraying is no such plan.
+    """Return a lower bound on the seconds of a script of one phase, for plans of whole QPs.
 
-    ``lower_bound`` is the utilisation that some arc has whatever the plan: at the rates
-    that flows ask for, it gets that many times what it can pass on.
+    Spraying is no such plan. ``lower_bound`` is a utilisation that some arc has in every plan: at
+    the demands of the flows, it gets that many times what it can pass on.
     """
     crossing = script.flow >= 0
     count = len(script.flows)
@@ -258,15 +258,15 @@ class OverTime:
     """Utilisation in steps of equal length; arrays have shape (steps,)."""
 
     begins: Floats
-    """Seconds."""
+    """When each step begins, in seconds."""
     mean: dict[str, Floats]
-    """Of the links of each tier that carry anything at all, both ways of a link apart."""
+    """Mean over the arcs of each tier that carry anything; each direction is an arc."""
     most: dict[str, Floats]
-    """Of the fullest link of each tier."""
+    """Utilisation of the fullest arc of each tier."""
 
 
 def over_time(fabric: Fabric, timeline: Timeline) -> OverTime:
-    """What a timeline heard, by tier from the hosts up."""
+    """Return what a timeline recorded, by tier from the hosts up."""
     structure = fabric.structure
     arcs = 2 * fabric.link_count
     used = timeline.loads()[:, :arcs] / structure.capacity
@@ -280,7 +280,7 @@ def over_time(fabric: Fabric, timeline: Timeline) -> OverTime:
 
 
 def drawn(values: Floats, width: int = 60) -> str:
-    """Values from 0 to 1 as blocks, the greatest of those that share a place."""
+    """Draw values from 0 to 1 as blocks; values that share a block show the greatest."""
     if not len(values):
         return ""
     groups = np.array_split(values, min(width, len(values)))

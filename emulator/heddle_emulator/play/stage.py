@@ -1,9 +1,9 @@
-"""From a script and paths to a schedule: which streams send what over which arcs.
+"""Turn a script and paths into a schedule: which streams send what over which arcs.
 
-An activity of a single move is a message: the QPs of its flow each send their part and
-go on as they can, so there is a stream for each path. An activity of several moves goes
-in step, as a ring does: one stream over all the paths of all its flows, whose slowest
-place sets the pace. Its rate is that of its largest move.
+An activity of a single move is a message. The QPs of its flow each send their part independently,
+so there is a stream for each path. An activity of several moves goes in step, as a ring does. It is
+one stream over all the paths of all its flows, whose slowest place sets the pace. Its rate is that
+of its largest move.
 
 GPUs have arcs of their own for NVLink, one out and one in, after those of the fabric.
 """
@@ -23,11 +23,11 @@ from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
 NVLINK_GBPS = 3600.0
-"""Each way of a GPU: 900 GB/s both ways together."""
+"""In each direction of a GPU; that is 900 GB/s in both directions together."""
 
 
 def capacities(fabric: Fabric, script: Script, nvlink_gbps: float = NVLINK_GBPS) -> Floats:
-    """Gbit/s of the arcs of a fabric, then of each GPU out and in."""
+    """Return Gbit/s of the arcs of a fabric, then of each GPU out and in."""
     return np.concatenate([fabric.structure.capacity, np.full(2 * script.gpus, nvlink_gbps)])
 
 
@@ -40,10 +40,10 @@ def staged(
     apart: bool = False,
     in_step: bool = False,
 ) -> Schedule:
-    """The script over the paths it was given. A flow without any never ends.
+    """Return the schedule of a script over the given paths. A flow without a path never ends.
 
-    Kept ``apart``, each path of a message is a stream of its own, whatever ways they take;
-    ``in_step``, all QPs of a message are one, its slowest setting the pace.
+    With ``apart``, each path of a message is a stream of its own, even where paths are the same.
+    With ``in_step``, all QPs of a message are one stream whose slowest path sets the pace.
     """
     told, script = script, _on_wire(script, carried, wire)
     uses = _uses(2 * fabric.link_count, script, carried)
@@ -68,7 +68,7 @@ def staged(
 
 
 def _on_wire(script: Script, carried: Carried, wire: Wire) -> Script:
-    """The script with the headers of all that leaves a host."""
+    """Return the script with the headers of all that leaves a host."""
     if not wire.header_bytes:
         return script
     sent = wire.sent(script.gbit, messages(script, carried, wire))
@@ -76,10 +76,10 @@ def _on_wire(script: Script, carried: Carried, wire: Wire) -> Script:
 
 
 def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Needs:
-    """What each move needs on its fullest arc, by itself and beside others.
+    """Return what each move needs on its fullest arc, alone and together with others.
 
-    What waits for the same begins together. While a QP sends, another sends no more than it
-    does, and no more than it has.
+    Activities that wait for the same activity begin together. While a QP sends, another sends no
+    more than it does, and no more than it has.
     """
     arcs = 2 * fabric.link_count
     wired = np.flatnonzero(uses.arc < arcs)
@@ -87,7 +87,7 @@ def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Nee
     codes, same = np.unique(script.activity[move] * arcs + arc, return_inverse=True)
     total = np.bincount(same, uses.gbit[wired], len(codes)).astype(np.float64)
     _, both = np.unique(move * arcs + arc, return_inverse=True)
-    by_itself = np.bincount(both, uses.gbit[wired])[both]  # over whichever paths
+    by_itself = np.bincount(both, uses.gbit[wired])[both]  # sum over all paths of the move
     wave = np.full(len(script), NONE, dtype=np.int64)
     wave[script.after] = script.before
     place = (wave[codes // arcs] + 1) * arcs + codes % arcs
@@ -103,7 +103,7 @@ def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Nee
 
 
 def _by_qp(script: Script, carried: Carried) -> Floats:
-    """The most Gbit of a QP of each activity, above 0."""
+    """Return the most Gbit of a QP of each activity, above 0."""
     moves = np.flatnonzero(script.flow != NONE)
     most = np.full(len(script), np.finfo(float).tiny)
     gbit = script.gbit[moves] / carried.flows.qps[script.flow[moves]]
@@ -112,7 +112,7 @@ def _by_qp(script: Script, carried: Carried) -> Floats:
 
 
 def _together(gbit: Floats, qps: Floats, place: Ints) -> Floats:
-    """What passes each place until each has passed, when all QPs there pass alike."""
+    """Return what passes each place until each entry has passed, if all QPs there are equal."""
     each = np.divide(gbit, qps, out=np.zeros(len(gbit)), where=qps > 0)
     order = np.lexsort((each, place))
     new = np.ones(len(order), dtype=np.bool_)
@@ -130,7 +130,7 @@ def _together(gbit: Floats, qps: Floats, place: Ints) -> Floats:
 
 
 def ways_of_messages(script: Script, carried: Carried) -> int:
-    """Paths of all messages together: so many streams they are at most."""
+    """Return the number of paths of all messages, which is the most streams they can have."""
     moves = np.bincount(script.activity, minlength=len(script))
     flow = script.flow[(moves == 1)[script.activity] & (script.flow != NONE)]
     return int(np.bincount(carried.paths.flow, minlength=len(carried.flows))[flow].sum())
@@ -152,17 +152,17 @@ class _Uses:
     move: Ints
     arc: Ints
     gbit: Floats
-    """That crosses the arc, headers included."""
+    """Gbit that cross the arc, headers included."""
 
 
 def _path_range(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
-    """Where the paths of each flow begin, and how many it has."""
+    """Return where the paths of each flow begin, and how many it has."""
     first = np.searchsorted(carried.paths.flow, flow)
     return first, np.searchsorted(carried.paths.flow, flow, side="right") - first
 
 
 def _paths_of(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
-    """Place among ``flow``, and path: a row for each path of each of them."""
+    """Return a row for each path of each flow: its place in ``flow``, and the path."""
     first, count = _path_range(carried, flow)
     place = np.repeat(np.arange(len(flow), dtype=np.int64), count)
     within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
@@ -170,7 +170,7 @@ def _paths_of(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
 
 
 def _part_of_flow(carried: Carried, path: Ints) -> Floats:
-    """Which part of its flow each path carries."""
+    """Return the part of its flow that each path carries."""
     paths, qps = carried.paths, carried.flows.qps
     part: Floats = paths.qp_count[path] / qps[paths.flow[path]]
     return part
@@ -199,9 +199,9 @@ def _uses(arcs: int, script: Script, carried: Carried) -> _Uses:
 
 
 def _each_message(script: Script, carried: Carried, moves: Ints, same: Ints) -> _Part:
-    """A stream for each way of each message, and one that never moves where there is none.
+    """Return a stream for each path of each message, and one that never moves if one is missing.
 
-    QPs of a message that go the ``same`` way all along are at the same rate, so they are one.
+    QPs of a message that take the ``same`` path have the same rate, so they are one stream.
     """
     flow = script.flow[moves]
     place, path = _paths_of(carried, flow)
@@ -232,14 +232,14 @@ def _each_message(script: Script, carried: Carried, moves: Ints, same: Ints) -> 
 
 
 def _qps_held(carried: Carried) -> Floats:
-    """QPs of each flow that have a path."""
+    """Return the number of QPs of each flow that have a path."""
     paths = carried.paths
     held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(carried.flows))
     return held.astype(np.float64)
 
 
 def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools) -> _Part:
-    """One stream for each activity that has such moves."""
+    """Return one stream for each activity with such moves."""
     moves = np.flatnonzero(which)
     activities, place = np.unique(script.activity[moves], return_inverse=True)
     crossing = script.flow[moves] != NONE

@@ -1,5 +1,5 @@
-"""Reports: what came of a run as plain data, and as a page that people like to read.
+"""Reports: the results of a run as plain data, and as a page for people.
 
-``evidence`` is the data, ``plain`` turns it into JSON and back. Worlds fill it, and nothing
-here knows a world: a page can be made again from its JSON on any machine.
+``evidence`` defines the data, and ``plain`` converts it to JSON and back. The worlds fill it.
+Nothing here depends on a world, so a page can be made again from its JSON on any machine.
 """

@@ -1,8 +1,8 @@
-"""The page of a campaign: many trials of one fabric, and how what they came to is spread.
+"""The page of a campaign: many trials on one fabric, and the spread of their results.
 
-As with drills the data is plain and knows nothing of how trials are played. Spreads are told by
-numbers and drawn as histograms in which a single trial is still seen: it is the outliers that a
-campaign is for.
+As with drills, the data is plain and independent of how trials are played. Spreads are given as
+numbers and as histograms in which a single trial is still visible, because outliers are the reason
+for a campaign.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heddle_emulator.report.page import environment
 
 _WIDTH, _HEIGHT, _BINS = 240.0, 34.0, 48
 LEAST_BAR = 2.0
-"""Pixels of a bar that stands for a single trial."""
+"""Pixels of the bar of a single trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,45 +26,45 @@ class SpreadChart:
 
     title: str
     unit: str
-    """"s", "share" (shown in per cent), or what is counted."""
+    """"s", "share" (shown in per cent), or the name of what is counted."""
     values: tuple[float, ...]
     lowest_is_worst: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLine:
-    """A trial that somebody may want to look at."""
+    """A trial that is worth a look."""
 
     number: int
     words: str
     """What broke."""
     why: str
-    """What came of it."""
+    """What the result was."""
     bad: bool
     replay: str = ""
-    """A drill that plays it alone, relative to the page."""
+    """A drill that plays this trial alone; a path relative to the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignEvidence:
-    """All that is known of a campaign."""
+    """All results of a campaign."""
 
     name: str
     asked: int
     played: int
     bad: int
-    """Trials with which something was wrong."""
+    """Number of trials in which something was wrong."""
     good_means: str
-    """What was true of all others, as the end of a sentence: "stranded nothing"."""
+    """What all other trials did, as the end of a sentence: "stranded nothing"."""
     spreads: tuple[SpreadChart, ...]
     trials: tuple[TrialLine, ...]
-    """The worst, the very worst first."""
+    """The worst trials, the worst one first."""
     facts: tuple[Fact, ...] = ()
     command: str = ""
 
     @property
     def held(self) -> bool:
-        """Whether all was played and nobody has to look at anything."""
+        """Whether all trials were played and none was bad."""
         return self.played == self.asked and not self.bad
 
 
@@ -76,14 +76,14 @@ class SpreadRow:
     numbers: tuple[str, ...]
     """Least, median, 90 %, 99 %, most."""
     path: str
-    """Of the histogram; empty where all trials came to the same."""
+    """SVG path of the histogram; empty if all trials had the same value."""
     low: str
     high: str
     worst_left: bool
 
 
 def campaign_page(evidence: CampaignEvidence) -> str:
-    """HTML of a campaign's report."""
+    """Return the HTML of a campaign's report."""
     return (
         environment()
         .get_template("campaign.html")

@@ -1,15 +1,15 @@
-"""What a report is made of: plain values, with nothing of a world, a drill or numpy in them.
+"""The data of a report: plain values, independent of worlds, drills and numpy.
 
-A drill has one ``Evidence``: the verdict and what every run measured, and one ``Story`` or
-more, each of a single run shown in full (with several variants, one of each tells most).
+A drill has one ``Evidence``: the verdict, what every run measured, and at least one ``Story``. Each
+story shows a single run in full; if there are several variants, one run of each is most useful.
 Sections that a world cannot fill stay empty and are left out of the page.
 
-Times are seconds from the start of the run, of the clock that ``Story.clock`` names. Rates are
-Gbit/s. Utilisation is load over capacity of one direction of a cable: 1.0 is full, and more than
-that is asked of it where loads are demands. None is a number that there is not: a time that
-never came, a cable that does not exist.
+Times are in seconds from the start of the run, by the clock that ``Story.clock`` names. Rates are
+in Gbit/s. Utilisation is load over capacity of one direction of a cable. 1.0 is full; where loads
+are demands, it can be more. None is a number that does not exist: a time that never came, or a
+cable that does not exist.
 
-Names and texts come from users' files and may hold anything.
+Names and texts come from users' files and may contain anything.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Number = float | None
 
 
 class Mark(Enum):
-    """What kind of thing happened; the value is its word in JSON."""
+    """The kind of an event; its value is used in JSON."""
 
     FAULT = "fault"
     """Something broke."""
     DETECTED = "detected"
-    """Somebody saw it."""
+    """An agent detected it."""
     NOTICE = "notice"
-    """Word of it reached somebody else, by a peer notice or to the controller."""
+    """A peer notice or a report to the controller arrived."""
     REPAIR = "repair"
-    """Tables flipped to backups, with no controller."""
+    """Tables switched to backups, without a controller."""
     RECOVERED = "recovered"
-    """Packets get through again, by whatever way."""
+    """Packets get through again, on any path."""
     PLAN = "plan"
     """A new plan was committed."""
     ACK = "ack"
-    """A plan stands in the FIB of every switch that it concerns."""
+    """A plan is in the FIB of every switch that it concerns."""
     MEND = "mend"
-    """What was broken is whole again."""
+    """What was broken works again."""
     OTHER = "other"
 
 
@@ -49,18 +49,18 @@ class Event:
     at: float
     mark: Mark
     text: str
-    """In words, such as "cable s0 to l1 cut"."""
+    """A description such as "cable s0 to l1 cut"."""
     target: str = ""
     """The cable, switch or program it happened to."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSeries:
-    """A value over time: ``values[i]`` stands from ``times[i]`` until the next time."""
+    """A value over time: ``values[i]`` holds from ``times[i]`` until the next time."""
 
     name: str
     times: tuple[float, ...]
-    """Ascending; the last is the end, and repeats the value before if nothing else is known."""
+    """Ascending. The last one is the end and repeats the value before if nothing else is known."""
     values: tuple[Number, ...]
 
 
@@ -70,11 +70,11 @@ class Chart:
 
     title: str
     unit: str
-    """"Gbit/s", "share" (0 to 1, shown in per cent), "packets"; anything else is shown as it is."""
+    """"Gbit/s", "share" (0 to 1, shown in per cent), "packets"; other units are shown as given."""
     lines: tuple[TimeSeries, ...]
-    """Jobs or groups of flows; few enough to be told apart, the rest added up into one."""
+    """Jobs or groups of flows, few enough to tell apart; the rest are one line with their sum."""
     ceiling: Number = None
-    """What the lines could reach, such as the rate offered; drawn where given."""
+    """The most that the lines could reach, such as the offered rate; drawn if given."""
     note: str = ""
 
 
@@ -91,10 +91,10 @@ class Moment:
     """Utilisation at a moment, or the mean around it."""
 
     title: str
-    """"before", "during", "after", or whatever says which moment it is."""
+    """"before", "during", "after", or another name of the moment."""
     at: Number
     values: tuple[tuple[Number, ...], ...]
-    """A row for each of the map's rows; None where no cable is. Of parallel cables the fullest."""
+    """A tuple for each row of the map. None: no cable. Of parallel cables, the fullest counts."""
     dead: tuple[Dead, ...] = ()
 
 
@@ -102,25 +102,25 @@ class Moment:
 class HeatMap:
     """One direction of all cables between two tiers, at several moments.
 
-    ``maps.heat_maps`` makes them from a fabric and loads, a pair for each zone.
+    ``maps.heat_maps`` makes these from a fabric and loads, a pair for each zone.
     """
 
     title: str
-    """Such as "zone z0, leaf to spine"."""
+    """For example "zone z0, leaf to spine"."""
     row_kind: str
-    """"leaf"; the kind of nodes that the rows are."""
+    """The kind of nodes that the rows are, such as "leaf"."""
     column_kind: str
     rows: tuple[str, ...]
     """Node ids."""
     columns: tuple[str, ...]
     moments: tuple[Moment, ...]
     from_columns: bool = True
-    """Whether a cell is the cable from its column to its row, or the other way."""
+    """Whether a cell is the cable from its column to its row, and not the reverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What a plan's certificate says, and when it stood."""
+    """A plan's certificate, and when that plan was current."""
 
     title: str
     """"before", "after"."""
@@ -136,12 +136,12 @@ class Story:
     """One run in full."""
 
     title: str
-    """Which run it is and why this one: "run 17 of 30, the slowest to recover"."""
+    """Which run it is and why it was chosen: "run 17 of 30, the slowest to recover"."""
     clock: str = "real"
     """"virtual" or "real"."""
     variant: str = ""
     seconds: Number = None
-    """How long the run was."""
+    """Length of the run."""
     events: tuple[Event, ...] = ()
     charts: tuple[Chart, ...] = ()
     """Rates first, then the slowest flow, then others."""
@@ -151,20 +151,20 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How long each stage of one run's convergence took, seconds, in ``Convergence.stages``."""
+    """Seconds that each of ``Convergence.stages`` took in one run."""
 
     run: str
     """"run 3", or with its variant."""
     seconds: tuple[float, ...]
-    """From the end of the stage before, not from the fault."""
+    """Each from the end of the stage before, not from the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """The time from the fault to the plan that stands, taken apart."""
+    """The time from the fault to the new plan in the FIBs, divided into stages."""
 
     stages: tuple[str, ...]
-    """"detect", "notify", "solve", "program": in their order."""
+    """"detect", "notify", "solve", "program", in this order."""
     runs: tuple[Stages, ...]
 
 
@@ -178,9 +178,9 @@ class Found:
     what: str
     """Measure, probe and variant in words."""
     wanted: str
-    """"p99 at most 10.0 ms"."""
+    """For example "p99 at most 10.0 ms"."""
     got: str
-    """"3.1 ms", "not measured"."""
+    """For example "3.1 ms", "not measured"."""
     measure: str = ""
     probe: str = ""
     variant: str = ""
@@ -188,11 +188,11 @@ class Found:
     statistic: str = ""
     bound: str = ""
     when: str = ""
-    """"before", "during", "after"; empty: all of the run."""
+    """"before", "during", "after"; empty means the whole run."""
     value: Number = None
     found: Number = None
     line: int = 0
-    """Of the scenario's file."""
+    """Line in the scenario's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ class Measured:
 
     measure: str
     about: str
-    """What it is, in words."""
+    """A description of the measure."""
     unit: str
     """"s" (shown in ms), "share", "packets", "flows"."""
     probe: str
     variant: str
     runs: tuple[Number, ...]
-    """A value a run; None is infinite: it never came."""
+    """A value for each run; None is infinity: it never came."""
     median: Number = None
     p99: Number = None
     min: Number = None
@@ -216,7 +216,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A parameter of the run, by name: a version, a size, an option."""
+    """A property of the run by name: a version, a size, an option."""
 
     name: str
     value: str
@@ -224,7 +224,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of one drill."""
+    """All results of one drill."""
 
     drill: str
     proves: str
@@ -233,9 +233,9 @@ class Evidence:
     seed: int
     held: bool
     seconds: float
-    """How long it took to play, by the clock on the wall."""
+    """Wall-clock time that the drill took."""
     fault: str = ""
-    """Why it could not be run to its end; then it has not held, whatever was found."""
+    """Why it did not run to its end. It has then not held, whatever was found."""
     expectations: tuple[Found, ...] = ()
     measured: tuple[Measured, ...] = ()
     stories: tuple[Story, ...] = ()
@@ -243,9 +243,9 @@ class Evidence:
     facts: tuple[Fact, ...] = ()
     """Fabric, runs, versions, date."""
     assumptions: tuple[str, ...] = ()
-    """What the world takes for granted, a sentence each."""
+    """What the world assumes, one sentence each."""
     command: str = ""
-    """How to run it again."""
+    """The command that runs it again."""
     scenario: str = ""
-    """The file's own text."""
+    """The text of the scenario file."""
     notes: tuple[str, ...] = ()

@@ -1,16 +1,14 @@
 """Reports on disk: for each drill a page and its JSON, for all of them an index and JUnit XML.
 
-The JSON is the truth and pages are made of it, so that a page can be made again, by a newer
-version or of a file that somebody sent. Files appear whole or not at all.
+Pages are made from the JSON, so a page can be made again, by a newer version or from a file that
+was sent. Files are replaced as a whole.
 
-The page over many drills: which held, which did not, and where each is told.
+``index`` makes the page over many drills: which held, which did not, and where to read more.
+``junit`` makes the XML for CI: a suite for each drill, a case for each expectation.
 
-JUnit XML for CI: one suite a drill, one case an expectation.
-
-Whether evidence fits together: what types cannot say and drawings rely on.
-
-Evidence that a world made always does; a file may have been written by hand, or by somebody who
-means ill, and is refused with the place of what is wrong.
+``flaws`` checks what types cannot express and drawings rely on. Evidence from a world is always
+correct. A file may have been written by hand or with bad intent, and is refused with the place of
+what is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Entry:
     """One drill and its page."""
 
     page: str
-    """Relative to the index, as a URL."""
+    """URL relative to the index."""
     evidence: Evidence
 
 
@@ -49,11 +47,11 @@ class IndexRow:
     evidence: Evidence
     verdict: VerdictBox
     held: int
-    """Expectations that did."""
+    """Number of expectations that held."""
 
 
 def index(entries: Sequence[Entry]) -> str:
-    """HTML of a folder's index, drills that failed first."""
+    """Return the HTML of a folder's index, drills that failed first."""
     rows = [_row(entry) for entry in entries]
     rows.sort(key=lambda row: (row.evidence.held, row.evidence.drill))
     held = sum(row.evidence.held for row in rows)
@@ -82,11 +80,11 @@ def _row(entry: Entry) -> IndexRow:
 
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot say."""
+"""Characters that XML 1.0 does not allow."""
 
 
 def junit(evidences: Iterable[Evidence]) -> str:
-    """The document, as text."""
+    """Return the JUnit document as text."""
     root = Element("testsuites")
     for evidence in evidences:
         _suite(root, evidence)
@@ -116,11 +114,11 @@ def _said(text: str) -> str:
 
 
 Flaw = tuple[str, str]
-"""Place, and what is wrong there."""
+"""A place, and what is wrong there."""
 
 
 def flaws(evidence: Evidence) -> Iterator[Flaw]:
-    """Everything that does not fit; nothing if all does."""
+    """Yield everything that is inconsistent."""
     if not math.isfinite(evidence.seconds):
         yield "seconds", "is not a time"
     for number, story in enumerate(evidence.stories):
@@ -177,7 +175,7 @@ def _convergence(convergence: Convergence) -> Iterator[Flaw]:
 
 INDEX, JUNIT = "index.html", "junit.xml"
 _LONGEST = 120
-"""Letters of a file's name."""
+"""Most letters of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +189,8 @@ class Read:
 def write(folder: Path, evidences: Sequence[Evidence]) -> None:
     """Write a page and a JSON file for each drill, and an index and junit.xml.
 
-    A folder holds the newest report of each drill: what others left there stays, and index and
-    junit.xml are of all. So a library may be played in several commands.
+    A folder holds the newest report of each drill. Older reports of other drills stay, and index
+    and junit.xml cover all. So a library of drills may be played by several commands.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = file_names(evidences)
@@ -205,10 +203,10 @@ def write(folder: Path, evidences: Sequence[Evidence]) -> None:
 
 
 def render(path: Path) -> list[Path]:
-    """Make the pages of a report's JSON, or of all in a folder, again; returns them.
+    """Make the pages of one report's JSON, or of all in a folder, again; return their paths.
 
     Raises:
-        InputError: a file that is no report, or a folder with none.
+        InputError: A file is not a report, or a folder contains none.
     """
     if path.is_file():
         page_path = path.with_suffix(".html")
@@ -224,10 +222,10 @@ def render(path: Path) -> list[Path]:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """A report's JSON.
+    """Return the evidence in a report's JSON file.
 
     Raises:
-        InputError: it is none, with the place of what is wrong.
+        InputError: The file is not a report; the message names the place of what is wrong.
     """
     try:
         evidence = from_plain(Evidence, json.loads(path.read_text(encoding="utf-8")))
@@ -241,7 +239,7 @@ def read_evidence(path: Path) -> Evidence:
 
 
 def _reports(folder: Path) -> Iterable[Read]:
-    """All reports of a folder by name; what is not one is passed over."""
+    """Yield all reports of a folder by name; ignore other files."""
     for path in sorted(folder.glob("*.json")):
         try:
             yield Read(path.stem, read_evidence(path))
@@ -250,7 +248,7 @@ def _reports(folder: Path) -> Iterable[Read]:
 
 
 def file_names(evidences: Sequence[Evidence]) -> list[str]:
-    """A name for each that is fit for a file, and its own: drills are named by users."""
+    """Return a unique file name for each drill, because users choose the names of drills."""
     found: list[str] = []
     for evidence in evidences:
         plain = re.sub(r"[^\w.-]+", "-", evidence.drill)[:_LONGEST].strip(".-") or "drill"

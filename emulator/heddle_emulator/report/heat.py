@@ -1,17 +1,15 @@
 """Heat maps of utilisation, drawn so that a fabric of 24,576 NICs is still a small page.
 
-A map is one SVG path for each band of the scale: strokes of one cell's height, as long as the
-cells beside each other are of one band. Colours are the style sheet's, so that the same drawing
-serves light, dark and print. What a cell is, to the per cent, comes with it as bytes that only
-the pointer asks for, and in words as a table of the fullest cables.
+A map is one SVG path for each band of the scale. The path has strokes of one cell's height, each as
+long as the run of adjacent cells in that band. The style sheet has the colours, so one drawing
+serves light, dark and print. The exact value of each cell, to the per cent, is added as bytes that
+only the pointer uses, and a table names the fullest cables.
 
-Colours of the page, light and dark, and the bands of utilisation.
-
-One place for all of them, so that a test can hold every pair that meets on a page against the
-contrast that WCAG 2 asks for, and the bands against eyes that do not tell red from green.
-
-Up to 100 % the scale is one hue whose lightness only ever goes one way; above 100 % it jumps to
-another hue. Blue and orange stay apart in every common kind of colour blindness.
+The colours of all pages, light and dark, and the bands of utilisation are here in one place. So a
+test can check every pair that meets on a page for the contrast that WCAG 2 requires, and the bands
+for eyes that do not distinguish red from green. Up to 100 % the scale is one hue whose lightness
+changes in one direction only. Above 100 % it jumps to another hue. Blue and orange are distinct in
+every common kind of colour blindness.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from heddle_emulator.report import words
 from heddle_emulator.report.evidence import HeatMap, Moment, Number, Story
 
 OVERLOAD = 1.0005
-"""Utilisation above which a cable is over-subscribed; what rounding adds is no overload."""
+"""Utilisation above which a cable is over-subscribed; the small excess allows for rounding."""
 IDLE = 0.0005
 
 
@@ -35,7 +33,7 @@ class Band:
 
     label: str
     most: float
-    """Utilisation up to which a value is in this band."""
+    """The greatest utilisation in this band."""
     light: str
     dark: str
 
@@ -55,7 +53,7 @@ BANDS = (
 
 
 def band(utilization: float) -> int:
-    """Which of ``BANDS`` a utilisation is in."""
+    """Return the index in ``BANDS`` of a utilisation."""
     return next(place for place, one in enumerate(BANDS) if utilization <= one.most)
 
 
@@ -67,9 +65,9 @@ class Theme:
     panel: str
     text: str
     quiet: str
-    """Text that matters less."""
+    """Text of less importance."""
     rule: str
-    """Lines between rows; says nothing by itself."""
+    """Lines between rows, which are only decoration."""
     grid: str
     link: str
     good: str
@@ -77,7 +75,7 @@ class Theme:
     bad: str
     bad_panel: str
     lines: tuple[str, ...]
-    """Of charts, of stages and of kinds of events."""
+    """Colours of lines in charts, of stages, and of kinds of events."""
 
 
 LIGHT = Theme(
@@ -132,12 +130,12 @@ NO_CABLE = 255
 DEAD = 254
 _MOST = 253
 STEP = 0.01
-"""Utilisation of one step of a byte, up to ``_MOST`` of them."""
+"""Utilisation of one step of a byte, of which there are up to ``_MOST``."""
 PANEL, _PAGE = 300, 1000
-"""Pixels that a small map may take, where several stand side by side, and a large one."""
+"""Most pixels of a small map, several of which are side by side, and of a large one."""
 _LARGEST, LEAST, TALL = 30, 4, 9
 BROAD = 9
-"""Pixels of a cell that holds its own cross; in narrower ones crosses reach beyond it."""
+"""Pixels of a cell that can hold its own cross; in narrower cells crosses extend beyond it."""
 FULLEST = 8
 """Cables of each moment that are named."""
 LABEL_EVERY = 13
@@ -146,7 +144,7 @@ LABEL_EVERY = 13
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name of a row or column and where it stands, in pixels."""
+    """The name of a row or column and its place, in pixels."""
 
     place: float
     text: str
@@ -201,7 +199,7 @@ class Heat:
     """Pixels beside the cells, for labels."""
     below: int
     told: bool
-    """Whether something in it is worth a look at once: a dead cable, or one above 100 %."""
+    """Whether something in it stands out: a dead cable, or one above 100 %."""
 
     @property
     def broken(self) -> bool:
@@ -225,7 +223,7 @@ class Heat:
 
 
 def heats(story: Story) -> tuple[Heat, ...]:
-    """All maps of a run that have a cell."""
+    """Return all maps of a run that have a cell."""
     return tuple(_heat(one) for one in story.maps if one.rows and one.columns and one.moments)
 
 
@@ -255,7 +253,7 @@ def _heat(one: HeatMap) -> Heat:
 
 
 def _labels(names: Sequence[str], size: int) -> tuple[Label, ...]:
-    """As many as have room, evenly."""
+    """Return evenly spaced labels, as many as there is room for."""
     every = next(n for n in (1, 2, 4, 8, 16, 32, 64) if n * size >= LABEL_EVERY)
     return tuple(
         Label((place + 0.5) * size, name) for place, name in enumerate(names) if place % every == 0
@@ -304,7 +302,7 @@ def _cable(one: HeatMap, row: int, column: int) -> str:
 
 
 def _strokes(moment: Moment, dead: set[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """Cells of cables that are down stay bare: their cross is drawn by itself."""
+    """Yield band and path; cells of dead cables are left out, since their cross is separate."""
     paths: list[list[str]] = [[] for _ in BANDS]
     for row, line in enumerate(moment.values):
         ends: dict[int, int] = {}

@@ -1,6 +1,6 @@
 """Values over time, drawn as steps, with the run's events marked above them.
 
-How long each stage of a convergence took, as stacked bars, and runs as strips of marks.
+Also: the length of each stage of a convergence as stacked bars, and runs as strips of marks.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from heddle_emulator.report.timeline import WORDS, Axis, Tick, episodes
 _WIDTH, _HEIGHT = 1000.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 20.0, 24.0, 26.0
 _MOST_LINES = 8
-"""As many as eyes tell apart; the rest are drawn alike."""
+"""The number of lines that eyes can tell apart; all further lines look alike."""
 HEADROOM = 1.06
 REACTIONS = frozenset({Mark.DETECTED, Mark.REPAIR, Mark.RECOVERED, Mark.PLAN, Mark.ACK})
 MARKED = (Mark.FAULT, Mark.REPAIR, Mark.RECOVERED, Mark.ACK, Mark.MEND)
 _NEAR = 12.0
 _CLOSE = 0.25
-"""Share of a run below which its first episode is drawn once more, by itself."""
+"""An episode shorter than this fraction of the run is also drawn in a chart of its own."""
 AROUND = 0.35
-"""What is seen before and after it, in lengths of the episode."""
+"""How much to show before and after the episode, as a multiple of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Curve:
     name: str
     path: str
     hue: int
-    """Place among the theme's lines; beyond ``_MOST_LINES`` all have the last."""
+    """Number of the theme's line colour; lines beyond ``_MOST_LINES`` all use the last."""
     first: str
     least: str
     most: str
@@ -52,7 +52,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An event over the chart."""
+    """An event marked above the chart."""
 
     x: float
     mark: Mark
@@ -70,14 +70,14 @@ class Plot:
     curves: tuple[Curve, ...]
     flags: tuple[Flag, ...]
     marks: tuple[tuple[Mark, str], ...]
-    """Kinds of events in it, for the legend."""
+    """The kinds of events in it, for the legend."""
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     ceiling: float | None
-    """Pixel of what could be reached."""
+    """Pixel of the most that could be reached."""
     ceiling_text: str
     told: bool = True
-    """Whether its numbers are told in a table; not those of a part of another chart."""
+    """Whether a table gives its numbers; false for a part of another chart."""
     left: float = _LEFT
     top: float = _TOP
     right: float = _WIDTH - _RIGHT
@@ -87,9 +87,9 @@ class Plot:
 
 
 def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
-    """All charts of a run that have a point to show.
+    """Return all charts of a run that have a value to show.
 
-    Charts of one title among ``stories`` have one scale, so that variants can be compared.
+    Charts with the same title among ``stories`` have one scale, so that variants can be compared.
     """
     shown = [chart for chart in story.charts if _values(chart)]
     window = _first_episode(story)
@@ -105,9 +105,9 @@ def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
 
 
 def _first_episode(story: Story) -> tuple[float, float] | None:
-    """From a little before the first fault until a little after what it set off, if that is short.
+    """Return begin and end around the first episode, if that is much shorter than the run.
 
-    A dip of milliseconds in a run of seconds is a line that says nothing.
+    A dip of milliseconds is invisible in a chart of a run of seconds.
     """
     told = next(iter(episodes(story)), ())
     faults = [event.at for event in told if event.mark is Mark.FAULT]
@@ -123,7 +123,7 @@ def _first_episode(story: Story) -> tuple[float, float] | None:
 
 
 def _within(chart: Chart, begin: float, end: float) -> Chart | None:
-    """A part of a chart; None where nothing happens in it."""
+    """Return a part of a chart; None if nothing changes in it."""
     parts = [_part(line, begin, end) for line in chart.lines]
     if all(len(set(part.values)) <= 1 for part in parts):
         return None
@@ -179,7 +179,7 @@ def _plot(chart: Chart, story: Story, scale: tuple[float, float]) -> Plot:
 
 
 def _flags(events: Sequence[Event], axis: Axis) -> Iterator[Flag]:
-    """Faults first: what comes with them would hide them."""
+    """Yield the marks of events, faults first, because events close to them would hide them."""
     taken: list[tuple[float, Mark]] = []
     for event in sorted(events, key=lambda event: (MARKED.index(event.mark), event.at)
                         if event.mark in MARKED else (len(MARKED), event.at)):  # fmt: skip
@@ -199,7 +199,7 @@ def _curve(number: int, line: TimeSeries, unit: str, axes: tuple[Axis, Axis]) ->
 
 
 def _steps(line: TimeSeries, axes: tuple[Axis, Axis]) -> str:
-    """An SVG path; where many points fall on one pixel, the first, least, greatest and last."""
+    """Return an SVG path; if many points fall on one pixel, only some are drawn (``_thinned``)."""
     across, up = axes
     parts, drawn = list[str](), False
     for x, values in _by_pixel(line, across):
@@ -227,7 +227,7 @@ def _by_pixel(line: TimeSeries, across: Axis) -> Iterator[tuple[float, list[Numb
 
 
 def _thinned(values: list[Number]) -> list[Number]:
-    """First, least, greatest, last; a gap only where it is the last word."""
+    """Return the first, least, greatest and last value; a gap only if the last value is one."""
     known = [value for value in values if value is not None]
     if values[-1] is None or not known:
         return [None]
@@ -296,7 +296,7 @@ class Bars:
 
 
 def bars(convergence: Convergence | None) -> Bars | None:
-    """None where no run has a stage."""
+    """Return the stages as bars; None if no run has stages."""
     if convergence is None or not convergence.runs:
         return None
     ranked = sorted(convergence.runs, key=lambda run: -sum(run.seconds))
@@ -332,7 +332,7 @@ def _row(stage: str, ordered: list[float]) -> StageBar:
 
 
 def strip(measured: Measured) -> tuple[float, ...]:
-    """Where each run stands between the least and the greatest, in pixels of ``STRIP``."""
+    """Return the place of each run between the least and the greatest, in pixels of ``STRIP``."""
     known = [value for value in measured.runs if value is not None]
     if not known:
         return ()

@@ -1,9 +1,10 @@
 """Heat maps of a fabric: utilisation of every directed cable between two tiers of switches.
 
-One map for each zone and direction; what joins zones is one map for all of them. The lower tier
-stands along the columns, as there are more leaves than spines and pages scroll downwards. In a
-fabric without tiers the switches are both rows and columns. Cables of NICs are left out: there
-is one for each NIC, and what they carry is nobody's choice.
+There is one map for each zone and direction, and one for all cables that join zones. Columns are
+the lower tier and rows the upper one. There are more leaves than spines, so maps are wide and low,
+which suits pages that scroll downwards. In a fabric without tiers the switches are both rows and
+columns. Cables of NICs are left out, because there is one for each NIC and nobody chooses what it
+carries.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.report.evidence import Dead, HeatMap, Moment
 
 DIGITS = 4
-"""Of a utilisation in a file; more would only make it longer."""
+"""Digits of a utilisation in a file; more would only make the file longer."""
 MOST_CELLS = 400_000
-"""A map with more, such as of a thousand switches joined at random, shows nothing to anybody."""
+"""Maps with more cells, such as of a thousand randomly joined switches, are unreadable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """How a fabric stood at a moment."""
+    """The state of a fabric at a moment."""
 
     title: str
     """"before", "during", "after"."""
@@ -46,19 +47,19 @@ class _MapArcs:
     column_kind: str
     arcs: Ints
     row: Ints
-    """Node row of the fabric that stands in a row of the map, for each arc."""
+    """Node row, in the fabric, of the switch in each arc's row of the map."""
     column: Ints
     from_columns: bool
 
 
 def heat_maps(fabric: Fabric, snapshots: Sequence[Snapshot]) -> tuple[HeatMap, ...]:
-    """Maps of all cables between switches, lower tiers first, upwards before downwards."""
+    """Return maps of all cables between switches, lower tiers first, upwards before downwards."""
     maps = (_map(fabric, part, snapshots) for part in _parts(fabric))
     return tuple(one for one in maps if len(one.rows) * len(one.columns) <= MOST_CELLS)
 
 
 def _parts(fabric: Fabric) -> Iterator[_MapArcs]:
-    """Arcs by the kinds of their ends, then by zone, then by direction."""
+    """Yield arcs by the kinds of their ends, then by zone, then by direction."""
     structure, nodes = fabric.structure, fabric.structure.nodes
     tail, head, kind = structure.tail, structure.head, structure.nodes.kind
     low, high = np.minimum(kind[tail], kind[head]), np.maximum(kind[tail], kind[head])
@@ -99,7 +100,7 @@ def _map(fabric: Fabric, part: _MapArcs, snapshots: Sequence[Snapshot]) -> HeatM
 
 
 def _ordered(fabric: Fabric, of_arc: Ints) -> tuple[tuple[str, ...], Ints]:
-    """Ids in the order that people count in, and the place of each arc's among them."""
+    """Return ids in natural order, and each arc's place among them."""
     ids = fabric.structure.nodes.ids
     present, inverse = np.unique(of_arc, return_inverse=True)
     order = sorted(range(len(present)), key=lambda place: natural(ids[int(present[place])]))
@@ -111,7 +112,10 @@ def _ordered(fabric: Fabric, of_arc: Ints) -> tuple[tuple[str, ...], Ints]:
 def _moment(
     snapshot: Snapshot, arcs: Ints, cells: tuple[Ints, Ints], shape: tuple[int, int]
 ) -> Moment:
-    """The fullest of parallel cables; dead is a cell with none that carries."""
+    """Return one moment of a map; a cell has the fullest of its parallel cables.
+
+    A cell is dead if none of its cables carries.
+    """
     full = np.full(shape, -np.inf)
     np.maximum.at(full, cells, snapshot.utilization[arcs])
     alive = np.zeros(shape, dtype=np.bool_)

@@ -1,9 +1,10 @@
-"""The page of one drill: one HTML file that needs nothing beside it.
+"""The page of one drill: a single HTML file that needs no other file.
 
-The order is that of a reader's questions: did it hold, what was expected and what came, what
-happened when, where did the traffic go, how long did each stage take, how can I see it myself.
-Templates escape all they are given, and a page lets its browser run no script but the one whose
-hash it names; that one only adds to what can be read without it.
+It answers a reader's questions in order: did the drill hold, what was expected and what was found,
+what happened when, where did the traffic go, how long did each stage take, and how can I run it.
+
+Templates escape all that they are given. The page allows only one script, by its hash, and that
+script only adds to what can be read without it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from heddle_emulator.report import heat, lines, timeline, words
 from heddle_emulator.report.evidence import Certified, Evidence, Found, Measured, Story
 
 FEW_EVENTS = 14
-"""So many are listed without being asked for."""
+"""With at most so many events, the table of events is open at first."""
 EVERY_RUN = frozenset({("max", "most"), ("min", "least")})
 OPEN_MAPS, MOST_OPEN = 2, 4
-"""Maps that are open even if nothing in them stands out, and those that are if much does."""
+"""Maps that are open if nothing in any of them stands out, and the most that are if much does."""
 FEW_MAPS = 6
-"""So many are summed up without being asked for."""
+"""With at most so many maps, the table of the fullest cables is open at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class VerdictBox:
-    """The first thing that is read."""
+    """The box at the top of the page."""
 
     word: str
     claim: str
@@ -52,7 +53,7 @@ class VerdictBox:
 
 
 def page(evidence: Evidence) -> str:
-    """HTML of a drill's report."""
+    """Return the HTML of a drill's report."""
     return (
         environment()
         .get_template("drill.html")
@@ -68,7 +69,7 @@ def page(evidence: Evidence) -> str:
 
 
 def verdict(evidence: Evidence) -> VerdictBox:
-    """Whether it held, in a word, and what that rests on, in a sentence."""
+    """Return whether the drill held: one word, what it proves, and a sentence with the reason."""
     failed = [one for one in evidence.expectations if not one.held]
     if evidence.fault:
         return VerdictBox("Not run", evidence.proves, f"It ended early: {evidence.fault}")
@@ -89,7 +90,7 @@ def _failed(failed: list[Found]) -> str:
 
 
 def expected(found: Found) -> str:
-    """What was expected, without the statistic where the bound is of every run."""
+    """Return what was expected, without the statistic if the bound holds for every run."""
     if (found.statistic, found.bound) in EVERY_RUN:
         return found.wanted.removeprefix(f"{found.statistic} ")
     return found.wanted
@@ -129,7 +130,7 @@ def _quantity(value: float | None, measured: Measured) -> str:
 
 @cache
 def environment() -> Environment:
-    """Templates, with what they all use."""
+    """Return the template environment, with the filters and values that all pages use."""
     found = Environment(
         loader=PackageLoader("heddle_emulator.report"),
         autoescape=True,

@@ -1,9 +1,9 @@
-"""Dataclasses as JSON and back, by their own annotations.
+"""Convert dataclasses to JSON and back, as their annotations say.
 
-Fields are keys, enums their values, tuples lists, and numbers that are not finite null: read
-again they are None where the field allows it, else infinite. A key that is not known is passed
-over, so that files of a newer version can be read; a field with no default that is missing, or
-has another type, is refused with the place where it stands.
+Fields become keys, enums their values, tuples lists, and numbers that are not finite null. When
+read again, null becomes None if the field allows it, otherwise infinity. Unknown keys are ignored,
+so that files of a newer version can be read. A field without default that is missing, or a value of
+another type, is refused; the error says where it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = Any
 
 
 class PlainError(ValueError):
-    """A value that has not the form it should; ``place`` says where, like ``stories[0].title``."""
+    """A value does not have the right form; ``place`` says where, as in ``stories[0].title``."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"{place or 'the whole'}: {reason}")
@@ -28,7 +28,7 @@ class PlainError(ValueError):
 
 
 def to_plain(value: object) -> Json:
-    """What ``json.dumps`` takes."""
+    """Convert a value to what ``json.dumps`` accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
@@ -45,10 +45,10 @@ def to_plain(value: object) -> Json:
 
 
 def from_plain(form: type[_T], value: Json) -> _T:
-    """A dataclass from what ``json.loads`` gave.
+    """Convert what ``json.loads`` returned to a dataclass.
 
     Raises:
-        PlainError: the value has not the form of the class.
+        PlainError: The value does not have the form of the class.
     """
     return cast("_T", _Reader().read(form, value, ""))
 

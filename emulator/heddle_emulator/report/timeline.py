@@ -1,11 +1,11 @@
 """What happened when, drawn as lanes: one for each kind of event.
 
-Two things must be read off a drill's timeline: the order of faults in a run of seconds or hours,
-and a reaction that takes milliseconds. No single axis shows both. So there is one straight axis
-for the whole run, and for each episode, from a fault until all that it set off is over, one in
-decades from its first fault.
+A drill's timeline must show two things: the order of faults in a run of seconds or hours, and a
+reaction that takes milliseconds. No single axis shows both. So there is one linear axis for the
+whole run, and a logarithmic one for each episode, which begins at its first fault. An episode lasts
+from a fault until all that it caused is over.
 
-Axes of drawings: where a value stands, and which values are written beside it.
+The module also has the axes for all drawings: the place of a value, and the values to label.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIXEL_DIGITS = 1
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A value on an axis, where it stands in pixels, and its text."""
+    """A value on an axis: its place in pixels, and its text."""
 
     place: float
     text: str
@@ -31,21 +31,21 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A straight axis from one value to another, in pixels."""
+    """A linear axis from one value to another, in pixels."""
 
     low: float
     high: float
     begin: float
-    """Pixel of ``low``; may be beyond that of ``high``, as heights grow downwards."""
+    """Pixel of ``low``; may be greater than that of ``high``, since y grows downwards."""
     end: float
 
     def at(self, value: float) -> float:
-        """Pixel of a value."""
+        """Return the pixel of a value."""
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.0
         return round(self.begin + share * (self.end - self.begin), PIXEL_DIGITS)
 
     def ticks(self, count: int, text: Callable[[float], str]) -> tuple[Tick, ...]:
-        """About so many round values."""
+        """Return about ``count`` round values."""
         step = round_step((self.high - self.low) / max(count, 1))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         values = (place * step for place in range(first, last + 1))
@@ -54,29 +54,32 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """Decades, for times after an event: what comes at once stands at the very beginning."""
+    """A logarithmic axis for times after an event; immediate reactions are at its beginning."""
 
     low: float
-    """First decade, above 0."""
+    """The first decade, above 0."""
     high: float
     begin: float
     end: float
 
     def at(self, value: float) -> float:
-        """Pixel of a value; of all up to ``low`` the beginning."""
+        """Return the pixel of a value; values up to ``low`` are at the beginning."""
         if value <= self.low:
             return self.begin
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return round(self.begin + min(share, 1.0) * (self.end - self.begin), PIXEL_DIGITS)
 
     def ticks(self, text: Callable[[float], str]) -> tuple[Tick, ...]:
-        """The decades."""
+        """Return the decades."""
         first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high))
         return tuple(Tick(self.at(10.0**n), text(10.0**n)) for n in range(first, last + 1))
 
 
 def round_step(least: float) -> float:
-    """The least of 1, 2, 5, 10, ... that is not below; 1 for nothing."""
+    """Return the first of 1, 2, 5, 10, ... (in any decade) that is at least ``least``.
+
+    The result is 1 if ``least`` is not above 0 or not finite.
+    """
     if least <= 0 or not math.isfinite(least):
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -86,16 +89,16 @@ def round_step(least: float) -> float:
 _WIDTH, _LEFT, _RIGHT = 1000.0, 92.0, 20.0
 _TOP, LANE, _BOTTOM = 8.0, 30.0, 26.0
 _NEAR = 11.0
-"""Pixels within which marks of one lane are drawn as one."""
+"""Marks of one lane that are this close, in pixels, are drawn as one."""
 LETTER = 6.4
-"""Pixels of a letter of a label, on average."""
+"""Average pixels of a letter in a label."""
 _SHORTEST = 7
-"""Letters below which a label says nothing."""
+"""A label with fewer letters is left out, as it says nothing."""
 EPISODE_SECONDS = 1.0
-"""A fault so soon after the last, with no plan acknowledged between, is of the same episode."""
+"""A fault that comes this soon after the first belongs to the same episode."""
 MOST_EPISODES = 4
 NAMED = 60
-"""Letters of a fault's text in a title."""
+"""Most letters of a fault's text in a title."""
 TRIGGERS = frozenset({Mark.FAULT, Mark.MEND})
 WORDS = {
     Mark.FAULT: "fault",
@@ -112,14 +115,14 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A mark, or several that are too close to be told apart."""
+    """A mark, or several that are too close to be distinguished."""
 
     x: float
     count: int
     label: str
-    """Empty where there is no room."""
+    """Empty if there is no room."""
     anchor: str
-    """"start": the label is to the right; "end": to the left."""
+    """"start": the label is to the right; "end": it is to the left."""
     title: str
 
 
@@ -139,7 +142,7 @@ class Track:
 
     title: str
     about: str
-    """The same in words, for those who do not see it."""
+    """The drawing in words, for readers who cannot see it."""
     lanes: tuple[Lane, ...]
     ticks: tuple[Tick, ...]
     height: float
@@ -152,7 +155,7 @@ Place = Callable[[Event], float]
 
 
 def overview(story: Story) -> Track | None:
-    """The whole run; None if nothing happened in it."""
+    """Return the drawing of the whole run; None if nothing happened in it."""
     if not story.events:
         return None
     latest = max(event.at for event in story.events)
@@ -163,12 +166,12 @@ def overview(story: Story) -> Track | None:
 
 
 def episodes(story: Story) -> tuple[tuple[Event, ...], ...]:
-    """Events that each fault, or mend, set off, it being the first of them."""
+    """Return the events of each episode; the first is the fault or mend that caused the rest."""
     return tuple(tuple(one) for one in _episodes(story.events) if _is_told(one))
 
 
 def reactions(story: Story) -> tuple[Track, ...]:
-    """The first few episodes, each on an axis of decades."""
+    """Return the drawings of the first few episodes, each on a logarithmic axis."""
     found = episodes(story)[:MOST_EPISODES]
     return tuple(_zoomed(number, one) for number, one in enumerate(found, 1))
 
@@ -178,7 +181,7 @@ def _is_told(events: Sequence[Event]) -> bool:
 
 
 def _episodes(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Events from a fault, or from a mend, until one that has nothing to do with it."""
+    """Yield events from a fault or a mend until the next one that is unrelated."""
     under_way: list[Event] = []
     for event in sorted(events, key=lambda event: event.at):
         if event.mark in TRIGGERS and under_way and _is_over(under_way, event):
@@ -191,7 +194,10 @@ def _episodes(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _is_over(events: Sequence[Event], following: Event) -> bool:
-    """A fault after a mend, or the other way round, begins another."""
+    """Return whether the following fault or mend begins another episode.
+
+    It does if it is of the other kind, or comes late enough.
+    """
     return following.mark is not events[0].mark or following.at - events[0].at > EPISODE_SECONDS
 
 
@@ -242,7 +248,7 @@ def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
 
 
 def _label(same: Sequence[Event], right: float, left: float) -> tuple[str, str]:
-    """To the right where it fits, or to the left, or cut short where there is more room."""
+    """Return text and side of a label; it is shortened on the side with more room if need be."""
     text = same[0].text if len(same) == 1 else f"{len(same)} × {same[0].text}"
     need = len(text) * LETTER + 2 * _NEAR
     if need <= right:

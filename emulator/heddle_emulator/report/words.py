@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Numbers as text for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONG = 120.0
 
 
 def seconds(value: Number) -> str:
-    """A length of time in the unit that suits it."""
+    """Return a length of time in a suitable unit; "never" for None and infinity."""
     if value is None or value == float("inf"):
         return NEVER
     size = abs(value)
@@ -27,20 +27,20 @@ def seconds(value: Number) -> str:
 
 
 def tick(value: float) -> str:
-    """A round time, with no zeros that say nothing."""
+    """Return a length of time for an axis, without trailing zeros."""
     number, _, unit = seconds(value).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}".strip()
 
 
 def significant(value: float) -> str:
-    """Three digits that count, but never fewer than those before the point."""
+    """Return three significant digits, or all digits before the point if there are more."""
     size = abs(value)
     places = 0 if size >= 100 else 1 if size >= 10 else 2  # noqa: PLR2004 - powers of ten
     return f"{value:,.{places}f}"
 
 
 def percent(value: Number) -> str:
-    """A share of 1, in per cent."""
+    """Return a fraction of 1 in per cent."""
     if value is None:
         return NONE
     shown = value * 100
@@ -50,7 +50,7 @@ def percent(value: Number) -> str:
 
 
 def quantity(value: Number, unit: str) -> str:
-    """A value of a measure in its unit; what is infinite never came."""
+    """Return a value in its unit; None means infinity, which is "never" for a time."""
     if unit == "s":
         return seconds(value)
     if value is None:
@@ -63,18 +63,18 @@ def quantity(value: Number, unit: str) -> str:
 
 
 def with_unit(value: Number, unit: str) -> str:
-    """The same with the unit's name where it has one that is written."""
+    """Return a value with the name of its unit, if that is written."""
     shown = quantity(value, unit)
     return shown if unit in {"s", "share", ""} or value is None else f"{shown} {unit}"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """As in "1 run", "3 runs"."""
+    """Return a number with its noun, as in "1 run", "3 runs"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def listed(items: list[str]) -> str:
-    """As in "a, b and c"."""
+    """Return items joined as in "a, b and c"."""
     if len(items) < 2:  # noqa: PLR2004 - nothing to join
         return "".join(items)
     return f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,4 +1,4 @@
-"""Ways to choose paths that Heddle is measured against, hashing first among them."""
+"""Ways of choosing paths that Heddle is measured against, hashing first of all."""
 
 from heddle_emulator.strategy.carried import Carried, Outcome, whole
 from heddle_emulator.strategy.choose import Choice, Strategy, choose, names_of, strategy

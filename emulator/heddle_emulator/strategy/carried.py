@@ -1,8 +1,7 @@
-"""How flows are carried, whoever chose it, and what comes of it.
+"""How flows are carried, whichever strategy chose it, and what the result is.
 
-The one form in which strategies are compared: paths of flows and, where packets are
-sprayed, how large a part of a flow crosses each arc of its "path", which then is all
-the arcs it uses.
+All strategies are compared in this one form: the paths of flows and, where packets are sprayed,
+which part of a flow crosses each arc. The "path" of a sprayed flow contains all arcs that it uses.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from heddle_emulator.strategy.makespan import Sending, ends
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """Flows on arcs."""
+    """Flows and the arcs that carry them."""
 
     flows: Flows
-    """As they were sent: a way of choosing may divide them into more QPs."""
+    """The flows as they were sent: a strategy may divide them into more QPs."""
     paths: Paths
     parts: Floats
     """Parallel to ``paths.arcs``: the part of the path's packets that crosses the arc."""
 
 
 def whole(flows: Flows, paths: Paths) -> Carried:
-    """Flows whose packets take one path for each QP."""
+    """Return flows whose packets take one path per QP."""
     return Carried(flows, paths, np.ones(len(paths.arcs)))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One way of carrying flows through a fabric, measured."""
+    """The measured result of one way of carrying flows through a fabric."""
 
     fabric: Fabric
     carried: Carried
@@ -46,7 +45,7 @@ class Outcome:
 
     @cached_property
     def loads(self) -> Floats:
-        """Gbit/s of each arc, by the rule of the project: jobs added up in their worst phases."""
+        """Gbit/s of each arc; each job counts with its worst phase, and jobs add up."""
         flows, paths = self.carried.flows, self.carried.paths
         owner = paths.owner()
         flow = paths.flow[owner]
@@ -56,7 +55,7 @@ class Outcome:
 
     @property
     def max_utilization(self) -> float:
-        """Load over capacity of the fullest arc, those of NICs counted."""
+        """Load over capacity of the fullest arc, including the arcs of NICs."""
         return float(utilization(self.fabric, self.loads).max(initial=0.0))
 
     @property
@@ -72,7 +71,7 @@ class Outcome:
 
     @property
     def slowest_flow(self) -> float:
-        """The smallest ratio of any flow; 1.0 is the roofline, and what no flows have."""
+        """The smallest ratio of any flow; 1.0 is the roofline, and the value without flows."""
         return float(self.ratios.min(initial=1.0))
 
     @property
@@ -83,19 +82,19 @@ class Outcome:
 
     @cached_property
     def lost(self) -> Bools:
-        """Whether a QP of each flow gets nowhere."""
+        """Whether each flow has a QP without a path."""
         flows, paths = self.carried.flows, self.carried.paths
         held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(flows))
         return np.asarray(held < flows.qps)
 
     @property
     def lost_flows(self) -> int:
-        """Flows with a QP that gets nowhere."""
+        """Number of flows with a QP without a path."""
         return int(np.count_nonzero(self.lost))
 
     @cached_property
     def ends(self) -> Floats | None:
-        """Seconds until each flow is done, see ``makespan``; None where one gets nowhere."""
+        """Seconds until each flow is done, see ``makespan``; None if any flow has a lost QP."""
         if self.lost_flows:
             return None
         carried, capacity = self.carried, self.fabric.structure.capacity
@@ -103,5 +102,5 @@ class Outcome:
 
     @property
     def makespan_seconds(self) -> float | None:
-        """Seconds until all is sent; None where a flow gets nowhere."""
+        """Seconds until all is sent; None if any flow has a lost QP."""
         return None if self.ends is None else float(self.ends.max(initial=0.0))

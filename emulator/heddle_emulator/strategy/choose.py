@@ -1,7 +1,7 @@
-"""Any strategy by its name: how it carries some flows over a fabric.
+"""Strategies by name: how each carries some flows over a fabric.
 
-Some choose with no controller: ECMP, E-ECMP, static, dmodk, greedy. Beside them there are Heddle
-("te"), two limits ("spray", "ideal"), and paths that anybody wrote down ("plan:FILE", a plan.json).
+Some need no controller: ECMP, E-ECMP, static, dmodk, greedy. The others are Heddle itself ("te"),
+two limits ("spray", "ideal"), and paths from a file ("plan:FILE", a plan.json).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from heddle_emulator.walk import Forwarding, Measurement, measure, walk
 _MOST_QPS = 1024
 
 Chooser: TypeAlias = Callable[[Fabric, Flows, int], Forwarding]
-"""From a fabric, flows and a seed to what sends their packets on."""
+"""Returns what forwards the packets, given a fabric, flows and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Chooses paths for flows in some way; the same for the same seed."""
+    """A way of choosing paths for flows; the same seed gives the same paths."""
 
     choice: Chooser
     qps: int | None = None
-    """QPs that every flow is made to have; None leaves what it has."""
+    """QPs to divide every flow into; None keeps the flow's own."""
 
     def __call__(self, fabric: Fabric, flows: Flows, seed: int) -> Measurement:
-        """Walk the packets and measure what comes of it."""
+        """Walk the packets and measure the result."""
         flows = self.sent(flows)
         return measure(fabric, flows, self.choice(fabric, flows, seed))
 
     def sent(self, flows: Flows) -> Flows:
-        """The flows as they are sent."""
+        """Return the flows as they are sent, with the strategy's number of QPs."""
         return flows if self.qps is None else flows.with_qps(self.qps)
 
 
@@ -61,10 +61,10 @@ _PLAIN: Mapping[str, Chooser] = {
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of a name: "ecmp", "static", "dmodk", "greedy", or "e-ecmp:32" for 32 QPs.
+    """Return a strategy by name: "ecmp", "static", "dmodk", "greedy", or "e-ecmp:32" for 32 QPs.
 
     Raises:
-        InputError: no strategy has that name.
+        InputError: No strategy has that name.
     """
     if name in _PLAIN:
         return Strategy(_PLAIN[name])
@@ -89,19 +89,19 @@ class Choice:
 
     carried: Carried
     lower_bound: float = 0.0
-    """Worst utilisation that no way of carrying all the flows is below, if it proves any."""
+    """A proven lower bound on the worst utilisation of any way to carry all flows, or 0."""
 
 
 def _file_of(name: str) -> str:
-    """The plan that a strategy names, if it does."""
+    """Return the file of a "plan:FILE" strategy; empty for all others."""
     return name.removeprefix(GIVEN) if name.startswith(GIVEN) else ""
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The strategies of a list such as "ecmp,te", each once.
+    """Return the strategies of a list such as "ecmp,te", each once.
 
     Raises:
-        InputError: there is none, or one is not known.
+        InputError: The list is empty, or a strategy is not known.
     """
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
@@ -117,12 +117,12 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
-    """Carry flows by a strategy that ``names_of`` let pass; ``seed`` draws its hashes.
+    """Carry flows by a strategy that ``names_of`` accepts; ``seed`` sets its hashes.
 
     Raises:
-        HeddleError, ControllerError, TimeoutError: for "te", its controller or a switch
-            did not answer.
-        InputError: for "plan:FILE", it is no plan of the fabric, or not of these flows.
+        HeddleError, ControllerError, TimeoutError: For "te", its controller or a switch did not
+            answer.
+        InputError: For "plan:FILE", the plan is not one of this fabric and these flows.
     """
     if name in LIMITS:
         return Choice(LIMITS[name](fabric, flows))
@@ -138,10 +138,10 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
 
 
 def _given(path: str, fabric: Fabric, flows: Flows) -> Paths:
-    """Paths of a plan.json; one over a link that does not carry leads nowhere.
+    """Return the paths of a plan.json, without those over a link that does not carry.
 
-    A flow that has no path by the plan itself has none; a flow that the plan
-    knows nothing of, or knows otherwise, is not what it was made for.
+    A flow that the plan itself leaves without a path has none here. If the plan does not know a
+    flow, or has other ends or QPs for it, the plan was not made for these flows and is refused.
     """
     plan = load_plan(Path(path), fabric, flows)
     unlike = [row for row, reason in plan.unrouted.items() if reason in {NEW, ROUTE_CHANGED}]
@@ -160,7 +160,7 @@ def require_all(name: str, carried: Carried) -> None:
     """Refuse paths of a file that lose a flow of a collective, which would then never end.
 
     Raises:
-        InputError: some QP of a flow has no path.
+        InputError: A QP of a flow has no path.
     """
     if not (path := _file_of(name)):
         return

@@ -1,10 +1,9 @@
-"""Strategies side by side on one fabric and one set of flows.
+"""Compare strategies on one fabric and one set of flows.
 
-The least worst utilisation there can be, from counts alone, whoever plans.
-
-What has to leave a NIC, or a switch with the NICs on it, has to fit through its
-links: their worst is at least all of that over all they carry. It is no match for a
-planner's own bound on damaged fabrics, but it needs none.
+``least_utilization`` is a lower bound on the worst utilisation that holds for every planner. All
+traffic that has to leave a NIC, or a switch with its NICs, must fit through the links that leave
+it, so their worst utilisation is at least that traffic over their total capacity. On damaged
+fabrics a planner's own bound is tighter, but this one needs no planner.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from heddle_emulator.strategy.makespan import Sending
 
 
 def least_utilization(fabric: Fabric, flows: Flows) -> float:
-    """A bound that no way of carrying all the flows is below."""
+    """Return a lower bound on the worst utilisation of any way to carry all the flows."""
     nodes = np.arange(fabric.node_count, dtype=np.int64)
     nic = fabric.structure.nodes.kind == NodeKind.NIC
     alone = np.where(nic, nodes, NONE)
@@ -37,7 +36,7 @@ def least_utilization(fabric: Fabric, flows: Flows) -> float:
 
 
 def _by_switch(fabric: Fabric) -> Ints:
-    """The switch that each node is or, having but one, hangs on; ``NONE`` for other NICs."""
+    """Return the switch that each node is, or is attached to; ``NONE`` for NICs with several."""
     structure = fabric.structure
     nic = structure.nodes.kind == NodeKind.NIC
     up = np.flatnonzero(fabric.carries & nic[structure.tail])
@@ -51,7 +50,11 @@ def _by_switch(fabric: Fabric) -> Ints:
 
 
 def _around(fabric: Fabric, flows: Flows, group: Ints, ends: tuple[Ints, Ints]) -> float:
-    """The worst of all groups: demand from the first ends outwards, over the links outwards."""
+    """Return the worst ratio of demand to capacity over all groups of nodes.
+
+    Demand goes from the first of ``ends`` to nodes outside the group; capacity is that of the links
+    which lead out of it.
+    """
     inner, outer = group[ends[0]], group[ends[1]]
     rows = np.flatnonzero((inner != NONE) & (inner != outer))
     count = fabric.node_count
@@ -66,7 +69,7 @@ def _around(fabric: Fabric, flows: Flows, group: Ints, ends: tuple[Ints, Ints]) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Outcomes by name, in the order asked for."""
+    """Outcomes by name of the strategy, in the order asked for."""
 
     outcomes: dict[str, Outcome]
     lower_bound: float
@@ -74,7 +77,7 @@ class Comparison:
     seed: int
 
     def record(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the JSON record that ``--json`` prints."""
         return {
             "strategies": {
                 name: {
@@ -100,10 +103,10 @@ def compare(
     *,
     sending: Sending | None = None,
 ) -> Comparison:
-    """Try each strategy; ``tell`` hears which one begins.
+    """Try each strategy; ``tell`` is called with its name before it begins.
 
     Raises:
-        HeddleError, ControllerError: for "te", its controller did not answer.
+        HeddleError, ControllerError: For "te", its controller did not start or did not answer.
     """
     bounds = [least_utilization(fabric, flows)]
     outcomes = {}

@@ -1,12 +1,11 @@
-"""Heaviest first, each to the way that is emptiest: what job-aware schedulers do.
+"""Put the heaviest flows first, each on its emptiest path, as job-aware schedulers do.
 
-Jobs are taken by what they send, times their priority; of one job the largest flow
-first. Each flow, whole, goes to the equal-cost path whose fullest link it leaves
-least full, and there it stays. Nothing is taken back, which is why it is no match for
-a plan, and phases are not told apart: all flows add up.
+Jobs are ordered by what they send times their priority, and the flows of a job by size, largest
+first. Each flow as a whole takes the equal-cost path whose fullest link it leaves least full. No
+choice is ever taken back, which is why a plan does better. Phases are ignored: all flows add up.
 
-The best of all equal-cost paths is found stage by stage, a stage being the links one
-hop further; nothing is enumerated.
+The best of all equal-cost paths is found stage by stage, without enumerating paths. A stage is the
+set of links one hop further from the source.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from heddle_emulator.underlay import Underlay
 
 
 def greedy_paths(fabric: Fabric, flows: Flows) -> Paths:
-    """One path for each flow that has any."""
+    """Return one path for each flow that has any."""
     placing = _Placing(fabric)
     ways = {
         row: placing.place(
@@ -45,7 +44,7 @@ def greedy_paths(fabric: Fabric, flows: Flows) -> Paths:
 
 
 def by_intensity(flows: Flows) -> Ints:
-    """Rows of all flows: the job that sends most first, and of it the largest flow."""
+    """Return the rows of all flows: the job that sends most first, its largest flow first."""
     intensity = np.bincount(
         flows.job, weights=flows.gbps * flows.weight, minlength=len(flows.job_names)
     )
@@ -54,19 +53,19 @@ def by_intensity(flows: Flows) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stage:
-    """Links of equal-cost paths at the same distance: places of both ends, and arcs."""
+    """The links of equal-cost paths at the same distance from the source."""
 
     tail: Ints
-    """Place of the node left, among the nodes of this stage."""
+    """Place of the node that each link leaves, among the nodes of this stage."""
     head: Ints
-    """Place of the node entered, among those of the next."""
+    """Place of the node that each link enters, among the nodes of the next stage."""
     arc: Ints
     width: int
-    """Nodes of the next stage."""
+    """Number of nodes of the next stage."""
 
 
 class _Placing:
-    """Load so far, and the stages between the ends that were asked for."""
+    """The load so far, and the stages between all pairs of ends seen so far."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -75,7 +74,7 @@ class _Placing:
         self._stages: dict[tuple[int, int], list[_Stage]] = {}
 
     def place(self, source: int, destination: int, gbps: float) -> list[int]:
-        """The arcs of the best path, which from now on are that much fuller; [] if none."""
+        """Return the arcs of the best path and add the load to them; [] if there is no path."""
         stages = self._between(source, destination)
         if not stages:
             return []
@@ -123,7 +122,7 @@ class _Placing:
         return stages
 
     def _onward(self, node: int, source: int, destination: int) -> Ints:
-        """All arcs that lead on from a node: from the source NIC, up and down, to the NIC."""
+        """Return all arcs that lead on from a node towards the destination NIC."""
         structure = self._fabric.structure
         own = self._ways.underlay.arcs_of(node)
         if node == source:
@@ -136,7 +135,7 @@ class _Placing:
         return onward
 
     def _nearest(self, arcs: Ints, destination: int) -> Ints:
-        """The uplinks of a NIC to the switches nearest to another."""
+        """Return a NIC's uplinks to the switches that are nearest to the destination NIC."""
         structure, underlay = self._fabric.structure, self._ways.underlay
         heads = structure.head[arcs]
         group = int(underlay.group[destination])

@@ -1,16 +1,13 @@
-"""What no choice of paths can beat, or so it is hoped of spraying.
+"""Limits to compare with (``spray``, ``ideal``), and plain hashing (``ecmp``, ``e_ecmp``).
 
-``spray`` sends every packet of a flow its own way: at each switch the flow divides
-evenly over all equal-cost next hops. It needs NICs that put packets in order again,
-and it is blind: where links are lost or unlike, an even split is not the best one. A
-flow is as fast as the slowest of its ways lets it be, since packets are lost there.
+``spray`` sends every packet of a flow its own way: at each switch the flow divides evenly over all
+equal-cost next hops. It needs NICs that reorder packets. It is also blind: where links are lost or
+unequal, an even split is not the best one. A flow is only as fast as its slowest way allows,
+because packets are lost there. ``ideal`` is a crossbar: only the links of NICs limit the rate.
 
-``ideal`` is a crossbar: only the links of NICs can be too slow.
-
-Hashing alone: the same walk over the same kind of tables, left empty.
-
-``ecmp`` hashes each flow as it is. ``e_ecmp`` first makes it so many equal QPs, each
-hashed on its own: the strongest baseline that needs no controller.
+``ecmp`` and ``e_ecmp`` walk packets through the same kind of tables as Heddle's, left empty.
+``ecmp`` hashes each flow with the QPs it has. ``e_ecmp`` first divides it into so many equal QPs,
+each hashed on its own. That is the strongest baseline that needs no controller.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ from heddle_emulator.walk import Measurement, measure
 
 
 def spray(fabric: Fabric, flows: Flows) -> Carried:
-    """Every flow over all its equal-cost ways at once."""
+    """Send every flow over all its equal-cost ways at once."""
     return _carried(flows, *_uses(fabric, flows))
 
 
 def ideal(fabric: Fabric, flows: Flows) -> Carried:
-    """Every flow that has any way, over the links of its NICs alone."""
+    """Send every flow that has any path over the links of its NICs alone."""
     flow, arc, part = _uses(fabric, flows)
     structure = fabric.structure
     nic = structure.nodes.kind == NodeKind.NIC
@@ -43,7 +40,7 @@ def ideal(fabric: Fabric, flows: Flows) -> Carried:
 
 
 def _uses(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
-    """Which flow puts which part of itself on which arc, parallel columns."""
+    """Return parallel columns: a flow, an arc, and the part of the flow that crosses the arc."""
     head = fabric.structure.head
     ways = EqualCostHops(Underlay(fabric))
     found = []
@@ -63,7 +60,7 @@ def _uses(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
 
 
 def _out_of_nics(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
-    """The first hop: evenly over the live links of each NIC."""
+    """Take the first hop: divide each flow evenly over the live links of its NIC."""
     first, arcs = fabric.structure.out
     alive = fabric.carries[arcs]
     before = np.concatenate([[0], np.cumsum(alive)])
@@ -75,7 +72,7 @@ def _out_of_nics(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
 
 
 def _gathered(flow: Ints, node: Ints, part: Floats, width: int) -> tuple[Ints, Ints, Floats]:
-    """What meets again at a node goes on together."""
+    """Add up the parts of a flow that meet again at a node."""
     codes, which = np.unique(flow * width + node, return_inverse=True)
     total = np.bincount(which, weights=part, minlength=len(codes)).astype(np.float64)
     return codes // width, codes % width, total
@@ -84,7 +81,7 @@ def _gathered(flow: Ints, node: Ints, part: Floats, width: int) -> tuple[Ints, I
 def _arrived(
     flows: Flows, head: Ints, uses: tuple[Ints, Ints, Floats]
 ) -> tuple[Ints, Ints, Floats]:
-    """The uses of flows that arrive whole; a flow that loses a part is stuck."""
+    """Return the uses of flows that arrive whole; flows that lose a part are left out."""
     flow, arc, part = uses
     last = head[arc] == flows.destination[flow]
     arrived = np.bincount(flow[last], weights=part[last], minlength=len(flows))
@@ -93,7 +90,7 @@ def _arrived(
 
 
 def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
-    """One path for each flow, of all the arcs it uses at all."""
+    """Return one path for each flow, made of all the arcs it uses."""
     order = np.lexsort((arc, flow))
     rows, counts = np.unique(flow, return_counts=True)
     paths = Paths(
@@ -107,10 +104,10 @@ def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
 
 
 def ecmp(fabric: Fabric, flows: Flows, seed: int) -> Measurement:
-    """Every QP that a flow has by itself, hashed. ``seed`` makes the hashes of all switches."""
+    """Hash every QP that a flow has; ``seed`` sets the hashes of all switches."""
     return measure(fabric, flows, Switches(fabric, seed))
 
 
 def e_ecmp(fabric: Fabric, flows: Flows, seed: int, qps: int) -> Measurement:
-    """Every flow as ``qps`` equal QPs, hashed."""
+    """Divide every flow into ``qps`` equal QPs and hash them."""
     return ecmp(fabric, flows.with_qps(qps), seed)

@@ -1,14 +1,14 @@
-"""When flows are done, each having a second's worth of its demand to send, or so many bytes.
+"""When flows are done, if each sends a second's worth of its demand, or a number of bytes.
 
-Each QP has its equal part of that, as a NIC deals it out. A flow of so many bytes sends as fast
-as the links of its NICs and of its paths let it, unless it is paced. A flow that has a second's
-worth of its demand, or is paced, never sends more than its demand over all its QPs; a QP on a bad
-path is still at it when its fellows are done, and may by then have all of the demand for itself.
+Each QP carries an equal part of that, as NICs divide it. A flow with a number of bytes sends as
+fast as the links of its NICs and paths allow, unless it is paced. A flow that is paced, or that
+sends a second's worth of its demand, never sends faster than its demand over all its QPs. When its
+other QPs are done, a QP on a bad path may use all of the demand.
 
-A flow begins no sooner than its start. The phases of a job follow one another in the order of
-their names in the flow file, each when the one before has ended; flows without a phase wait for
-nobody. So a fabric that holds nothing up takes a second for each phase of the job that has most
-of them, where no bytes are told.
+A flow begins no sooner than its start. The phases of a job follow one another in the order of their
+names in the flow file; each begins when the one before has ended. Flows without a phase wait for
+nothing. So if no bytes are given, a fabric without bottlenecks takes a second for each phase of the
+job with the most phases.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from heddle_emulator.fluid.wire import NO_COST, Wire
 from heddle_emulator.traffic.script import BITS, GIGA
 
 _FEW = 30_000
-"""Paths up to which each end is an event of its own."""
+"""Up to this many paths, each end of a path is an event of its own."""
 _COARSE = 0.0005
-"""The part of the time gone by within which ends are one event where there are more."""
+"""With more paths, ends within this fraction of the time so far are one event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sending:
-    """What flows have to send and from when, and what packets cost; arrays are by flow."""
+    """What flows have to send, when they start, and what packets cost; arrays are by flow."""
 
     bytes: Floats | None = None
-    """Infinite is a second's worth of the flow's demand; None is that for all."""
+    """Bytes of each flow; infinite means a second's worth of its demand, None that for all."""
     wire: Wire = NO_COST
     start: Floats | None = None
-    """Seconds; None is 0 for all."""
+    """Seconds; None means 0 for all."""
     paced: bool = False
-    """Whether flows of so many bytes keep to their demands too."""
+    """Whether flows with a number of bytes also keep to their demands."""
     queues: ControlName | None = None
-    """Who keeps queues from filling, where they are played; None is fair rates at every moment."""
+    """Congestion control if queues are simulated; None means fair rates at every moment."""
 
     def kept_to_demand(self, flows: Flows) -> Bools:
-        """Whether each flow never sends faster than its demand."""
+        """Return whether each flow never sends faster than its demand."""
         if self.bytes is None or self.paced:
             return np.ones(len(flows), dtype=np.bool_)
         return np.isinf(self.bytes)
 
 
 def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
-    """Seconds until each flow is done, shape (flows,); each must have a path.
+    """Return the seconds until each flow is done, shape (flows,); each must have a path.
 
-    Packets that are sprayed (``parts``) have fair rates also where queues are asked for.
+    Sprayed packets (some ``parts`` below 1) get fair rates even if queues are asked for.
 
     Raises:
-        InputError: queues are asked for, and there is too much to send, or no end to it.
+        InputError: Queues are asked for, and there is too much to send, or the flows block each
+            other.
     """
     order, wire = _order(flows), sending.wire
     kept = sending.kept_to_demand(flows)
@@ -91,7 +92,7 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
 
 
 def _messages(flows: Flows, paths: Paths, sending: Sending, kept: Bools) -> Messages:
-    """What queues are given: a row for each path."""
+    """Return the messages to simulate with queues, a row for each path."""
     qps, start = paths.qp_count.astype(np.float64), np.zeros(len(flows))
     if sending.start is not None:
         start += sending.start
@@ -117,7 +118,7 @@ def _messages(flows: Flows, paths: Paths, sending: Sending, kept: Bools) -> Mess
 
 
 def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
-    """Gbit that each path carries."""
+    """Return the Gbit that each path carries."""
     second = paths.gbps(flows)
     if sending.bytes is None:
         return second
@@ -129,7 +130,7 @@ def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
 def _passing(
     capacity: Floats, paths: Paths, parts: Floats, payload: Floats, wire: Wire
 ) -> tuple[Floats, Floats, Floats]:
-    """Of each path: seconds of its last packet, and before its fullest link; how full that is."""
+    """Return seconds of each path's last packet, those before its fullest link, and its load."""
     gbit = payload[paths.owner()] * parts
     loads = np.bincount(paths.arcs, weights=gbit, minlength=len(capacity)) / capacity
     links, again, fullest = ahead(paths, parts, loads, capacity)
@@ -143,14 +144,14 @@ def _passing(
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The order of waiting: flows come first, then a meeting at the end of each job's phase."""
+    """Who waits for whom. Rows are flows first, then a meeting point for each phase of each job."""
 
     turns: int
     before: Ints
     after: Ints
 
     def begun_at(self, start: Floats) -> _Order:
-        """Each flow waits for a moment of its own too, which come last."""
+        """Return the order in which each flow also waits for its start, a row added at the end."""
         rows = np.arange(len(start), dtype=np.int64)
         return _Order(
             self.turns,
@@ -174,10 +175,10 @@ def _order(flows: Flows) -> _Order:
 
 
 def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats, kept: Bools) -> Streams:
-    """A stream for each path.
+    """Return a stream for each path.
 
-    Where a flow that is kept to its demand has several, that is an arc of its own that all of
-    them cross.
+    If a flow that keeps to its demand has several paths, an extra arc with the demand as its
+    capacity is added, which all its streams cross.
     """
     weight = paths.qp_count.astype(np.float64)
     several = (np.bincount(paths.flow, minlength=len(flows))[paths.flow] > 1) & kept[paths.flow]

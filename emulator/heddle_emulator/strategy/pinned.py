@@ -1,19 +1,16 @@
-"""Paths laid down beforehand, as packets meet them: exact entries and nothing under them.
+"""Forwarding along fixed paths, and strategies that choose by the destination alone.
 
-Ways of choosing that end in paths are measured by the same walk as hashing is. A
-packet without a path, or off its path, is dropped.
+``Pinned`` makes strategies that result in paths measurable by the same walk as hashing. A packet
+without a path, or off its path, is dropped.
 
-Choosing by the destination alone: no load is looked at, and nothing is hashed.
+``static`` and ``dmodk`` look at the destination and neither at load nor at hashes. ``static`` is
+what an operator configures on leaves once: the n-th NIC of a rack is reached over the n-th uplink,
+whoever sends. If that uplink is dead, the hash of the underlay remains. There are no collisions
+while whole racks talk to whole racks, but there are when a job is scattered.
 
-``static`` is what an operator writes into leaves once: the n-th NIC of a rack is
-reached over the n-th uplink, whoever asks, and the hash of the underlay is what is
-left where that uplink is dead. It is free of collisions while whole racks talk to
-whole racks, and not when a job lies scattered.
-
-``dmodk`` is the routing of fat trees: the d-th NIC over the (d mod k)-th way up, and
-above that over the (d / k mod k')-th. It is worked out anew for the links there are,
-as a subnet manager does. On a healthy fabric with as many uplinks as NICs on a leaf
-the two choose alike.
+``dmodk`` is the routing of fat trees: the d-th NIC is reached over the (d mod k)-th uplink, and
+above that over the (d / k mod k')-th. It is computed anew for the links that are up, as a subnet
+manager does. On a healthy fabric with as many uplinks as NICs per leaf, both choose the same paths.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class Pinned:
         self._arcs = np.append(paths.arcs[place], NONE)
 
     def _match(self, flows: Flows, paths: Paths) -> None:
-        """The path of each source, destination and port; codes ascend."""
+        """Store the path of each source, destination and port; codes ascend."""
         count = paths.qp_count
         path = np.repeat(np.arange(len(paths), dtype=np.int64), count)
         qp = np.arange(len(path)) - np.repeat(np.cumsum(count) - count - paths.first_qp, count)
@@ -59,11 +56,11 @@ class Pinned:
         return ((source * self._nodes + destination) << 16) + port
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """As ``Forwarding`` says."""
+        """Implement ``Forwarding.forward``."""
         return self._along(switch, source, destination, source_port)
 
     def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """As ``Hosting`` says."""
+        """Implement ``Hosting.leave``."""
         return self._along(nic, nic, destination, source_port)
 
     def _along(self, node: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
@@ -73,7 +70,7 @@ class Pinned:
 
 
 def _found(codes: Ints, wanted: Ints) -> Ints:
-    """Place of each wanted code among ascending ones, -1 where it is not there."""
+    """Return the place of each wanted code among ascending codes, -1 if it is not there."""
     if not len(codes):
         return np.full(len(wanted), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
@@ -81,7 +78,7 @@ def _found(codes: Ints, wanted: Ints) -> Ints:
 
 
 class Static:
-    """Pins at the switch a NIC sends to; above, and round what is dead, the underlay hashes."""
+    """Pins at the first switch; above it, and around dead links, the underlay hashes."""
 
     def __init__(self, fabric: Fabric, seed: int) -> None:
         self._world = fabric
@@ -92,7 +89,7 @@ class Static:
         self._entered = _entry_switches(fabric)
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """As ``Forwarding`` says."""
+        """Implement ``Forwarding.forward``."""
         hashed = self._hashed.forward(switch, source, destination, source_port)
         pinned = self._wired.nth(switch, destination, self._place[destination])
         head = self._world.structure.head
@@ -106,10 +103,10 @@ class Static:
 
 
 class DModK:
-    """One rule for every switch: a digit of d for each tier, the lowest for the leaves.
+    """One rule for every switch: each tier uses one digit of d, the leaves the lowest.
 
-    On the way down only parallel links are a choice; there the digit is that of the
-    switch below, which chose by it on its own way up.
+    On the way down only parallel links leave a choice. The digit used there is that of the switch
+    below, which used it on its own way up.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -120,7 +117,7 @@ class DModK:
         self._divisor = _uplinks_below(fabric)
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:  # noqa: ARG002 - a Forwarding
-        """As ``Forwarding`` says."""
+        """Implement ``Forwarding.forward``."""
         number, here = self._number[destination], self._kind[switch]
         up = self._ways.nth(switch, destination, number // self._divisor[here])
         below = self._kind[self._head[up]]
@@ -133,7 +130,7 @@ class DModK:
 
 
 def _all_up(fabric: Fabric) -> Fabric:
-    """The fabric as it is wired."""
+    """Return the fabric with all links and nodes up."""
     up = np.int64(State.UP)
     return Fabric(
         fabric.structure,
@@ -143,7 +140,7 @@ def _all_up(fabric: Fabric) -> Fabric:
 
 
 def _entry_switches(fabric: Fabric) -> Ints:
-    """A code of each pair of a switch and a NIC that hangs on it, ascending."""
+    """Return a code of each pair of a switch and a NIC attached to it, ascending."""
     structure = fabric.structure
     is_nic = structure.nodes.kind == NodeKind.NIC
     arcs = np.flatnonzero(is_nic[structure.tail] & ~is_nic[structure.head])
@@ -151,7 +148,7 @@ def _entry_switches(fabric: Fabric) -> Ints:
 
 
 def _uplinks_below(fabric: Fabric) -> Ints:
-    """How many ways up the tiers below each kind of switch have, multiplied; by kind."""
+    """Return, by kind of switch, the product of the uplink counts of the tiers below it."""
     structure = fabric.structure
     kind = structure.nodes.kind
     rising = np.flatnonzero(kind[structure.head] > kind[structure.tail])

@@ -1,4 +1,4 @@
-"""What strategies came to, as files: paths in the form of a plan.json, figures as CSV."""
+"""Results of strategies as files: paths in the form of plan.json, figures as CSV."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from heddle_controller.model.plan import Certificate, Paths, Plan, worst_by_tier
 from heddle_emulator.strategy.carried import Carried, Outcome
 
 WITHOUT_PATHS = {"spray", "ideal"}
-"""Packets are sprayed, or the fabric is a crossbar."""
+"""Strategies without paths: packets are sprayed, or the fabric is a crossbar."""
 
 
 class SaveFolder:
-    """A folder that takes what strategies came to, by their names."""
+    """A folder to which the results of strategies are written, by name of the strategy."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Raises:
-            InputError: it cannot be made.
+            InputError: It cannot be created.
         """
         self.path = path
         try:
@@ -36,10 +36,10 @@ class SaveFolder:
             raise refuse(str(path), "", f"cannot be made: {error.strerror}") from error
 
     def outcome(self, name: str, outcome: Outcome) -> None:
-        """Write NAME.csv, a row a flow, and NAME.json, its paths.
+        """Write NAME.csv with a row for each flow, and NAME.json with the paths.
 
         Raises:
-            InputError: a file cannot be written there.
+            InputError: A file cannot be written.
         """
         flows, ends = outcome.carried.flows, outcome.ends
         told = [""] * len(flows) if ends is None else [repr(end) for end in ends.tolist()]
@@ -56,7 +56,7 @@ class SaveFolder:
         write_content(self.path / f"{_stem(name)}.csv", text.getvalue().encode())
 
     def paths(self, name: str, fabric: Fabric, carried: Carried) -> None:
-        """Write NAME.json; nothing where a strategy has no paths."""
+        """Write NAME.json, unless the strategy has no paths."""
         if name not in WITHOUT_PATHS:
             plan = _plan(Outcome(fabric, carried))
             save_plan(plan, self.path / f"{_stem(name)}.json")

@@ -1,10 +1,9 @@
-"""Heddle itself, as a fabric would run it: a controller, an agent for every switch, its tables.
+"""Heddle itself as a strategy: a controller, an agent for every switch, and their tables.
 
-The controller runs in a process of its own on a store that is thrown away. It is
-given the fabric and the flows as demands, over its public API; the agents, all in this
-process, dial in as they would from switches. Once every switch holds the plan, packets
-are walked through the agents' tables: what is measured is what these would forward,
-not what the plan says.
+The controller runs in a process of its own with a temporary store. It gets the fabric and the
+flows, as demands, over its public API. The agents all run in this process and connect as they would
+from switches. Once every switch holds the plan, packets are walked through the agents' tables. So
+the measurement shows what the tables forward, not what the plan says.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ _PATIENCE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """What a controller planned, and where packets went."""
+    """What a controller planned, and the paths that packets took."""
 
     paths: Paths
     lower_bound: float
-    """Worst utilisation that no plan is below, as its certificate proves."""
+    """The plan's certificate proves that no plan has a worst utilisation below this."""
     routed: int
-    """Flows that the plan has a path for."""
+    """Number of flows that the plan has a path for."""
 
 
 def te(fabric: Fabric, flows: Flows, seed: int = 0) -> Planned:
-    """Plan flows and program them; ``seed`` draws the hashes beneath the entries.
+    """Plan flows and program the plan; ``seed`` sets the hashes of the underlay.
 
     Raises:
-        HeddleError, ControllerError: the controller did not start, or did not answer.
-        TimeoutError: a switch did not come to hold the plan.
+        HeddleError, ControllerError: The controller did not start, or did not answer.
+        TimeoutError: A switch did not get to hold the plan.
     """
     return asyncio.run(_planned(fabric, flows, seed))
 

@@ -1,7 +1,7 @@
-"""Equal-cost next hops by number: what a way of choosing paths chooses from.
+"""Equal-cost next hops by number: what each strategy chooses from.
 
-Every baseline of this room may use just what the underlay knows, the shortest paths
-of the fabric as it stands, and differs only in which of them it takes.
+The baselines of this package use only what the underlay knows, the shortest paths of the fabric in
+its current state. They differ only in which of these paths they take.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from heddle_emulator.underlay import Underlay
 
 @dataclass(frozen=True, eq=False)
 class EqualCostHops:
-    """The equal-cost next hops of every switch of a fabric, in order of the nodes they enter."""
+    """The equal-cost next hops of every switch, in the order of the nodes they enter."""
 
     underlay: Underlay
 
     def nth(self, switch: Ints, destination: Ints, number: Ints) -> Ints:
-        """The arc to take from each switch: of those there are, the one of that number.
+        """Return the arc with the given number among those that each packet may take.
 
-        Numbers wrap round. ``NONE`` where there is no way. All of shape (packets,).
+        Numbers wrap round. The result is ``NONE`` if there is no path. All shapes are (packets,).
         """
         result = self._down(switch, destination, number)
         for row, at in by_value(np.where(result == NONE, switch, NONE)):
@@ -36,7 +36,7 @@ class EqualCostHops:
         return result
 
     def all(self, switch: Ints, destination: Ints) -> tuple[Ints, Ints]:
-        """Every arc that each packet might take: places of the packets, ascending, and arcs."""
+        """Return every arc that each packet might take: packet rows, ascending, and arcs."""
         first, count = self._down_range(switch, destination)
         place = np.repeat(np.arange(len(switch)), count)
         within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
@@ -51,7 +51,7 @@ class EqualCostHops:
         return np.concatenate(places)[order], np.concatenate(taken)[order]
 
     def towards(self, switch: int, destination: Ints) -> tuple[Ints, Bools]:
-        """Arcs of a switch to other switches, and which serve each NIC: shape (arcs, NICs)."""
+        """Return the arcs of a switch to other switches, and which serve each NIC: (arcs, NICs)."""
         arcs, ways = self._ways_of(switch)
         group = self.underlay.group[destination]
         return arcs, ways[:, group] & (group >= 0)
@@ -67,13 +67,13 @@ class EqualCostHops:
         return {}
 
     def _down(self, switch: Ints, destination: Ints, number: Ints) -> Ints:
-        """The arc to a NIC that hangs on the switch itself; ``NONE`` for all others."""
+        """Return the arc to a NIC attached to the switch itself; ``NONE`` for all other NICs."""
         first, count = self._down_range(switch, destination)
         place = first + number % np.maximum(count, 1)
         return np.append(self._attached[1], NONE)[np.where(count > 0, place, -1)]
 
     def _down_range(self, switch: Ints, destination: Ints) -> tuple[Ints, Ints]:
-        """Where the arcs from each switch to each NIC begin in ``_attached``, and how many."""
+        """Return where each switch's arcs to each NIC begin in ``_attached``, and their number."""
         codes, _ = self._attached
         code = switch * self.underlay.fabric.node_count + destination
         first = np.searchsorted(codes, code, side="left")
@@ -81,7 +81,7 @@ class EqualCostHops:
 
     @cached_property
     def _attached(self) -> tuple[Ints, Ints]:
-        """Live arcs from switches to NICs, by a code of both ends; the codes come first."""
+        """Codes of switch and NIC, ascending, and live arcs from switch to NIC in that order."""
         fabric = self.underlay.fabric
         structure = fabric.structure
         is_nic = structure.nodes.kind == NodeKind.NIC
@@ -92,7 +92,7 @@ class EqualCostHops:
 
 
 def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each distinct value, and the places that have it."""
+    """Yield each distinct value and the rows that have it."""
     if not len(values):
         return
     order = np.argsort(values, kind="stable")
@@ -101,7 +101,7 @@ def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _picked(arcs: Ints, usable: Bools, number: Ints) -> Ints:
-    """The marked arc of each column with that number, which wraps round."""
+    """Return, for each column, its marked arc with the given number, which wraps round."""
     if not len(arcs):
         return np.full(len(number), NONE, dtype=np.int64)
     rank = np.cumsum(usable, axis=0)
@@ -111,11 +111,10 @@ def _picked(arcs: Ints, usable: Bools, number: Ints) -> Ints:
 
 
 def place_of_nics(fabric: Fabric) -> tuple[Ints, Ints]:
-    """Two numbers of each NIC as it is wired, by node row; -1 for switches.
+    """Return two numbers of each NIC as it is wired, by node row; -1 for switches.
 
-    The first counts NICs through the whole fabric, switch by switch as the tree has
-    them; the second counts those of the NIC's own switch. A NIC on several switches
-    counts at the first of them.
+    The first counts NICs through the whole fabric, switch by switch. The second counts the NICs of
+    the NIC's own switch. A NIC on several switches is counted at the first of them.
     """
     structure = fabric.structure
     is_nic = structure.nodes.kind == NodeKind.NIC

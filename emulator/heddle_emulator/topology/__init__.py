@@ -1,4 +1,4 @@
-"""Fabric builders: Clos, three-tier, rail-optimised, dual-ToR and the published clusters."""
+"""Fabric builders: Clos, three-tier, rail-optimised, dual-ToR, flat, and published clusters."""
 
 from heddle_emulator.topology.assembly import hashing, with_ipv6
 from heddle_emulator.topology.clos import clos, three_tier

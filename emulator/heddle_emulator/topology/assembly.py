@@ -1,12 +1,11 @@
-"""Putting a fabric together from blocks of equal nodes and arrays of links.
+"""Build a fabric from blocks of equal nodes and arrays of links.
 
-Builders think in blocks ("the leaves", "the NICs") and in index arithmetic; this
-turns blocks into the columns of a ``Fabric``. Nothing here runs once a link, and
-once a node only to write down its names, so that 24,576 NICs take well under a
-second.
+Builders describe a fabric in blocks ("the leaves", "the NICs") and index arithmetic. This module
+turns blocks into the columns of a ``Fabric``. No Python code runs per link, and per node only to
+write its names, so 24,576 NICs take well under a second.
 
-Addresses are handed out in order of the rows: NICs from 10.0.0.0/8, switches
-(their loopbacks) from 100.64.0.0/10, so that no two nodes of a fabric share one.
+Addresses are assigned in the order of the rows: NICs from 10.0.0.0/8, switches (their loopbacks)
+from 100.64.0.0/10. So no two nodes of a fabric share an address.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ NIC_NET = 10 << 24
 SWITCH_NET = (100 << 24) + (64 << 16)
 NIC_NET_IPV6, SWITCH_NET_IPV6 = int(IPv6Address("fd00:10::")), int(IPv6Address("fd00:100::"))
 _MOST = 10**10
-"""Product of a builder's counts: a hundred times that of the largest published cluster."""
+"""Most for the product of a builder's counts: far above the largest published cluster."""
 
 
 @dataclass(slots=True)
 class Assembly:
-    """A fabric in the making; ``build`` ends it."""
+    """A fabric under construction; ``build`` returns the result."""
 
     name: str
     table_size: int = NONE
-    """Exact-match entries of every switch; ``NONE`` is unlimited."""
+    """Exact-match entries of every switch; ``NONE`` means unlimited."""
     _ids: list[str] = field(default_factory=list)
     _columns: dict[str, list[Ints]] = field(default_factory=dict)
     _ends: list[Ints] = field(default_factory=list)
@@ -61,7 +60,7 @@ class Assembly:
         plane: npt.ArrayLike = NONE,
         host: npt.ArrayLike = NONE,
     ) -> Ints:
-        """Add nodes of one kind; columns are scalars or one value a node. Returns their rows."""
+        """Add nodes of one kind, return their rows; columns are scalars or one value per node."""
         first, count = len(self._ids), len(ids)
         self._ids += ids
         sized = NONE if kind == NodeKind.NIC else self.table_size
@@ -80,14 +79,14 @@ class Assembly:
         return np.arange(first, first + count, dtype=np.int64)
 
     def links(self, a: Ints, b: Ints, gbps: float, parallel: int = 1) -> None:
-        """Join ``a[i]`` to ``b[i]`` by so many links with keys from 0; Gbit/s each."""
+        """Join ``a[i]`` to ``b[i]`` by ``parallel`` links of ``gbps`` each, with keys from 0."""
         ends = np.stack(np.broadcast_arrays(a.ravel(), b.ravel()))
         self._ends.append(np.repeat(ends, parallel, axis=1))
         self._keys.append(np.tile(np.arange(parallel, dtype=np.int64), ends.shape[1]))
         self._gbps.append(np.full(ends.shape[1] * parallel, float(gbps)))
 
     def build(self, zone_names: Sequence[str], host_names: Sequence[str]) -> Fabric:
-        """The fabric, everything in it up."""
+        """Return the fabric, with everything in it up."""
         columns = {name: np.concatenate(blocks) for name, blocks in self._columns.items()}
         ends = np.concatenate(self._ends, axis=1)
         nodes = Nodes(ids=tuple(self._ids), address=_addresses(columns["kind"]), **columns)
@@ -105,7 +104,7 @@ class Assembly:
 
 
 def hashing(fabric: Fabric, zones: Sequence[str] = ()) -> Fabric:
-    """The same fabric with switches that only hash: those of some zones, or all."""
+    """Return the fabric with switches that only hash: those of some zones, or all."""
     structure = fabric.structure
     chosen = structure.nodes.kind != NodeKind.NIC
     if zones:
@@ -117,7 +116,7 @@ def hashing(fabric: Fabric, zones: Sequence[str] = ()) -> Fabric:
 
 
 def with_ipv6(fabric: Fabric) -> Fabric:
-    """The same fabric with addresses of IPv6: NICs from fd00:10::/64, switches fd00:100::/64."""
+    """Return the fabric with IPv6 addresses: NICs fd00:10::/64, switches fd00:100::/64."""
     nic = fabric.structure.nodes.kind == NodeKind.NIC
     serial = np.where(nic, np.cumsum(nic), np.cumsum(~nic)).tolist()
     nets = [NIC_NET_IPV6 if one else SWITCH_NET_IPV6 for one in nic.tolist()]
@@ -137,16 +136,16 @@ def _addresses(kind: Ints) -> tuple[str, ...]:
 
 
 def numbered(prefix: str, count: int) -> list[str]:
-    """``prefix`` and a number from 0, padded so that names sort as numbers do."""
+    """Return names of ``prefix`` and a number from 0, padded so that names sort like numbers."""
     width = len(str(max(count - 1, 0)))
     return [f"{prefix}{number:0{width}d}" for number in range(count)]
 
 
 def counts(builder: str, **values: int) -> None:
-    """Refuse counts under 1, and counts that together make more than a machine can hold.
+    """Refuse counts below 1, and counts that together make more than a machine can hold.
 
     Raises:
-        InputError: for the first faulty count, naming the option and the cure.
+        InputError: The message names the first wrong option and the cure.
     """
     for option, value in values.items():
         if value < 1:
@@ -162,7 +161,7 @@ def speeds(builder: str, **values: float) -> None:
     """Refuse speeds that are not above 0 and finite.
 
     Raises:
-        InputError: for the first faulty speed.
+        InputError: The message names the first wrong option.
     """
     for option, value in values.items():
         if not (np.isfinite(value) and value > 0):
@@ -172,10 +171,10 @@ def speeds(builder: str, **values: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """What hangs under each leaf, or pair of leaves: whole hosts, as in a rack.
+    """What is attached to each leaf, or pair of leaves: whole hosts, as in a rack.
 
-    Every NIC of a host is on the host's leaf; a NIC's rail is its place in the host.
-    The last host of a leaf is smaller where ``nics_per_host`` does not divide.
+    Every NIC of a host is on the host's leaf. A NIC's rail is its place in the host. The last host
+    of a leaf is smaller if ``nics_per_host`` does not divide ``nics_per_leaf``.
     """
 
     nics_per_leaf: int
@@ -183,9 +182,10 @@ class Racks:
     nic_gbps: float
 
     def hang(self, assembly: Assembly, leaves: Ints, names: list[str], zone: Ints) -> list[str]:
-        """Add and join the NICs of all racks, in order; returns the host names.
+        """Add and join the NICs of all racks, in order; return the host names.
 
-        ``leaves`` has shape (racks,), or (racks, leaves of each) where NICs have a link to each.
+        ``leaves`` has shape (racks,), or (racks, leaves of each) if NICs have a link to each of
+        them.
         """
         per_leaf = -(-self.nics_per_leaf // self.nics_per_host)
         hosts = [f"{leaf}-{host}" for leaf in names for host in numbered("h", per_leaf)]

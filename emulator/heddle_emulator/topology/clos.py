@@ -1,10 +1,9 @@
 """Two-tier and three-tier Clos fabrics with whole hosts under each leaf.
 
-The three-tier builder takes the taper of the core instead of a link speed: what a
-spine has towards the cores is what it has towards its leaves, divided by the
-taper. It uses as many links as fit without one being slower than a leaf uplink,
-since a flow at line rate would not fit a slower one, and gives them what is left
-over, so that the taper is met exactly.
+The three-tier builder takes the taper of the core instead of a link speed: a spine's capacity to
+the cores is its capacity to the leaves divided by the taper. It uses as many parallel links as
+possible without making one slower than a leaf uplink, because a flow at line rate would not fit a
+slower one. The links share the capacity evenly, so the taper is met exactly.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def clos(
     table_size: int = NONE,
     name: str = "clos",
 ) -> Fabric:
-    """Every leaf joined to every spine by ``parallel`` links; one zone. Speeds in Gbit/s.
+    """Build one zone in which ``parallel`` links join every leaf to every spine; Gbit/s.
 
     Raises:
-        InputError: naming the option that makes no fabric.
+        InputError: The message names the option with which no fabric is possible.
     """
     sizes = {"leaves": leaves, "spines": spines, "nics_per_leaf": nics_per_leaf}
     counts("clos", **sizes, nics_per_host=nics_per_host, parallel=parallel)
@@ -66,13 +65,13 @@ def three_tier(
     table_size: int = NONE,
     name: str = "three-tier",
 ) -> Fabric:
-    """Zones of ``leaves`` x ``spines``, joined by ``cores``. Speeds in Gbit/s.
+    """Build zones of ``leaves`` x ``spines``, joined by ``cores``; speeds in Gbit/s.
 
-    ``plane`` wiring joins spine ``i`` of each zone to the cores of plane ``i`` and
-    needs a whole number of cores a plane; ``mesh`` joins every spine to every core.
+    ``plane`` wiring joins spine ``i`` of each zone to the cores of plane ``i`` and needs a whole
+    number of cores per plane. ``mesh`` joins every spine to every core.
 
     Raises:
-        InputError: naming the option that makes no fabric.
+        InputError: The message names the option with which no fabric is possible.
     """
     sizes = {"zones": zones, "leaves": leaves, "spines": spines, "cores": cores}
     counts("three-tier", **sizes, nics_per_leaf=nics_per_leaf, nics_per_host=nics_per_host)
@@ -100,7 +99,10 @@ def three_tier(
 def _join_cores(
     assembly: Assembly, spine: Ints, cores: int, wiring: Wiring, gbps: tuple[float, float]
 ) -> None:
-    """Wire spines, shape (zones, spines); ``gbps`` is upwards of each, and the least of a link."""
+    """Join spines, shape (zones, spines), to new cores.
+
+    ``gbps`` is the capacity upwards of each spine, and the least speed of a link.
+    """
     zones, spines = spine.shape
     reach = cores // spines if wiring == "plane" else cores
     core_plane = np.repeat(np.arange(spines), reach) if wiring == "plane" else NONE

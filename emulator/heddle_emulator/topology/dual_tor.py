@@ -1,8 +1,8 @@
 """Dual-ToR fabrics: every NIC has a link to each of the two leaves of its pair.
 
-With two planes the first leaves of all pairs and half the spines are a fabric of their
-own, and the second leaves and the other spines another: a packet stays in the plane in
-which it left its NIC. With one plane every leaf is joined to every spine.
+With two planes, the first leaves of all pairs and half the spines form a fabric of their own, and
+the second leaves and the other spines another. A packet stays in the plane in which it left its
+NIC. With one plane, every leaf is joined to every spine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def dual_tor(
     table_size: int = NONE,
     name: str = "dual-tor",
 ) -> Fabric:
-    """``pairs`` of leaves under ``spines`` in all; whole hosts under each pair. Gbit/s.
+    """Build ``pairs`` of leaves, each with whole hosts, under ``spines`` in all; Gbit/s.
 
-    ``nic_gbps`` is of one of a NIC's two links. A leaf has one uplink to each spine of its
-    plane: it has as much up as down where the spines of a plane times ``uplink_gbps`` are
-    ``nics_per_pair`` times ``nic_gbps``.
+    ``nic_gbps`` is the speed of one of a NIC's two links. A leaf has one uplink to each spine of
+    its plane. Its capacity up and down is equal if the number of spines of a plane times
+    ``uplink_gbps`` equals ``nics_per_pair`` times ``nic_gbps``.
 
     Raises:
-        InputError: naming the option that makes no fabric.
+        InputError: The message names the option with which no fabric is possible.
     """
     sizes = {"pairs": pairs, "spines": spines, "nics_per_pair": nics_per_pair}
     counts("dual-tor", **sizes, nics_per_host=nics_per_host)

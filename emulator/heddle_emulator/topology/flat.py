@@ -1,7 +1,6 @@
 """Fabrics without tiers: plain switches in a random regular graph or a dragonfly.
 
-They keep everything that looks at a fabric honest, for nothing may rely on leaves
-and spines being there.
+They test that code which works on fabrics does not rely on leaves and spines.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.topology.assembly import Assembly, Racks, counts, numbered, speeds
 
 ATTEMPTS = 100
-"""Graphs drawn before giving up on a connected one; one in a million needs a second."""
+"""Graphs to draw before giving up on a connected one; one in a million needs a second."""
 
 
 def random_regular(
@@ -29,10 +28,10 @@ def random_regular(
     table_size: int = NONE,
     name: str = "random-regular",
 ) -> Fabric:
-    """A connected graph of ``switches`` that each join ``degree`` others. Gbit/s.
+    """Build a connected graph in which each switch is joined to ``degree`` others; Gbit/s.
 
     Raises:
-        InputError: where no such graph is, or none drawn was connected.
+        InputError: There is no such graph, or none that was drawn is connected.
     """
     sizes = {"switches": switches, "nics_per_switch": nics_per_switch}
     counts("random-regular", **sizes, degree=degree, nics_per_host=nics_per_host)
@@ -56,13 +55,13 @@ def dragonfly(
     table_size: int = NONE,
     name: str = "dragonfly",
 ) -> Fabric:
-    """The balanced dragonfly: groups of ``routers``, one link between any two groups. Gbit/s.
+    """Build a balanced dragonfly: groups of ``routers``, one link between any two; Gbit/s.
 
-    Routers of a group are joined all to all; each has ``global_links`` to other
-    groups, of which there are ``routers * global_links + 1``.
+    The routers of a group are all joined to each other. Each has ``global_links`` to other groups.
+    There are ``routers * global_links + 1`` groups.
 
     Raises:
-        InputError: naming the option that makes no fabric.
+        InputError: The message names the option with which no fabric is possible.
     """
     sizes = {"routers": routers, "global_links": global_links, "nics_per_switch": nics_per_switch}
     counts("dragonfly", **sizes, nics_per_host=nics_per_host)
@@ -71,7 +70,7 @@ def dragonfly(
     local = np.stack(np.triu_indices(routers, 1))
     base = np.arange(groups, dtype=np.int64)[:, None] * routers
     inside = np.stack([(base + local[0]).ravel(), (base + local[1]).ravel()])
-    # Group i's n-th port faces group i + n + 1; seen from there, that is port groups - n - 2.
+    # Group i's n-th port leads to group i + n + 1, where it is port groups - n - 2.
     low, high = np.triu_indices(groups, 1)
     port_low, port_high = high - low - 1, groups - (high - low) - 1
     between = np.stack(

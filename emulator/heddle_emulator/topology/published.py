@@ -1,15 +1,13 @@
-"""Published clusters by name, at the sizes that were published.
+"""Published clusters by name, at their published sizes, and rail-optimised fabrics.
 
-Two servers of 8 GPUs a rack and a 400G NIC a GPU: 16 NICs a leaf, 16 leaf uplinks,
-full bisection in a zone, one seventh of it between zones. The larger one leaves two
-spines of slack: 18 uplinks for 16 NICs, as the builders of the first found they
-needed in the face of failures.
+The published clusters have two servers of 8 GPUs per rack and a 400G NIC per GPU: 16 NICs per leaf,
+16 leaf uplinks, full bisection in a zone, and one seventh of it between zones. The larger one has
+two spares: 18 uplinks for 16 NICs, which the builders of the first found they needed for failures.
 
-Rail-optimised fabrics: the n-th NIC of every host of a scalable unit on one leaf.
-
-A unit has as many leaves as a host has NICs, and each leaf is one rail. Traffic
-between the same rails of two hosts of a unit passes one switch; between rails it
-goes through the spines, or through the host's own switch first (PXN).
+In a rail-optimised fabric, the n-th NICs of all hosts of a scalable unit are on one leaf. A unit
+has as many leaves as a host has NICs, and each leaf is one rail. Traffic between two hosts of a
+unit on the same rail passes one switch. Between rails it goes through the spines, or first through
+the host's own switch (PXN).
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ def rail_optimised(
     table_size: int = NONE,
     name: str = "rail",
 ) -> Fabric:
-    """``units`` of ``servers`` x ``rails`` NICs, every leaf joined to every spine. Gbit/s.
+    """Build ``units`` of ``servers`` x ``rails`` NICs, all leaves joined to all spines; Gbit/s.
 
-    With 32 servers, 16 spines and 2 parallel links a leaf has as much up as down.
+    With 32 servers, 16 spines and 2 parallel links, the capacity of a leaf up and down is equal.
 
     Raises:
-        InputError: naming the option that makes no fabric.
+        InputError: The message names the option with which no fabric is possible.
     """
     sizes = {"units": units, "servers": servers, "rails": rails, "spines": spines}
     counts("rail", **sizes, parallel=parallel)
@@ -64,7 +62,7 @@ def rail_optimised(
 
 
 def _nics(assembly: Assembly, hosts: list[str], rails: int) -> Ints:
-    """The NICs of all hosts, host by host and rail by rail."""
+    """Add the NICs of all hosts, host by host and rail by rail; return their rows."""
     return assembly.nodes(
         NodeKind.NIC,
         [f"{host}-n{rail}" for host in hosts for rail in range(rails)],
@@ -105,10 +103,10 @@ PUBLISHED = {
 
 
 def published(name: str) -> Fabric:
-    """A published cluster.
+    """Return a published cluster.
 
     Raises:
-        InputError: for a name that is not known, with those that are.
+        InputError: The name is not known; the message lists the known names.
     """
     if name not in PUBLISHED:
         raise refuse("topology", name, f"is not known; give one of {', '.join(sorted(PUBLISHED))}")

@@ -1,4 +1,4 @@
-"""Traffic that no job describes: the patterns by which fabrics are compared."""
+"""Traffic patterns that do not come from jobs, used to compare fabrics."""
 
 from heddle_emulator.traffic.matrix import PATTERNS, Pattern
 from heddle_emulator.traffic.table import flows_between, save_flows

@@ -1,12 +1,12 @@
 """Collectives as moves: rings, double binary trees, halving and doubling, meshes, all-to-alls.
 
-Rings and trees follow NCCL's shape, by the channels that the controller's own traffic
-model has: as many as a host has members, each entering and leaving by a NIC of its
-own. Meshes and all-to-alls go from rank to rank.
+Rings and trees have NCCL's shape and use the channels of the controller's traffic model: as many as
+a host has members, each entering and leaving by its own NIC. Meshes and all-to-alls go from rank to
+rank.
 
-With PXN a message goes over NVSwitch first, to the GPU beside that sits on the destination's rail.
-What several GPUs of a host send to one NIC then leaves together, by one NIC and on one rail, so
-that on a rail-optimised fabric it passes a single leaf.
+With PXN a message first goes over NVSwitch to the GPU of the same host that is on the destination's
+rail. What several GPUs of a host send to one NIC then leaves together, by one NIC and on one rail.
+So on a rail-optimised fabric it passes a single leaf.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from heddle_controller.traffic.patterns import ROOT, double_tree
 from heddle_emulator.traffic.moves import Lines, Moves, Ranks, alone, join_moves, lines_of
 
 Algorithm: TypeAlias = Callable[[Ints, Ranks, float], Moves]
-"""From groups of ranks, shape (groups, members), where ranks sit, and bytes, to moves."""
+"""Returns moves, given groups of ranks, shape (groups, members), their places, and bytes."""
 _Pairs: TypeAlias = tuple[Ints, Ints]
 
 
 def ring_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Round once to add up and once to hand out."""
+    """Move data round the ring twice: once to add up, once to distribute."""
     return _ring(groups, ranks, size, 2)
 
 
 def ring_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Round once; a reduce-scatter moves the same."""
+    """Move data round the ring once; a reduce-scatter moves the same."""
     return _ring(groups, ranks, size, 1)
 
 
@@ -51,7 +51,7 @@ def _ring(groups: Ints, ranks: Ranks, size: float, rounds: int) -> Moves:
 
 
 def tree_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Up both trees and down again at once, half of the data on each."""
+    """Move data up and down both trees at once, half of it on each."""
     parts = []
     for lines in lines_of(groups, ranks):
         parent, child = double_tree(lines.ranks.shape[1])
@@ -64,7 +64,7 @@ def tree_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def tree_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Up both trees what lies beneath, down again all the rest, half of the data on each."""
+    """Move up both trees what lies beneath, and down all the rest, half of the data on each."""
     parts = []
     for lines in lines_of(groups, ranks):
         hosts = lines.ranks.shape[1]
@@ -80,9 +80,12 @@ def tree_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def _up_and_down(parent: Ints, child: Ints) -> _Pairs:
-    """Which edge passes on what which brought: all go up first, numbered on to go down."""
+    """Return pairs of edges where the second forwards what the first brought.
+
+    Edges upwards come first; edges downwards are numbered after them.
+    """
     above, under = _above(parent, child)
-    edges, top = len(parent), np.flatnonzero(parent == ROOT)  # one of each tree turns there
+    edges, top = len(parent), np.flatnonzero(parent == ROOT)  # one edge per tree turns at the top
     return (
         np.concatenate([under, top, edges + above]),
         np.concatenate([above, edges + top, edges + under]),
@@ -90,7 +93,7 @@ def _up_and_down(parent: Ints, child: Ints) -> _Pairs:
 
 
 def _above(parent: Ints, child: Ints) -> _Pairs:
-    """Pairs of an edge and one under it, in either tree."""
+    """Return pairs of an edge and one beneath it, in either tree."""
     edges, members = len(parent), len(parent) // 2 + 1
     second = members * (np.arange(edges, dtype=np.int64) >= edges // 2)
     edge = np.zeros(2 * members, dtype=np.int64)
@@ -100,14 +103,14 @@ def _above(parent: Ints, child: Ints) -> _Pairs:
 
 
 def _beneath(parent: Ints, child: Ints, members: int) -> Floats:
-    """Members at or under the child of each edge, in the edge's own tree."""
+    """Return the number of members at or beneath the child of each edge, in the edge's tree."""
     edges = len(parent) // 2
     found = []
     for tree in (slice(0, edges), slice(edges, None)):
         above = np.zeros(members, dtype=np.int64)
         above[child[tree]] = parent[tree]
         weight, moving = np.zeros(members), np.arange(1, members)
-        while len(moving):  # each member counts at all that stand over it
+        while len(moving):  # each member counts at all above it
             weight += np.bincount(moving, minlength=members)
             moving = above[moving]
             moving = moving[moving != 0]
@@ -116,7 +119,7 @@ def _beneath(parent: Ints, child: Ints, members: int) -> Floats:
 
 
 def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Broadcasts from the first host to the last, chunk by chunk."""
+    """Broadcast from the first host to the last, chunk by chunk."""
     parts = []
     for lines in lines_of(groups, ranks):
         hops = lines.ranks[:, :-1], lines.ranks[:, 1:]
@@ -128,7 +131,7 @@ def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Broadcasts from the first host down both trees, half of the data on each."""
+    """Broadcast from the first host down both trees, half of the data on each."""
     parts = []
     for lines in lines_of(groups, ranks):
         parent, child = double_tree(lines.ranks.shape[1])
@@ -141,9 +144,9 @@ def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
 def _stepwise(
     lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int, order: _Pairs
 ) -> Moves:
-    """An activity for each line: its hops between hosts, and its way through each host.
+    """Return an activity for each line: its hops between hosts, and its way through each host.
 
-    ``order`` are pairs of hops where the second passes on what the first brought.
+    ``order`` has pairs of hops where the second forwards what the first brought.
     """
     source, destination, part = hops
     line = np.arange(len(lines.ranks), dtype=np.int64)
@@ -163,12 +166,12 @@ def _stepwise(
 
 
 def _tree_steps(lines: Lines) -> int:
-    """Up and down again."""
+    """Return the steps up and down again."""
     return 2 * int(np.ceil(np.log2(lines.ranks.shape[1])))
 
 
 def _on_one_host(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Groups that no fabric is needed for: round the host, an activity each."""
+    """Return the moves of groups within one host: a ring on NVLink, one activity per group."""
     host = ranks.host(groups)
     own = groups[(host == host[:, :1]).all(axis=1)]
     count, members = own.shape
@@ -183,7 +186,7 @@ def halving_doubling(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa:
     """All-reduce in steps between partners: half with the nearest, a quarter with the next, back.
 
     Raises:
-        InputError: the members are no power of two.
+        InputError: The number of members is not a power of two.
     """
     count, members = groups.shape
     levels = members.bit_length() - 1
@@ -220,12 +223,12 @@ def halving_doubling(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa:
 
 
 def mesh_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Everyone's part straight to everyone else; a reduce-scatter moves the same."""
+    """Send every rank's part directly to every other; a reduce-scatter moves the same."""
     return all_to_all(groups, Ranks(ranks.hosts), size)
 
 
 def mesh_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """Everyone's part to whoever adds it up, who sends the sum to everyone else."""
+    """Send every rank's parts to those who add them up, who then send the sums to all others."""
     there = mesh_all_gather(groups, ranks, size)
     count = len(there)
     sums = np.arange(groups.size, dtype=np.int64) + 2 * count
@@ -244,15 +247,15 @@ def mesh_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
 
 
 def all_to_all(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """To every other a part of its own: size over members. By PXN if ranks have rails."""
+    """Send every other rank a part of ``size`` over members, by PXN if ranks have rails."""
     members = groups.shape[1]
     return all_to_all_v(groups, ranks, np.full((members, members), size / members))
 
 
 def all_to_all_rounds(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
-    """As many rounds as there are others: in each, to the rank so much further.
+    """Send in rounds, one per other rank; in each round to the rank so much further on.
 
-    A rank goes on when it has sent and got all of its round.
+    A rank begins the next round when it has sent and received all of its current one.
     """
     members = groups.shape[1]
     place = np.arange(members, dtype=np.int64)
@@ -270,7 +273,7 @@ def all_to_all_rounds(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa
 
 
 def all_to_all_v(groups: Ints, ranks: Ranks, sizes: Floats) -> Moves:
-    """To every other what ``sizes[sender, receiver]`` says, bytes, in every group alike."""
+    """Send every other rank ``sizes[sender, receiver]`` bytes, the same in every group."""
     first, second = np.nonzero((sizes > 0) & ~np.eye(len(sizes), dtype=np.bool_))
     source, destination = groups[:, first].ravel(), groups[:, second].ravel()
     size = np.broadcast_to(sizes[first, second], (len(groups), len(first))).ravel()
@@ -282,27 +285,27 @@ HOT, HOTTER = 8, 3.0
 
 
 def all_to_all_skewed(groups: Ints, ranks: Ranks, size: float) -> Moves:
-    """As experts are asked for: one rank in eight gets three times what others get."""
+    """Send as mixtures of experts do: one rank in eight gets three times as much as others."""
     members = groups.shape[1]
     asked = np.where(np.arange(members) % HOT == 0, HOTTER, 1.0)
     return all_to_all_v(groups, ranks, np.tile(size * asked / asked.sum(), (members, 1)))
 
 
 def send_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
-    """Each to the next, the last to the first."""
+    """Every rank sends to the next, the last one to the first."""
     target = np.roll(groups, -1, axis=1)
     return alone(groups.ravel(), target.ravel(), np.full(groups.size, size))
 
 
 def hand_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
-    """Each to the next and back, ends but once: activations on, gradients back."""
+    """Send to the next rank and back, without wrapping: activations on, gradients back."""
     on, back = groups[:, :-1].ravel(), groups[:, 1:].ravel()
     source, target = np.concatenate([on, back]), np.concatenate([back, on])
     return alone(source, target, np.full(len(source), size))
 
 
 def hand_round(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
-    """As ``hand_on``, and the last with the first: interleaved stages."""
+    """Like ``hand_on``, also between last and first: interleaved stages."""
     following = np.roll(groups, -1, axis=1).ravel()
     source = np.concatenate([groups.ravel(), following])
     target = np.concatenate([following, groups.ravel()])
@@ -311,18 +314,18 @@ def hand_round(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG00
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
-    """An operation as nccl-tests has it."""
+    """An operation as in nccl-tests."""
 
     algorithms: dict[str, Algorithm]
-    """By name; the first is what is taken if none is named."""
+    """Algorithms by name; the first is the default."""
     factor: Callable[[int], float]
-    """Bus bandwidth over algorithm bandwidth, by the number of ranks."""
+    """Returns bus bandwidth over algorithm bandwidth, given the number of ranks."""
     redop: str = "none"
-    """As nccl-tests print it."""
+    """Name of the reduction as nccl-tests prints it."""
     root: int = -1
-    """The rank that it starts from; -1 where there is none."""
+    """The rank that it starts from; -1 if there is none."""
     divided: bool = False
-    """Whether the size is that of all ranks together, elements being counted for one."""
+    """Whether the size is that of all ranks together, while elements count for one rank."""
 
 
 def _over(ranks: int) -> float:
@@ -360,14 +363,14 @@ KINDS: dict[str, CollectiveKind] = {
 }
 
 STAGES: dict[str, Algorithm] = {"handon": hand_on, "handround": hand_round}
-"""Between pipeline stages; nccl-tests have no name for it."""
+"""Exchanges between pipeline stages, which nccl-tests has no name for."""
 
 
 def relayed(moves: Moves, ranks: Ranks, rail: Ints) -> Moves:
-    """Moves that each are an activity, with those between hosts relayed and put together.
+    """Relay moves between hosts by PXN, and join those with the same relay and destination.
 
-    An activity of the answer is all that one relay sends one rank, and what brings it
-    to the relay; the two go in step.
+    Every move must be an activity of its own. In the result, an activity is all that one relay
+    sends to one rank, together with what brings it to the relay; the two go in step.
     """
     apart = ranks.host(moves.source) != ranks.host(moves.destination)
     relay = np.where(apart, _relay(moves, ranks, rail), moves.source)
@@ -388,7 +391,7 @@ def relayed(moves: Moves, ranks: Ranks, rail: Ints) -> Moves:
 
 
 def _relay(moves: Moves, ranks: Ranks, rail: Ints) -> Ints:
-    """The least rank beside each source on the destination's rail, or the source itself."""
+    """Return the first rank on the source's host on the destination's rail, or the source."""
     first_of, count = np.unique(ranks.hosts, return_index=True, return_counts=True)[1:]
     place = np.arange(len(rail)) - first_of[ranks.hosts]
     rails = np.full((len(count), int(count.max(initial=0))), NONE, dtype=np.int64)

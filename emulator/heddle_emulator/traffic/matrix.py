@@ -1,13 +1,12 @@
-"""Who sends how much to whom, as a user has it: a square of bytes, a row for each sender.
+"""Who sends how much to whom: matrices of bytes from a file, and patterns drawn from a seed.
 
-As CSV a line for each sender, or as JSON ``{"bytes": [[…], …]}``; either may be gzip. Ranks are in
-the order of hosts, GPU by GPU. What a rank has for itself stays where it is.
+A file has a square of bytes, a row for each sender: a CSV line, or in JSON ``{"bytes": [[…], …]}``.
+Either may be compressed with gzip. Ranks are in the order of hosts, GPU by GPU. What a rank has for
+itself is not sent.
 
-Who sends to whom: the patterns of the literature, drawn from a seed.
-
-A pattern is told the NICs that take part and answers with places among them, one
-pair a flow. The random permutation is the one to fear: every NIC sends and receives
-at line rate, so a non-blocking fabric carries it, and hashing does not.
+A pattern gets the number of NICs that take part and returns places among them, one pair per flow.
+The hardest one is the random permutation: every NIC sends and receives at line rate, which a
+non-blocking fabric carries, but hashing does not.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from heddle_controller.model.files.content import MEBIBYTE, open_content, read_j
 
 CEILING = 256 * MEBIBYTE
 LEAST_RANKS, MOST_RANKS = 2, 3_072
-"""Nearly ten million messages; more would not fit into the memory of an ordinary machine."""
+"""Limits of a matrix; 3,072 ranks make nearly ten million messages, all that memory can hold."""
 SHORT = 40
 
 
 def load_matrix(path: Path) -> Floats:
-    """Bytes by sender and receiver, shape (ranks, ranks).
+    """Return the bytes by sender and receiver, shape (ranks, ranks).
 
     Raises:
-        InputError: the file cannot be read, is no square of 2 to 3,072 ranks, holds what is no
-            number of 0 or more, or nothing that one rank sends another.
+        InputError: The file cannot be read, is no square of 2 to 3,072 ranks, holds something else
+            than numbers of 0 or more, or has nothing that one rank sends another.
     """
     origin = str(path)
     rows = _json_rows(path) if path.name.removesuffix(".gz").endswith(".json") else _csv_rows(path)
@@ -54,12 +53,12 @@ def load_matrix(path: Path) -> Floats:
 
 
 def most_sent(matrix: Floats) -> float:
-    """Bytes of the rank that sends most, what it has for itself counted."""
+    """Return the bytes of the rank that sends most, including what it has for itself."""
     return float(matrix.sum(axis=1).max())
 
 
 def most_moved(matrix: Floats) -> float:
-    """Bytes that the busiest rank sends others or gets from them."""
+    """Return the most bytes that a rank sends to others or receives from them."""
     others = matrix * ~np.eye(len(matrix), dtype=np.bool_)
     return float(max(others.sum(axis=0).max(), others.sum(axis=1).max()))
 
@@ -89,7 +88,7 @@ def _float(told: object) -> float:
 
 
 def _number(told: object, origin: str, row: int, column: int) -> float:
-    """What one place says."""
+    """Return the number in one place of the matrix."""
     try:
         value = number(told) if isinstance(told, str) else _float(told)
     except (ValueError, OverflowError):
@@ -103,16 +102,16 @@ def _number(told: object, origin: str, row: int, column: int) -> float:
 
 _Pairs: TypeAlias = tuple[Ints, Ints]
 Pattern: TypeAlias = Callable[[int, np.random.Generator], _Pairs]
-"""From the number of NICs and a generator to places of sources and destinations."""
+"""Returns places of sources and destinations, given a number of NICs and a generator."""
 
 MOST_FLOWS = 10_000_000
-"""More would not fit into the memory of an ordinary machine as a file."""
+"""A file with more flows would not fit into the memory of an ordinary machine."""
 
 
 def permutation(nics: int, random: np.random.Generator) -> _Pairs:
-    """Everyone to one other, and nobody to oneself."""
+    """Every NIC sends to one other, and each receives from one other."""
     target = random.permutation(nics).astype(np.int64)
-    # Those who drew themselves hand what they drew on in a ring; one alone takes a partner.
+    # NICs that drew themselves swap targets in a ring; a single one takes a random partner.
     fixed = np.flatnonzero(target == np.arange(nics))
     if len(fixed) == 1:
         fixed = np.append(fixed, (fixed[0] + 1 + random.integers(nics - 1)) % nics)
@@ -121,13 +120,13 @@ def permutation(nics: int, random: np.random.Generator) -> _Pairs:
 
 
 def shift(nics: int, _: np.random.Generator) -> _Pairs:
-    """Everyone to the one half the fabric further: every flow takes the longest way."""
+    """Every NIC sends to the one half the fabric further on, which is the longest way."""
     source = np.arange(nics, dtype=np.int64)
     return source, (source + max(nics // 2, 1)) % nics
 
 
 def _all_to_all(nics: int, _: np.random.Generator) -> _Pairs:
-    """Everyone to everyone else."""
+    """Every NIC sends to every other."""
     if nics * (nics - 1) > MOST_FLOWS:
         reason = f"makes {nics * (nics - 1):,} flows of {nics:,} NICs; take fewer with --nics"
         raise refuse("traffic", "all-to-all", reason)
@@ -136,23 +135,23 @@ def _all_to_all(nics: int, _: np.random.Generator) -> _Pairs:
 
 
 def incast(nics: int, random: np.random.Generator) -> _Pairs:
-    """Everyone to the same one."""
+    """All others send to the same NIC."""
     target = int(random.integers(nics))
     source = np.delete(np.arange(nics, dtype=np.int64), target)
     return source, np.full(nics - 1, target, dtype=np.int64)
 
 
 def uniform(nics: int, random: np.random.Generator) -> _Pairs:
-    """Everyone to any other: some are sent to more often than they can take."""
+    """Every NIC sends to any other, so some NICs are sent more than they can receive."""
     source = np.arange(nics, dtype=np.int64)
     return source, (source + 1 + random.integers(nics - 1, size=nics)) % nics
 
 
 def incasts(nics: int, fan_in: int, random: np.random.Generator) -> _Pairs:
-    """Groups of one that receives and ``fan_in`` that send to it; those left over do nothing.
+    """Groups of one receiver and ``fan_in`` senders; NICs that are left over do nothing.
 
     Raises:
-        InputError: not a single group has so many.
+        InputError: There are too few NICs for one group, or ``fan_in`` is below 1.
     """
     if not 1 <= fan_in < nics:
         raise refuse("traffic", "fan-in", f"is {fan_in}; give 1 to {nics - 1}, the others of a NIC")

@@ -1,14 +1,13 @@
 """What a collective moves between ranks, and in which order.
 
-Moves belong to activities. Moves of one activity go in step, as the hops of a
-pipelined ring do: chunk follows chunk, and the slowest hop sets the pace of all.
-Activities of a collective are independent, save where one is named to wait for
-another.
+Moves belong to activities. The moves of one activity go in step, as the hops of a pipelined ring
+do: chunk follows chunk, and the slowest hop sets the pace of all. The activities of a collective
+are independent, unless one is listed as waiting for another.
 
-Sizes are those of nccl-tests: the whole buffer of an all-reduce or a broadcast, what
-all ranks of a group end up with after an all-gather, what one rank puts into a
-reduce-scatter or an all-to-all. Bytes between GPUs of one host are moves too, over
-NVLink; whether that can be too slow is decided where moves are played.
+Sizes are those of nccl-tests: the whole buffer of an all-reduce or a broadcast, what all ranks of a
+group hold after an all-gather, what one rank puts into a reduce-scatter or an all-to-all. Bytes
+between GPUs of one host, over NVLink, are moves too. Whether NVLink is a bottleneck is decided when
+moves are played.
 """
 
 from __future__ import annotations
@@ -28,32 +27,34 @@ def _nothing() -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Moves, a row each, and their activities."""
+    """Moves, one per row, and their activities."""
 
     steps: Ints
     """Messages that follow one another in each activity, shape (activities,)."""
     activity: Ints
-    """Of each move."""
+    """The activity of each move."""
     source: Ints
     """Rank."""
     destination: Ints
     """Rank."""
     bytes: Floats
     before: Ints
-    """With ``after``: pairs of activities where one waits for the other."""
+    """With ``after``, pairs of activities of which the second waits for the first."""
     after: Ints
     times: float = 1.0
-    """How often all of it is done, one time after another."""
+    """How often all of it is repeated in sequence."""
     brings: Ints = field(default_factory=_nothing)
-    """With ``goes``: pairs of moves of one activity where the second passes on what the first
-    brought; on trees and chains piece by piece, on rings in the next step."""
+    """With ``goes``, pairs of moves of one activity: the second forwards what the first brought.
+
+    On trees and chains this happens piece by piece, on rings in the next step.
+    """
     goes: Ints = field(default_factory=_nothing)
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def repeated(self, times: float) -> Moves:
-        """So many of the same one after another, taken as one longer one."""
+        """Return so many repetitions in sequence, taken as one longer collective."""
         steps = np.ceil(self.steps * times).astype(np.int64)
         return Moves(
             steps,
@@ -71,20 +72,20 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """Where ranks sit."""
+    """The host of each rank, and the rail of its NIC."""
 
     hosts: Ints
-    """Host of each rank, numbered from 0 and ascending."""
+    """Host of each rank, numbered from 0, ascending."""
     rail: Ints | None = None
-    """Rail of each rank's NIC; given to send by PXN, None to send from the own NIC."""
+    """Rail of each rank's NIC, to send with PXN; None: each rank sends from its own NIC."""
 
     def host(self, rank: Ints) -> Ints:
-        """The host of each rank."""
+        """Return the host of each rank."""
         return self.hosts[rank]
 
 
 def join_moves(parts: Sequence[Moves]) -> Moves:
-    """All moves of several sets; activities are numbered on."""
+    """Return all moves of several sets; activities are numbered consecutively."""
     activities = np.cumsum([0, *(len(part) for part in parts)]).tolist()
     rows = np.cumsum([0, *(len(part.activity) for part in parts)]).tolist()
     none = np.empty(0, dtype=np.int64)
@@ -110,7 +111,7 @@ def join_moves(parts: Sequence[Moves]) -> Moves:
 
 
 def alone(source: Ints, destination: Ints, size: Floats) -> Moves:
-    """Each move an activity of its own, of one message, that waits for none."""
+    """Make each move an activity of its own, of one message, that waits for nothing."""
     count, none = len(source), np.empty(0, dtype=np.int64)
     own = np.arange(count, dtype=np.int64)
     return Moves(np.ones(count, dtype=np.int64), own, source, destination, size, none, none)
@@ -118,18 +119,18 @@ def alone(source: Ints, destination: Ints, size: Floats) -> Moves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lines:
-    """The channels of groups: rows of one rank a host, in host order, all of one length."""
+    """The channels of groups: rows with one rank per host, in host order, all of one length."""
 
     ranks: Ints
     """Shape (lines, hosts)."""
     share: Floats
     """The part of its group's data that each line carries."""
     within: tuple[Ints, Ints, Ints]
-    """Where lines pass through hosts: line, and the ranks on either side of each NVLink hop."""
+    """Where lines pass through hosts: the line, and the ranks at both ends of each NVLink hop."""
 
 
 def lines_of(groups: Ints, ranks: Ranks) -> list[Lines]:
-    """The channels that groups on several hosts run their rings and trees on."""
+    """Return the channels on which groups on several hosts run their rings and trees."""
     row_of = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
     row_of[groups] = np.arange(len(groups))[:, None]
     row, near, far = _inside(groups, ranks)
@@ -143,7 +144,7 @@ def lines_of(groups: Ints, ranks: Ranks) -> list[Lines]:
 
 
 def _inside(groups: Ints, ranks: Ranks) -> tuple[Ints, Ints, Ints]:
-    """Group, ascending, and both ranks of neighbours in a group that share a host."""
+    """Return the group, ascending, and both ranks of all neighbours in a group on one host."""
     source, destination = groups[:, :-1], groups[:, 1:]
     same: Bools = ranks.host(source) == ranks.host(destination)
     row, _ = np.nonzero(same)
@@ -151,7 +152,7 @@ def _inside(groups: Ints, ranks: Ranks) -> tuple[Ints, Ints, Ints]:
 
 
 def _matched(one: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Places of all pairs of equal values; ``other`` ascends."""
+    """Return the places of all pairs of equal values; ``other`` ascends."""
     first, last = np.searchsorted(other, one), np.searchsorted(other, one, side="right")
     count = last - first
     mine = np.repeat(np.arange(len(one), dtype=np.int64), count)

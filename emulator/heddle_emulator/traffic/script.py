@@ -1,15 +1,15 @@
-"""What jobs do, written down: flows to find ways for, and activities that send over them.
+"""What jobs do: the flows that need paths, and the activities that send over them.
 
-A script knows nothing of paths. Its flows are what a way of choosing paths is asked to
-carry; once that is done, ``play`` turns script and paths into a schedule of the fluid
-world. One script may hold many jobs, and many collectives of a job.
+A script knows nothing of paths. A strategy is asked to carry its flows, and then ``play`` turns the
+script and the paths into a schedule of the fluid world. One script may hold many jobs, and many
+collectives of a job.
 
-Flows of one phase between the same NICs are one. What a flow asks for is such a rate
-that, all of a phase sending at once, nobody's NIC is asked for more than its line and
-whoever has most to send or to get is done no sooner than the others: with equal parts,
-the NIC's line divided by the flows on it.
+Flows of one phase between the same NICs are one flow. Demands are chosen for the case that all
+flows of a phase send at once: no NIC is asked for more than its line rate, and no NIC finishes
+later than the one with most to send or receive. With equal parts, a demand is the NIC's line rate
+divided by the number of flows on it.
 
-Jobs as scripts see them: where each rank is.
+The last functions place the ranks of a job on NICs.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ BITS, GIGA = 8.0, 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
-    """Activities, a row each; their moves; and the flows that moves between hosts go by."""
+    """Activities, one per row; their moves; and the flows that moves between hosts use."""
 
     flows: Flows
     seconds: Floats
-    """That each activity computes before it sends, shape (activities,)."""
+    """Seconds that each activity computes before it sends, shape (activities,)."""
     steps: Ints
     """Messages that follow one another in each activity, shape (activities,)."""
     times: Floats
-    """How often each activity is done, one time after another; ``steps`` are of all."""
+    """How often each activity is repeated in sequence; ``steps`` counts all repetitions."""
     label: Ints
     """Index into ``labels`` of each activity."""
     labels: tuple[str, ...]
     before: Ints
     after: Ints
     activity: Ints
-    """Of each move."""
+    """The activity of each move."""
     flow: Ints
     """Row of each move's flow; ``NONE`` within a host."""
     sender: Ints
-    """GPU that each move leaves; all jobs' GPUs are numbered through."""
+    """GPU that each move leaves; the GPUs of all jobs are numbered consecutively."""
     receiver: Ints
     gbit: Floats
-    """Of each move, without any headers."""
+    """Size of each move, without headers."""
     brings: Ints
-    """With ``goes``, pairs of moves, as in ``Moves``."""
+    """With ``goes``, pairs of moves; see ``Moves``."""
     goes: Ints
     gpus: int
-    """Of all jobs together."""
+    """Number of GPUs of all jobs together."""
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def scaled(self, factor: float) -> Script:
-        """The same with so many times as much to send; flows ask for what they asked."""
+        """Return the script with sizes multiplied by ``factor``; demands of flows stay the same."""
         return replace(self, gbit=self.gbit * factor)
 
 
@@ -77,14 +77,14 @@ class Party:
     nics: Ints
     """NIC row of each rank."""
     hosts: Ints
-    """Host of each rank, numbered from 0 and ascending."""
+    """Host of each rank, numbered from 0, ascending."""
     qps: int = 1
     weight: float = 1.0
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
 
 
 class Writer:
-    """Writes a script, activity by activity; ``script`` ends it."""
+    """Writes a script, activity by activity; ``script`` returns the result."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -100,25 +100,25 @@ class Writer:
         self._gbit: list[Floats] = []
 
     def declare(self, party: Party, phases: Sequence[str]) -> None:
-        """Name the phases of a job before they are met: flows come in that order."""
+        """Name the phases of a job before they are used; flows come in that order."""
         for phase in phases:
             self._sets.setdefault((party.name, phase), (len(self._sets), party))
 
     def compute(self, seconds: float, after: Ints, label: str = "compute") -> Ints:
-        """One activity that takes its time and sends nothing."""
+        """Add an activity that takes ``seconds`` and sends nothing; return its row."""
         row = self._activities(np.array([seconds]), np.zeros(1, dtype=np.int64), label)
         self._times.append(np.ones(1))
         self._wait(row, after)
         return row
 
     def meet(self, after: Ints, label: str = "meet") -> Ints:
-        """One activity that takes no time: all of ``after`` are complete."""
+        """Add an activity that takes no time and waits for all of ``after``; return its row."""
         return self.compute(0.0, after, label)
 
     def exchange(self, party: Party, moves: Moves, phase: str, after: Ints, label: str) -> Ints:
-        """A collective; its activities wait for all of ``after``. Returns their rows.
+        """Add a collective, whose activities wait for all of ``after``; return their rows.
 
-        An empty ``phase`` may run at any time.
+        Flows with an empty ``phase`` may run at any time.
         """
         rows = self._activities(np.zeros(len(moves)), moves.steps, label)
         self._times.append(np.full(len(moves), max(moves.times, 1.0)))
@@ -140,7 +140,7 @@ class Writer:
         return rows
 
     def script(self) -> Script:
-        """All that was written."""
+        """Return all that was written."""
         gbit = np.concatenate([np.empty(0), *self._gbit])
         code = self._column("code")
         crossing = code != NONE
@@ -168,7 +168,7 @@ class Writer:
         )
 
     def _codes(self, party: Party, moves: Moves, phase: str) -> Ints:
-        """A number for the set of flows and the NICs of each move; ``NONE`` within a host."""
+        """Return a code of each move's set of flows and NICs; ``NONE`` within a host."""
         number, _ = self._sets.setdefault((party.name, phase), (len(self._sets), party))
         host = party.hosts[moves.source], party.hosts[moves.destination]
         nics = self._fabric.node_count
@@ -176,7 +176,7 @@ class Writer:
         return np.where(host[0] == host[1], NONE, number * nics**2 + ends)
 
     def _flows(self, codes: Ints, sent: Floats) -> Flows:
-        """A flow for each code, its Gbit being ``sent``."""
+        """Return a flow for each code; ``sent`` is the Gbit of each."""
         number, source, destination = self._told(codes)
         rate = _rates(self._line, number, (source, destination), sent)
         parts = [no_flows()]
@@ -187,7 +187,7 @@ class Writer:
         return concatenate(parts)
 
     def _told(self, codes: Ints) -> tuple[Ints, Ints, Ints]:
-        """Set, source and destination of each code."""
+        """Return set, source and destination of each code."""
         nics = self._fabric.node_count
         return codes // nics**2, codes // nics % nics, codes % nics
 
@@ -234,7 +234,7 @@ class Writer:
 
 
 def _rates(line: Floats, number: Ints, ends: tuple[Ints, Ints], sent: Floats) -> Floats:
-    """Gbit/s of each flow: what it sends over the time that its busier NIC needs for its set."""
+    """Return Gbit/s of each flow: its Gbit over the time that its busier NIC needs for its set."""
     seconds = np.zeros(len(sent))
     for end in ends:
         key = number * len(line) + end
@@ -244,15 +244,15 @@ def _rates(line: Floats, number: Ints, ends: tuple[Ints, Ints], sent: Floats) ->
 
 
 def nics_of_ranks(fabric: Fabric, hosts: Sequence[str], gpus: Sequence[Gpus]) -> Ints:
-    """NIC row of each rank: GPU ``i`` of a host has its NIC ``i``, modulo its NICs.
+    """Return the NIC row of each rank: GPU ``i`` of a host uses its NIC ``i``, modulo its NICs.
 
     Args:
-        fabric: Where the hosts are.
-        hosts: In rank order.
-        gpus: Those of each host that ranks are on.
+        fabric: The fabric with the hosts.
+        hosts: Hosts in rank order.
+        gpus: The GPUs of each host that have ranks.
 
     Raises:
-        InputError: a host that is not in the fabric, or is named twice.
+        InputError: A host is not in the fabric, or is named twice.
     """
     known = fabric.structure.nics_of_host
     for place, host in enumerate(hosts):
@@ -269,15 +269,15 @@ def nics_of_ranks(fabric: Fabric, hosts: Sequence[str], gpus: Sequence[Gpus]) ->
 
 
 def gpus_of(job: Job) -> list[Gpus]:
-    """The GPUs of each host that ranks of a job are on."""
+    """Return the GPUs of each host on which ranks of a job run."""
     return list(job.gpus) or [tuple(range(job.gpus_per_host))] * len(job.hosts)
 
 
 def party_of(job: Job, fabric: Fabric) -> Party:
-    """A job on its hosts.
+    """Return a job on its hosts.
 
     Raises:
-        InputError: a host that is not in the fabric, or is named twice.
+        InputError: A host is not in the fabric, or is named twice.
     """
     gpus = gpus_of(job)
     hosts = np.repeat(np.arange(len(gpus), dtype=np.int64), [len(part) for part in gpus])
@@ -286,7 +286,7 @@ def party_of(job: Job, fabric: Fabric) -> Party:
 
 
 def ranks_of(party: Party, fabric: Fabric, *, pxn: bool | None = None) -> Ranks:
-    """Where the ranks of a party sit; ``pxn`` None is "where the fabric's NICs carry rails"."""
+    """Return where a party's ranks sit; with ``pxn`` None, PXN is used if its NICs have rails."""
     rail = fabric.structure.nodes.rail[party.nics]
     railed = bool((rail != NONE).any())
     return Ranks(party.hosts, rail if railed and pxn is not False else None)

@@ -1,4 +1,4 @@
-"""Patterns as flows of a fabric, and flows as a file."""
+"""Patterns and matrices as flows of a fabric, and flows as a file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def flows_between(
     fan_in: int | None = None,
     size: float = np.inf,
 ) -> Flows:
-    """Flows of one pattern over all NICs of a fabric, or so many drawn from the seed.
+    """Return the flows of a pattern over all NICs of a fabric, or over ``nics`` drawn by seed.
 
-    Without ``gbps`` a sender divides its line rate evenly over what it sends. ``fan_in`` makes
-    groups of an incast, of so many senders each; ``size`` is the bytes that each flow sends.
+    Without ``gbps``, a sender divides its line rate evenly over its flows. ``fan_in`` makes groups
+    of an incast with so many senders each. ``size`` is the bytes that each flow sends.
 
     Raises:
-        InputError: fewer than 2 NICs, more than there are, no rate above 0, or groups of
-            another pattern than incast.
+        InputError: Fewer than 2 NICs, or more than there are; a rate that is not above 0; no QP; or
+            ``fan_in`` with another pattern than incast.
     """
     random = np.random.default_rng(seed)
     rows = fabric.rows_of_kind(NodeKind.NIC)
@@ -58,13 +58,13 @@ def flows_between(
 
 
 def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
-    """Flows by a matrix of bytes over the first NICs of a fabric, host by host.
+    """Return flows by a matrix of bytes over the first NICs of a fabric, host by host.
 
-    Rates are such that all are done at once, the busiest NIC at its line; bytes are those of
-    the matrix.
+    With their rates all flows end at once, and the busiest NIC is at its line rate. Their bytes are
+    those of the matrix.
 
     Raises:
-        InputError: there are fewer NICs than ranks.
+        InputError: There are fewer NICs than ranks, or no QP.
     """
     known = fabric.structure.nics_of_host.values()
     rows = np.concatenate([np.empty(0, dtype=np.int64), *known]).astype(np.int64)
@@ -83,7 +83,7 @@ def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
 
 
 def line_rates(fabric: Fabric) -> Floats:
-    """Gbit/s that each node could send over all its links together, shape (nodes,)."""
+    """Return the Gbit/s that each node could send over all its links together, shape (nodes,)."""
     structure = fabric.structure
     rates = np.zeros(fabric.node_count)
     rates += np.bincount(structure.tail, weights=structure.capacity, minlength=fabric.node_count)
@@ -111,10 +111,12 @@ def _flows(
 
 
 def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
-    """Write flows as CSV, gzip where the name ends in ``.gz``; bytes where any are told.
+    """Write flows as CSV, compressed if the name ends in ``.gz``.
+
+    There is a column of bytes if any flow has bytes.
 
     Raises:
-        InputError: the file cannot be written there.
+        InputError: The file cannot be written.
     """
     ids = fabric.structure.nodes.ids
     phases = (*flows.phase_names, "")  # ANY_PHASE is -1: the last
@@ -141,7 +143,7 @@ def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
 
 
 def _sizes(flows: Flows) -> list[str]:
-    """The last field of each line; empty where no flow tells its bytes."""
+    """Return the last field of each line; empty if no flow has bytes."""
     known = np.isfinite(flows.bytes)
     if not known.any():
         return [""] * len(flows)

@@ -1,14 +1,12 @@
-"""What an iteration of a job is made of: computing, and exchanges between its ranks.
+"""What an iteration of a job consists of: computing, and exchanges between its ranks.
 
-The named workloads follow published models and parallelism; amounts are worked out
-from the models' shapes, in the comments beside them. What was not published is an
-assumption, and said to be one: how fast GPUs compute when no network holds them up.
+The named workloads follow published models and parallelism. Amounts are derived from the models'
+shapes in the comments next to them. What was not published is an assumption and is marked as one,
+such as how fast GPUs compute when no network delays them.
 
-Jobs as users write them, as workloads: an iteration runs each of their collectives once.
-
-Its collectives take turns, as the controller
-assumes of its phases, and those of a group that says so go on at once; or all do, while it
-computes, if that is asked.
+``workload_of`` makes a workload of a job as users write it: an iteration runs each of its
+collectives once. The collectives take turns, as the controller assumes of phases. Collectives of a
+group with overlap begin together, and if asked, all collectives run while the job computes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from heddle_emulator.traffic.matrix import most_sent
 
 _MIB = 1 << 20
 SLICES = 4
-"""Turns of computing that collectives overlap with where nobody says how many."""
+"""Slices of computing that collectives overlap with, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +32,21 @@ class Exchange:
     """One kind of communication of an iteration."""
 
     op: str
-    """As in ``collective.KINDS``, or between pipeline stages as in ``collective.STAGES``."""
+    """A name in ``collective.KINDS``, or in ``collective.STAGES`` between pipeline stages."""
     group: Group
     size: float
-    """Bytes, each time, as nccl-tests count them."""
+    """Bytes each time, counted as nccl-tests does."""
     times: float = 1.0
-    """In an iteration."""
+    """How often per iteration."""
     overlap: bool = False
     """Whether computing goes on meanwhile."""
     algorithm: str = ""
     matrix: Floats | None = field(default=None, compare=False)
-    """Of an all-to-all: bytes by sender and receiver, in place of ``size``."""
+    """Of an all-to-all: bytes by sender and receiver, which replace ``size``."""
     phase: str = ""
-    """What planners know it as, where that is not its group."""
+    """The name of its phase for planners; empty if that is the group's."""
     beside: bool = False
-    """Whether it begins with the exchange before it, not after."""
+    """Whether it begins together with the exchange before it, not after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +55,21 @@ class Workload:
 
     what: str
     parallelism: Parallelism
-    """Without dp, which takes the hosts that are there."""
+    """The degrees without dp, which follows from the number of hosts."""
     seconds: float
-    """Of computing on each GPU."""
+    """Seconds of computing on each GPU."""
     exchanges: tuple[Exchange, ...]
     slices: int = 4
-    """Turns of computing and communicating that an iteration is divided into."""
+    """Number of slices of computing and communicating that an iteration is divided into."""
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
     phases: tuple[str, ...] = ()
-    """In the order in which planners number the flows of two NICs; as met where not told."""
+    """Order in which planners number the flows of two NICs; empty means order of appearance."""
 
     def hosts(self, gpus_per_host: int) -> int:
-        """The least number of hosts; the job may have any multiple.
+        """Return the least number of hosts; the job may have any multiple of it.
 
         Raises:
-            InputError: a host has so many GPUs that the degrees do not fill any.
+            InputError: The degrees do not fill hosts with so many GPUs.
         """
         p = self.parallelism
         ranks = (p.tp or 1) * (p.pp or 1) * (p.cp or 1)
@@ -81,24 +79,24 @@ class Workload:
 
 
 # Llama 3 405B: 126 layers, width 16,384, 8 key/value heads of 128, bfloat16 activations and
-# weights, gradients added up in single precision.
+# weights, gradients summed in single precision.
 _LAYERS, _WIDTH, _KV, _WEIGHTS = 126, 16384, 1024, 405e9
 _TP, _PP = 8, 16
 _STAGE_LAYERS = _LAYERS / _PP
 KERNEL_FLOPS = 500e12
-"""Assumed of an H100 in matrix products, between the 400e12 it had with everything and the peak."""
+"""Assumed for an H100 in matrix products: between 400e12 as measured overall and the peak."""
 
 
 def _llama3(sequence: int, batch: int, cp: int) -> Workload:
-    """Pre-training: ``batch`` sequences a replica, one a micro-batch."""
+    """Return pre-training with ``batch`` sequences per replica, one per micro-batch."""
     part = sequence / cp
     activations = part * _WIDTH * 2
     weights = _WEIGHTS / (_TP * _PP)
     keys = sequence * _KV * 2 * 2 / _TP
     flops = 6 * _WEIGHTS * sequence * batch / (_TP * _PP * cp)
-    # Two sums of activations a layer on the way forward, two on the way back.
+    # Two sums of activations per layer in the forward pass, two in the backward pass.
     exchanges = [Exchange("all_reduce", Group.TP, activations, 4 * _STAGE_LAYERS * batch)]
-    if cp > 1:  # keys and values of a layer: forward, again backward, and their gradients
+    if cp > 1:  # keys and values of a layer: forward, again backward, and gradients
         exchanges.append(Exchange("all_gather", Group.CP, keys, 3 * _STAGE_LAYERS * batch))
     exchanges += [
         Exchange("handon", Group.PP, activations / _TP, batch, overlap=True),
@@ -114,7 +112,7 @@ def _llama3(sequence: int, batch: int, cp: int) -> Workload:
 
 
 def _served() -> tuple[Workload, Workload]:
-    """Llama 3 405B on two hosts: the prompt, and a token for each of 32 requests."""
+    """Return Llama 3 405B on two hosts: the prompt, and a token for each of 32 requests."""
     prompt, requests = 8192, 32
     gpus, memory = 16, 3.35e12
     flops = 2 * _WEIGHTS * prompt / gpus / KERNEL_FLOPS
@@ -140,20 +138,20 @@ def _served() -> tuple[Workload, Workload]:
 
 
 def _mixtral() -> Workload:
-    """A mixture of experts whose tokens go to any GPU: 32 layers, width 4,096, two experts."""
+    """Return a mixture of experts with tokens for any GPU: 32 layers, width 4,096, two experts."""
     tokens, layers, width, active = 4096, 32, 4096, 12.9e9
     return Workload(
         "Mixtral 8x7B, 4,096 tokens a GPU, experts over all of them",
         Parallelism(),
         6 * active * tokens / KERNEL_FLOPS,
-        # There and back, forward and backward, in every layer; two experts a token.
+        # There and back, forward and backward, in every layer; two experts per token.
         (Exchange("alltoall", Group.WORLD, tokens * width * 2 * 2, 4 * layers),),
         slices=1,
     )
 
 
 def _recommendation() -> Workload:
-    """Embeddings looked up where they are, and dense layers replicated; sizes are assumed."""
+    """Return distributed embedding look-ups with replicated dense layers; sizes are assumed."""
     return Workload(
         "recommendation, embeddings over all GPUs, dense layers replicated",
         Parallelism(),
@@ -178,7 +176,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def by_matrix(matrix: Floats, seconds: float, *, overlap: bool = False) -> Workload:
-    """An iteration of one all-to-all, its bytes as told."""
+    """Return an iteration of one all-to-all with the bytes of a matrix."""
     exchange = Exchange("alltoall", Group.WORLD, most_sent(matrix), overlap=overlap, matrix=matrix)
     return Workload(
         f"an all-to-all of {len(matrix)} ranks by a matrix",
@@ -190,10 +188,10 @@ def by_matrix(matrix: Floats, seconds: float, *, overlap: bool = False) -> Workl
 
 
 def workload(name: str, seconds: float | None = None) -> Workload:
-    """A named workload; with another computing time if one is given.
+    """Return a named workload, with another computing time if one is given.
 
     Raises:
-        InputError: the name is not known.
+        InputError: The name is not known.
     """
     if name not in WORKLOADS:
         raise refuse("workload", name, f"is not known; give one of {', '.join(WORKLOADS)}")
@@ -210,15 +208,15 @@ _OPS = {
     Operation.SEND_RECV: "sendrecv",
 }
 _WAYS = {Algorithm.TREE: "tree", Algorithm.PAIRWISE: "mesh"}
-"""Where they differ from what an operation is done by anyway."""
+"""Algorithms that differ from the default of an operation."""
 _ONE_WAY = {Operation.ALL_TO_ALL, Operation.SEND_RECV}
 
 
 def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
-    """A job that computes for so long in an iteration, its collectives in turns or all at once.
+    """Return a job that computes so long per iteration, its collectives in turns or all at once.
 
     Raises:
-        InputError: its parallelism does not fit its hosts.
+        InputError: Its parallelism does not fit its hosts.
     """
     parallelism = resolve_parallelism(job)
     asked = job.collectives or implied_collectives(parallelism)
@@ -243,9 +241,9 @@ def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
 
 
 def _in_turns(asked: Sequence[Collective]) -> Iterator[tuple[Collective, bool]]:
-    """Collectives in order, and whether each begins with the one before.
+    """Yield collectives in order, and whether each begins together with the one before.
 
-    Those of a group that overlap all begin where the first of them stands.
+    All collectives of a group with overlap begin at the place of the group's first one.
     """
     begun: set[Group] = set()
     at_once = {one.group for one in asked if one.overlap}
@@ -263,7 +261,7 @@ def _exchange(asked: Collective, members: int, overlap: bool) -> Exchange:  # no
     op, way = _OPS[asked.operation], _WAYS.get(asked.algorithm, "")
     if asked.operation is Operation.SEND_RECV and asked.group is Group.PP:
         op = "handround" if asked.algorithm is Algorithm.RING else "handon"
-    # An all-gather is counted by what a rank puts in there, by what comes out here.
+    # Jobs count an all-gather by what a rank puts in, exchanges by what comes out.
     size = asked.bytes * (members if asked.operation is Operation.ALL_GATHER else 1)
     way = "" if asked.operation in _ONE_WAY else way
     return Exchange(op, asked.group, size, overlap=overlap, algorithm=way)

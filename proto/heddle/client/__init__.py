@@ -1,6 +1,6 @@
-"""The client of Heddle's controllers, for schedulers and other programs: needs grpcio alone.
+"""The client of Heddle's controllers, for schedulers and other programs. It needs only grpcio.
 
-``Client`` blocks, ``AsyncClient`` is of asyncio; both do the same, by the same code.
+``Client`` blocks and ``AsyncClient`` is for asyncio. Both do the same, with the same code.
 """
 
 from heddle.client.credentials import Credentials, CredentialsError

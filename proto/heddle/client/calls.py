@@ -1,9 +1,9 @@
-"""Calls that survive a controller: several addresses, deadlines, retries, request ids.
+"""Calls that survive the loss of a controller: several addresses, deadlines, retries, request ids.
 
-``Calls`` is what the generated stubs take for a channel. Every controller of a fabric answers every
-call, as they share one store; which of them leads is their affair. So a call goes to the address
-that answered last, and to the next one where nobody answers there. Repeating is safe: what changes
-something has a request id, which is made once a call and is the same in each attempt.
+``Calls`` takes the place of a channel in generated stubs. All controllers of a fabric share one
+store, so each of them answers every call, whoever leads. A call goes to the address that answered
+last, and to the next one if nobody answers there. Repeating a call is safe: every call that changes
+something has a request id, which is the same in all its attempts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from heddle.freshness import AGE, STALE
 from heddle.text import split_address
 
 PAUSE = 0.05
-"""Seconds between the first rounds over all addresses; doubles up to ``LONGEST_PAUSE``."""
+"""Seconds to pause after the first round over all addresses; doubles up to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE = 1.0
 NOT_AGAIN = {"PLANNER_LOST"}
-"""Reasons of UNAVAILABLE where the question itself may be what failed the controller."""
+"""Reasons of UNAVAILABLE where the call itself may be what broke the controller."""
 
 
 def split_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Addresses of "a:7400,b:7400", or of several such texts; "unix:PATH" is a socket's.
+    """Return the addresses in "a:7400,b:7400" or in several such texts; "unix:PATH" is a socket.
 
     Raises:
-        ValueError: in words, when there is none, or one has another form.
+        ValueError: There is no address, or one has another form; the message says what to write.
     """
     texts = [addresses] if isinstance(addresses, str) else addresses
     found = tuple(part.strip() for text in texts for part in text.split(","))
@@ -53,42 +53,42 @@ class Calls:
     addresses: tuple[str, ...]
     credentials: Credentials
     timeout: float
-    """Seconds a call may take in all, attempts and pauses together."""
+    """Most seconds a call may take in all, with all attempts and pauses."""
     patience: float
-    """Of these, how long a controller that answers is looked for; 0: each address once."""
+    """How many of these seconds to look for a controller that answers; 0: each address once."""
     note: Callable[[str, str], None]
-    """Hears a word and a text: "stale", an answer is of the past; "lost", a watch broke."""
+    """Called with a word and a text: "stale" for an outdated answer, "lost" for a broken watch."""
     current: int = 0
     """Index of the address that answered last."""
     reached: bool = False
-    """Whether any has answered."""
+    """Whether any controller has answered a call."""
     _channels: dict[int, Any] = field(default_factory=dict)
     _metadata: tuple[tuple[str, str], ...] | None = None
 
     def unary_unary(self, path: str, **how: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
-        """As a channel has it: a callable of one request, for one answer."""
+        """Implement ``grpc.Channel.unary_unary``: a callable with one request and one answer."""
         return _Unary(self, "unary_unary", path, how)
 
     def stream_unary(self, path: str, **how: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
-        """As a channel has it: a callable of several requests, for one answer."""
+        """Implement ``grpc.Channel.stream_unary``: a callable with many requests and one answer."""
         return _Unary(self, "stream_unary", path, how)
 
     def unary_stream(self, path: str, **how: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
-        """As a channel has it: a callable of one request, for answers as they come."""
+        """Implement ``grpc.Channel.unary_stream``: a callable with one request and many answers."""
         return _Stream(self, "unary_stream", path, how)
 
     def stream_stream(self, path: str, **_: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
-        """As a channel has it; nothing that a client calls is of this kind."""
+        """Implement ``grpc.Channel.stream_stream``, which no client uses."""
         raise NotImplementedError(path)
 
     async def close(self) -> None:
-        """End all calls."""
+        """End all calls and close the channels."""
         for channel in self._channels.values():
             await self.wire.close(channel)
         self._channels.clear()
 
     def method(self, kind: str, path: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - gRPC's
-        """The method at the present address."""
+        """Return the method on the channel to the current address."""
         if self.current not in self._channels:
             address, credentials = self.addresses[self.current], self.credentials.of_channel()
             self._channels[self.current] = self.wire.open(address, credentials)
@@ -96,19 +96,19 @@ class Calls:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call brings along; a token is read once."""
+        """Metadata of every call. A token is read from its file only once."""
         if self._metadata is None:
             self._metadata = self.credentials.metadata(self.addresses)
         return self._metadata
 
     def failed(self, error: grpc.RpcError) -> HeddleError:
-        """What an attempt at the present address ended in."""
+        """Return the exception for a failed attempt at the current address."""
         call: Any = error
         self.tell_age(call.trailing_metadata())
         return error_of(call, self.addresses[self.current])
 
     def tell_age(self, trailing: Iterable[Any] | None) -> None:
-        """Say so where an answer is of the past."""
+        """Note with ``note`` that an answer is outdated, if its metadata says so."""
         marks = dict(trailing or ())
         if marks.get(STALE) == "true":
             age = str(marks.get(AGE, "some"))
@@ -119,7 +119,7 @@ class Search:
     """One call's search for a controller that answers it."""
 
     def __init__(self, calls: Calls, timeout: float | None) -> None:
-        """``timeout``: seconds for all of it; None: no limit."""
+        """Start the search; ``timeout`` is in seconds for all of it, None for no limit."""
         now = time.monotonic()
         self._calls = calls
         self._end = math.inf if timeout is None else now + timeout
@@ -128,14 +128,14 @@ class Search:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end; None: no limit."""
+        """Seconds until the end; None means no limit."""
         return None if math.isinf(self._end) else max(0.0, self._end - time.monotonic())
 
     async def after(self, error: HeddleError) -> None:
-        """Go on to the next attempt, after a pause where all addresses were tried.
+        """Return when it is time for the next attempt; pauses if all addresses were tried.
 
         Raises:
-            HeddleError: the error itself, where there is no use or no time for another one.
+            HeddleError: ``error`` itself, if another attempt has no use or no time.
         """
         if not may_pass(error):
             raise error
@@ -153,7 +153,7 @@ class Search:
 
 
 def may_pass(error: HeddleError) -> bool:
-    """Whether the same call may succeed a little later, or at another controller."""
+    """Return whether the same call may succeed a little later or at another controller."""
     if isinstance(error, Unreachable):
         return True
     if isinstance(error, Unavailable):
@@ -169,11 +169,11 @@ class _Unary:
     how: dict[str, Any]
 
     async def __call__(self, request: Any, timeout: float | None = None) -> Message:  # noqa: ANN401, ASYNC109 - a message or several; gRPC's own
-        """The answer; the last attempt's error where there is none."""
+        """Return the answer; raise the error of the last attempt if there is none."""
         if isinstance(request, Message):
             asked = [with_request_id(request)]
         else:
-            asked = list(request)  # an attempt after the first says the same again
+            asked = list(request)  # kept, because later attempts send the same requests
             asked[:1] = map(with_request_id, asked[:1])
         limit = self.calls.timeout if timeout is None else timeout
         search = Search(self.calls, limit)
@@ -210,7 +210,7 @@ class _Stream:
         request: Message,
         timeout: float | None = None,  # noqa: ASYNC109 - gRPC's own
     ) -> AsyncGenerator[Message]:
-        """Answers as they come, until the first error after the first of them."""
+        """Yield answers as they arrive; an error is retried only before the first answer."""
         search, begun = Search(self.calls, timeout), False
         while True:
             method = self.calls.method(self.kind, self.path, self.how)
@@ -232,7 +232,7 @@ class _Stream:
 
 
 def with_request_id(message: Message) -> Message:
-    """The message with an id of its own, where it has a field for one and none in it."""
+    """Return the message with a new request id, if it has a field for one and that is empty."""
     if "request_id" not in message.DESCRIPTOR.fields_by_name or getattr(message, "request_id"):  # noqa: B009 - known to be there
         return message
     named = type(message)()
@@ -242,6 +242,6 @@ def with_request_id(message: Message) -> Message:
 
 
 def timed_out(what: str, calls: Calls) -> TimedOut:
-    """The error of something that took too long."""
+    """Return the exception for something that took too long."""
     address = calls.addresses[calls.current]
     return TimedOut(what, code=grpc.StatusCode.DEADLINE_EXCEEDED, address=address)

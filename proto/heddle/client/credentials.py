@@ -1,4 +1,4 @@
-"""What a client shows, and whom it trusts."""
+"""How a client identifies itself, and which controllers it trusts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heddle.text import split_address
 
 
 class CredentialsError(ValueError):
-    """A file that cannot be used; ``part`` says which: ca, cert, key or token."""
+    """A file cannot be used; ``part`` says which one: ca, cert, key or token."""
 
     def __init__(self, part: str, message: str, file: Path | None = None) -> None:
         super().__init__(f"{file}: {message}" if file else f"{part}: {message}")
@@ -21,31 +21,34 @@ class CredentialsError(ValueError):
 
 
 SOCKET = "unix:"
-"""How the address of a socket of this machine begins."""
+"""Prefix of the address of a Unix socket on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Files, all of them PEM but the token's. Without any, plain text is spoken."""
+    """Files for TLS (PEM), and a token.
+
+    Without ``ca``, ``cert`` and ``key``, calls are plain text.
+    """
 
     ca: Path | None = None
-    """Authority of the controllers; turns TLS on."""
+    """Certificate authority of the controllers; turns TLS on."""
     cert: Path | None = None
     """Certificate of this client."""
     key: Path | None = None
     token: Path | None = None
-    """Bearer token, in place of a certificate: what ``heddle token new`` printed."""
+    """File with a bearer token, used instead of a certificate; ``heddle token new`` prints one."""
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether TLS is used."""
         return bool(self.ca or self.cert or self.key)
 
     def of_channel(self) -> grpc.ChannelCredentials | None:
-        """TLS; None for plain text.
+        """Return the credentials of a TLS channel; None for plain text.
 
         Raises:
-            CredentialsError: a file cannot be used.
+            CredentialsError: A file cannot be used.
         """
         if not self.secure:
             return None
@@ -54,10 +57,10 @@ class Credentials:
         return grpc.ssl_channel_credentials(*(_content(part, file) for part, file in files))
 
     def metadata(self, addresses: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        """What every call to these controllers brings along.
+        """Return the metadata to send with every call to these controllers.
 
         Raises:
-            CredentialsError: the token cannot be read, or would cross a network in plain text.
+            CredentialsError: The token cannot be read, or would cross a network in plain text.
         """
         if self.token is None:
             return ()
@@ -72,18 +75,18 @@ class Credentials:
         return (("authorization", f"Bearer {text}"),)
 
     def _check(self) -> None:
-        """Look at the files before anything is dialled: gRPC says little of them."""
+        """Check the files before connecting; gRPC says little about what is wrong with them."""
         if (self.cert is None) != (self.key is None):
             raise CredentialsError("cert", "certificate and key belong together: give both")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if self.ca is not None:
                 context.load_verify_locations(self.ca)
-        except OSError as error:  # and with it ssl.SSLError
+        except OSError as error:  # ssl.SSLError is one too
             raise CredentialsError("ca", f"{_why(error)}: give a PEM file", self.ca) from None
         try:
             if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key, password="")  # nobody is asked
+                context.load_cert_chain(self.cert, self.key, password="")  # asks nobody for one
         except OSError as error:
             cure = "give PEM files that belong together, the key without a password"
             text = f"with {self.key}: {_why(error)}: {cure}"

@@ -1,4 +1,4 @@
-"""What a call may end in: exceptions that carry what the controller said."""
+"""Exceptions that a call may end in. They carry what the controller said."""
 
 # ruff: noqa: N818 - the names say what happened, as the codes of gRPC do
 from __future__ import annotations
@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 DETAILS = "grpc-status-details-bin"
 OPENSSL = "OPENSSL_internal:"
-"""Stands in gRPC's text before what TLS has to say."""
+"""gRPC's text has this mark before the message of the TLS library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Violation:
     """One thing that is wrong with a request."""
 
     field: str
-    """Which field, or which subject."""
+    """The field or the subject that is wrong."""
     description: str
 
 
 class HeddleError(Exception):
-    """A call that ended in no answer. ``str()`` of it is one line."""
+    """A call got no answer, or was refused. ``str()`` of it is one line."""
 
     def __init__(
         self,
@@ -43,40 +43,40 @@ class HeddleError(Exception):
         self.message = message
         self.code = code
         self.address = address
-        """Of the controller that said so, or that was not reached."""
+        """Address of the controller that reported the error or could not be reached."""
         self.reason = reason
-        """The controller's word for it, such as ``ETAG_MISMATCH``."""
+        """The controller's name for the reason, such as ``ETAG_MISMATCH``."""
         self.violations = tuple(violations)
         self.retry_after = retry_after
-        """Seconds after which the controller would have the call again; None: it did not say."""
+        """Seconds after which the call may be repeated; None if the controller did not say."""
         self.request_id = request_id
-        """Names the call in the controller's log."""
+        """Identifies the call in the controller's log."""
         self.told = told
-        """Whether a controller said so, and not gRPC by itself."""
+        """Whether a controller reported the error, and not gRPC itself."""
 
 
 class Unreachable(HeddleError):
-    """No controller answered; the last that was tried is named."""
+    """No controller answered. The message names the last one that was tried."""
 
 
 class TimedOut(HeddleError):
-    """The time given was not enough."""
+    """The call did not finish in the given time."""
 
 
 class Unavailable(HeddleError):
-    """A controller answered that it cannot now, for example as its store is away."""
+    """A controller answered that it cannot do this now, for example because its store is away."""
 
 
 class NotFound(HeddleError):
-    """There is no such thing."""
+    """The named object does not exist."""
 
 
 class AlreadyExists(HeddleError):
-    """There is one of that name."""
+    """An object of that name already exists."""
 
 
 class Conflict(HeddleError):
-    """Somebody else was faster: read again, then decide again."""
+    """The object was changed in the meantime: read it again, then decide again."""
 
 
 class InvalidRequest(HeddleError):
@@ -84,7 +84,7 @@ class InvalidRequest(HeddleError):
 
 
 class PreconditionFailed(HeddleError):
-    """The request is right, but not as things stand: see ``violations``."""
+    """The request is correct, but the current state does not allow it: see ``violations``."""
 
 
 class NotAllowed(HeddleError):
@@ -92,7 +92,7 @@ class NotAllowed(HeddleError):
 
 
 class Degraded(HeddleError):
-    """A job that is waited for does not come further by itself; the reason is in the message."""
+    """A job that is waited for makes no progress by itself. The message gives the reason."""
 
 
 _CODE = grpc.StatusCode
@@ -110,7 +110,7 @@ _KINDS: tuple[tuple[grpc.StatusCode, type[HeddleError]], ...] = (
 
 
 def error_of(call: grpc.Call, address: str) -> HeddleError:
-    """The exception for a call that failed at an address."""
+    """Return the exception for a call that failed at an address."""
     code, text = call.code(), call.details() or ""
     status = _status(call)
     if status is None:
@@ -135,7 +135,7 @@ def error_of(call: grpc.Call, address: str) -> HeddleError:
 
 
 def _by_itself(code: grpc.StatusCode, text: str, address: str) -> HeddleError:
-    """What gRPC says where no controller said anything."""
+    """Return the exception for an error that comes from gRPC and not from a controller."""
     if code in (_CODE.UNAVAILABLE, _CODE.CANCELLED):  # the other end went away
         message = f"cannot reach the controller at {address} ({_why(text)})"
         return Unreachable(message, code=code, address=address)
@@ -147,7 +147,7 @@ def _by_itself(code: grpc.StatusCode, text: str, address: str) -> HeddleError:
 
 
 def _why(text: str) -> str:
-    """What gRPC says, without what that is wrapped in: its texts nest, the cause comes last."""
+    """Return the cause in gRPC's text. Its texts nest, and the cause comes last."""
     first = text.splitlines()[0] if text else "no reason told"
     if OPENSSL in first:
         return first.rpartition(OPENSSL)[2].removesuffix(": OK")[:200]
@@ -155,7 +155,7 @@ def _why(text: str) -> str:
 
 
 def _status(call: grpc.Call) -> Sequence[Any] | None:
-    """The details of a status that a controller made; None where it made none."""
+    """Return the details of a status that a controller sent; None if none did."""
     packed = dict(call.trailing_metadata() or ()).get(DETAILS)
     if not isinstance(packed, bytes):
         return None

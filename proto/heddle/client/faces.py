@@ -1,4 +1,4 @@
-"""The two faces of one client: one of asyncio, one that blocks."""
+"""The public classes of the client: ``Client`` blocks, ``AsyncClient`` is for asyncio."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TIMEOUT = 60.0
 
 
 def _silent(_: str, __: str) -> None:
-    """Tell nobody."""
+    """Ignore what is reported."""
 
 
 class AsyncClient(Operations):
-    """The API for programs of asyncio; see ``Client``. Use as ``async with``.
+    """The API for asyncio programs; see ``Client``. Use it as ``async with``.
 
-    Calls of its services are awaited, streams iterated with ``async for``, nothing else.
+    The only differences: calls are awaited, and streams are iterated with ``async for``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AsyncClient(Operations):
 def _blocking(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Client, P], R]:
-    """An operation that returns when it is done."""
+    """Turn an operation into a method that returns when it is done."""
 
     def run(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return finish(operation(client.operations, *args, **kwargs))
@@ -80,7 +80,7 @@ def _blocking(
 def _iterating(
     operation: Callable[Concatenate[Operations, P], AsyncGenerator[R]],
 ) -> Callable[Concatenate[Client, P], Generator[R]]:
-    """A watch as a plain iterator; closing it ends the stream."""
+    """Turn a watch into a method that returns a plain iterator; closing that ends the stream."""
 
     def run(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[R]:
         return each(operation(client.operations, *args, **kwargs))
@@ -89,7 +89,7 @@ def _iterating(
 
 
 class _BlockingChannel:
-    """What generated stubs take for a channel, over calls that block."""
+    """Stands in for a channel in generated stubs, and makes calls that block."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -108,11 +108,11 @@ class _BlockingChannel:
 
 
 class Client:
-    """The API of Heddle's controllers. Use as ``with``; threads may share one.
+    """The API of Heddle's controllers. Use it as ``with``; threads may share one client.
 
     ``fabrics``, ``jobs``, ``demands``, ``plans``, ``overlays``, ``audit`` and ``doctor`` are the
-    services of ``heddle.v1``: each method takes its request and ``timeout``. The methods below do
-    what takes more than one call. All raise ``HeddleError``.
+    services of ``heddle.v1``; each of their methods takes a request and ``timeout``. The methods
+    below are for tasks that need more than one call. All raise ``HeddleError``.
     """
 
     def __init__(
@@ -125,20 +125,22 @@ class Client:
         patience: float | None = None,
         note: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Make a client; it connects with its first call.
+        """Create a client; it connects with its first call.
 
         Args:
-            addresses: host:port of every controller, in one text with commas or in several.
-            fabric: Name of the fabric meant; empty where there is one only.
+            addresses: host:port of every controller, in one text with commas or in several texts.
+            fabric: Name of the fabric to use; empty if there is only one.
             credentials: Files for TLS, or a token.
-            timeout: Seconds a call may take in all.
-            patience: Of these, how long to look for a controller that answers: None for all of
-                them, 0 to try each address once.
-            note: Hears a word and a text: "stale" of an answer of the past, "lost" of a watch
-                that broke and goes on.
+            timeout: Most seconds a call may take in all.
+            patience: How many of these seconds to look for a controller that answers. None means
+                all of
+                them, 0 means to try each address once.
+            note: Called with a word and a text: "stale" if an answer may be outdated, "lost" if a
+                watch
+                broke and goes on.
 
         Raises:
-            ValueError: an address has another form.
+            ValueError: An address has another form.
         """
         calls = Calls(
             BlockingWire(),

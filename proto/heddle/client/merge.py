@@ -1,7 +1,8 @@
-"""Watches that go on where they were: what a stream that begins anew says twice is left out.
+"""Watches that continue after a break without repeating what they already reported.
 
-Every stream of the API begins with how things stand. After a break that is compared with what was
-told before, so the listener hears each difference once, also of what went away meanwhile.
+Every stream of the API begins with the full current state. After a break, that state is compared
+with what was reported before. So the listener gets each difference once, including deletions that
+happened during the break.
 """
 
 from __future__ import annotations
@@ -16,44 +17,47 @@ LinkName = tuple[str, str, str]
 
 
 class Merge(Generic[_Event]):
-    """Everything is told as it comes: for streams that say how things stand each time."""
+    """Reports every event, for streams whose events each give the full state."""
 
     def begin(self) -> None:
-        """The stream begins, for the first time or again."""
+        """Note that the stream begins, for the first time or again."""
 
     def take(self, event: _Event) -> Iterator[_Event]:
-        """What the listener is to hear of it."""
+        """Yield what the listener should get for an event."""
         yield event
 
 
 class Rates(Merge[demand_pb2.RateBatch]):
-    """Measured rates: no batch twice."""
+    """Measured rates; leaves out a batch that repeats the last one."""
 
     def __init__(self) -> None:
         self._last = demand_pb2.RateBatch()
 
     def take(self, event: demand_pb2.RateBatch) -> Iterator[demand_pb2.RateBatch]:
-        """See ``Merge``."""
+        """Implement ``Merge.take``."""
         if event != self._last:
             self._last = event
             yield event
 
 
 class Plans(Merge[plan_pb2.Plan]):
-    """Plans: the present one comes first, and is left out where it was told already."""
+    """Plans.
+
+    A stream begins with the current plan, which is left out if it was already reported.
+    """
 
     def __init__(self) -> None:
         self._last = plan_pb2.Plan()
 
     def take(self, event: plan_pb2.Plan) -> Iterator[plan_pb2.Plan]:
-        """See ``Merge``."""
+        """Implement ``Merge.take``."""
         if event != self._last:
             self._last = event
             yield event
 
 
 class Jobs(Merge[placement_pb2.JobEvent]):
-    """Jobs: all come first, then ``synced``; who is missing by then was deleted."""
+    """Jobs. A stream begins with all jobs, then ``synced``; a job missing by then was deleted."""
 
     def __init__(self) -> None:
         self._known: dict[str, placement_pb2.Job] = {}
@@ -61,11 +65,11 @@ class Jobs(Merge[placement_pb2.JobEvent]):
         self._synced = False
 
     def begin(self) -> None:
-        """See ``Merge``."""
+        """Implement ``Merge.begin``."""
         self._unseen = set(self._known)
 
     def take(self, event: placement_pb2.JobEvent) -> Iterator[placement_pb2.JobEvent]:
-        """See ``Merge``."""
+        """Implement ``Merge.take``."""
         if event.HasField("job"):
             name = event.job.name
             self._unseen.discard(name)
@@ -87,7 +91,7 @@ class Jobs(Merge[placement_pb2.JobEvent]):
 
 
 class Fabric(Merge[fabric_pb2.FabricEvent]):
-    """Links and switches: those that are not up come first, so who is missing by then is up."""
+    """Links and switches. A stream begins with those not up, so one missing at ``synced`` is up."""
 
     def __init__(self) -> None:
         self._links: dict[LinkName, fabric_pb2.Link] = {}
@@ -97,11 +101,11 @@ class Fabric(Merge[fabric_pb2.FabricEvent]):
         self._synced = False
 
     def begin(self) -> None:
-        """See ``Merge``."""
+        """Implement ``Merge.begin``."""
         self._unseen = {*self._links, *self._nodes}
 
     def take(self, event: fabric_pb2.FabricEvent) -> Iterator[fabric_pb2.FabricEvent]:
-        """See ``Merge``."""
+        """Implement ``Merge.take``."""
         match event.WhichOneof("event"):
             case "link":
                 link = event.link

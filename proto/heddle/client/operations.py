@@ -1,4 +1,4 @@
-"""What a client does beyond single calls, written once for both faces."""
+"""What a client does beyond single calls, written once for both of its public classes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PLANNED = placement_pb2.JOB_STATE_PLANNED
 PROGRAMMED = placement_pb2.JOB_STATE_PROGRAMMED
 SUSPENDED = placement_pb2.JOB_STATE_SUSPENDED
 REVISIONS = 8
-"""So often in a row nobody else changes the same job by chance."""
+"""Attempts to change a job. Nobody else changes the same job this often in a row by chance."""
 PAGE = 1000
 LARGE_PAGE = 10_000
 
 
 class Operations:
-    """Each takes its time limit in seconds; None: as long as it takes, or the client's own."""
+    """The operations of a client. Time limits are in seconds; None means no limit of their own."""
 
     def __init__(self, calls: Calls, fabric: str) -> None:
         self.calls = calls
@@ -54,10 +54,11 @@ class Operations:
         self._audit = AuditServiceStub(channel)
 
     async def fabric(self) -> str:
-        """Full name of the fabric meant: the one named, or the only one there is.
+        """Return the full name of the fabric to use: the one given, or the only one there is.
 
         Raises:
-            NotFound: there is none. Conflict: there are several, and none was named.
+            NotFound: There is no fabric.
+            Conflict: There are several, and none was given.
         """
         if self._fabric:
             return self._fabric
@@ -79,15 +80,16 @@ class Operations:
         reservation: str = "",
         request_id: str = "",
     ) -> placement_pb2.Job:
-        """Submit a job; the answer says that it is durably stored, no more.
+        """Submit a job. The answer says that it is stored durably, and no more.
 
         Args:
-            job: Its name, the last part.
-            spec: What is asked for.
-            replace: Give a job of that name this specification, instead of refusing.
-            reservation: Name of the one that the job redeems; it ends.
-            request_id: Makes a repeated call answer as the first did, also after this program was
-                started anew. Without one, the attempts of this call share one.
+            job: The job's short name.
+            spec: What the job asks for.
+            replace: If a job of that name exists, give it this specification instead of raising.
+            reservation: Name of a reservation that the job uses up.
+            request_id: Makes a repeated call return the first call's answer, even after a restart
+                of this
+                program. Without one, only the attempts within this call share an id.
         """
         parent = await self.fabric()
         try:
@@ -115,16 +117,16 @@ class Operations:
     async def replace_hosts(
         self, job: str, hosts: Mapping[str, str], *, reservation: str = ""
     ) -> placement_pb2.Job:
-        """Give a job other hosts in the place of some, in one step; all else of it stays.
+        """Replace some hosts of a job in one step; everything else of it stays.
 
         Args:
-            job: Its name, the last part.
-            hosts: The new host of each that goes. It gives the GPUs that the old one gave.
-            reservation: Name of the one that the job redeems; it ends.
+            job: The job's short name.
+            hosts: For each host that leaves, the host that takes its place and gives the same GPUs.
+            reservation: Name of a reservation that the job uses up.
 
         Raises:
-            InvalidRequest: a host that goes is not of the job, or one that comes is.
-            PreconditionFailed: a host is in use or reserved; says by whom.
+            InvalidRequest: A host that leaves is not of the job, or a new one already is.
+            PreconditionFailed: A host is in use or reserved; the message says by whom.
         """
         return await self._revise(job, lambda spec: revise.replaced(spec, hosts), reservation)
 
@@ -138,19 +140,22 @@ class Operations:
         dp: int = 0,
         reservation: str = "",
     ) -> placement_pb2.Job:
-        """Grow or shrink a job, in one step: hosts come behind its own, and go.
+        """Grow or shrink a job in one step. New hosts are added after its present ones.
 
         Args:
-            job: Its name, the last part.
-            add: Hosts that come.
-            remove: Hosts that go.
-            gpus: Those of each host that comes, or one for all; none: as its own hosts give.
-            dp: Replicas; 0: as many as the ranks then make.
-            reservation: Name of the one that the job redeems; it ends.
+            job: The job's short name.
+            add: Hosts to add.
+            remove: Hosts to remove.
+            gpus: The GPUs of each added host, or one item for all; empty: as its present hosts
+                give.
+            dp: Number of replicas; 0 means as many as the ranks then allow.
+            reservation: Name of a reservation that the job uses up.
 
         Raises:
-            InvalidRequest: hosts that are not of the job, or already; degrees that do not fit.
-            PreconditionFailed: a host is in use or reserved; says by whom.
+            InvalidRequest: A host to remove is not of the job, one to add already is, or the
+                degrees do
+                not fit.
+            PreconditionFailed: A host is in use or reserved; the message says by whom.
         """
 
         def change(spec: placement_pb2.JobSpec) -> placement_pb2.JobSpec:
@@ -159,11 +164,11 @@ class Operations:
         return await self._revise(job, change, reservation)
 
     async def suspend_job(self, job: str) -> placement_pb2.Job:
-        """Let a job rest: its flows leave the plan, its hosts stay its own."""
+        """Suspend a job: its flows leave the plan, but it keeps its hosts."""
         return await self._revise(job, lambda spec: revise.suspended(spec, rests=True))
 
     async def resume_job(self, job: str) -> placement_pb2.Job:
-        """Let a job go on that was suspended."""
+        """Resume a suspended job."""
         return await self._revise(job, lambda spec: revise.suspended(spec, rests=False))
 
     async def correct_job(
@@ -172,29 +177,29 @@ class Operations:
         before: Sequence[placement_pb2.Collective],
         after: Sequence[placement_pb2.Collective],
     ) -> placement_pb2.Job:
-        """Give a job other collectives, such as with the bytes that were measured.
+        """Replace a job's collectives, for example with the byte counts that were measured.
 
         Args:
-            job: Its name, the last part.
-            before: Those that it has; none where its parallelism implies them.
-            after: What takes their place.
+            job: The job's short name.
+            before: Its current collectives; empty if its parallelism implies them.
+            after: The new collectives.
 
         Raises:
-            InvalidRequest: it has others than ``before`` by now.
+            InvalidRequest: The job's collectives are no longer ``before``.
         """
         return await self._revise(job, lambda spec: revise.corrected(spec, before, after))
 
     async def tell_drift(self, job: str, seconds: float) -> placement_pb2.Job:
-        """Say that an iteration of a job takes longer than told, by so many seconds.
+        """Report that a job's iterations take so many seconds longer than it says.
 
-        What drifts is taken for computing. Turns are worked out anew for it.
+        The difference is added to its computing time. The controller then plans its turns anew.
 
         Args:
-            job: Its name, the last part.
-            seconds: Below 0: it takes less.
+            job: The job's short name.
+            seconds: How much longer; negative if iterations are shorter.
 
         Raises:
-            InvalidRequest: it tells no ``compute_seconds``, or none would be left.
+            InvalidRequest: The job gives no ``compute_seconds``, or nothing of them would be left.
         """
         return await self._revise(job, lambda spec: revise.drifted(spec, seconds))
 
@@ -204,7 +209,7 @@ class Operations:
         change: Callable[[placement_pb2.JobSpec], placement_pb2.JobSpec],
         reservation: str = "",
     ) -> placement_pb2.Job:
-        """Change what a job's specification is now; anew where somebody else was faster."""
+        """Change a job's current specification; start again if somebody else just changed it."""
         for attempt in range(REVISIONS):
             found = await self.get_job(job)
             request = placement_pb2.UpdateJobRequest(
@@ -218,18 +223,18 @@ class Operations:
         raise AssertionError("the last attempt answers or raises")
 
     async def get_job(self, job: str) -> placement_pb2.Job:
-        """One job."""
+        """Return one job."""
         name = f"{await self.fabric()}/jobs/{job}"
         return await self._jobs.GetJob(placement_pb2.GetJobRequest(name=name))
 
     async def delete_job(self, job: str, *, request_id: str = "") -> int:
-        """End a job; the version to give to ``wait_until_gone``."""
+        """Delete a job and return the intent version to pass to ``wait_until_gone``."""
         name = f"{await self.fabric()}/jobs/{job}"
         request = placement_pb2.DeleteJobRequest(name=name, request_id=request_id)
         return (await self._jobs.DeleteJob(request)).intent_version
 
     async def list_jobs(self) -> list[placement_pb2.Job]:
-        """All jobs by name."""
+        """Return all jobs, sorted by name."""
         request = placement_pb2.ListJobsRequest(parent=await self.fabric(), page_size=PAGE)
         pages = _pages(self._jobs.ListJobs, request)
         return [job async for page in pages for job in page.jobs]
@@ -237,10 +242,10 @@ class Operations:
     async def order_ranks(
         self, spec: placement_pb2.JobSpec, *, replaces: str = ""
     ) -> placement_pb2.OrderRanksResponse:
-        """The hosts of a job in the rank order that suits the fabric best; changes nothing.
+        """Return a job's hosts in the rank order that suits the fabric best; changes nothing.
 
         Args:
-            spec: The job; the order of its hosts means nothing.
+            spec: The job; the order of its hosts does not matter.
             replaces: Name of a job whose hosts count as free.
         """
         return await self._jobs.OrderRanks(
@@ -262,19 +267,20 @@ class Operations:
         replaces: str = "",
         reservation: str = "",
     ) -> placement_pb2.RecommendPlacementResponse:
-        """Free hosts for a job in rank order, best first, and what each choice is worth.
+        """Return free hosts for a job in rank order, best choice first, and what each is worth.
 
-        Changes nothing: reserve what you take, or another may be quicker.
+        Changes nothing: reserve the hosts you want, or another caller may take them.
 
         Args:
-            spec: The job; its hosts are those that it may have, none: all of the fabric. With
-                ``gpus``, it may have just these of each, and takes ``gpus_per_host`` of them.
-            host_count: How many it takes.
-            same_zone: Whether all have to be in one zone.
-            max_hosts_per_leaf: At most so many below one leaf; 0: no limit.
+            spec: The job. Its hosts are the candidates; empty means all hosts of the fabric. With
+                ``gpus``, only these GPUs of each host are candidates, and the job takes
+                ``gpus_per_host`` of them.
+            host_count: How many hosts the job takes.
+            same_zone: Whether all must be in one zone.
+            max_hosts_per_leaf: Most hosts under one leaf; 0 means no limit.
             isolated: Whether no link may be shared with another job.
-            exclude: Hosts that are not to be taken.
-            count: How many choices to answer at most; 0: five.
+            exclude: Hosts not to use.
+            count: Most choices to return; 0 means five.
             replaces: Name of a job whose hosts count as free.
             reservation: Name of a reservation whose hosts count as free.
         """
@@ -304,17 +310,17 @@ class Operations:
         gpus: Sequence[placement_pb2.HostGpus] = (),
         request_id: str = "",
     ) -> placement_pb2.Reservation:
-        """Keep free hosts for a job to come, for so long; ``submit_job`` redeems it.
+        """Keep free hosts for a future job for some time; ``submit_job`` uses up the reservation.
 
         Args:
-            reservation: Its name, the last part.
-            hosts: Those that are kept.
-            seconds: How long.
-            gpus: Those of each host that are kept, or one for all; none: whole hosts.
-            request_id: As ``submit_job`` has it.
+            reservation: The reservation's short name.
+            hosts: Hosts to keep.
+            seconds: How long to keep them.
+            gpus: The GPUs to keep of each host, or one item for all; empty means whole hosts.
+            request_id: See ``submit_job``.
 
         Raises:
-            PreconditionFailed: a host is in use or reserved; says by whom.
+            PreconditionFailed: A host is in use or reserved; the message says by whom.
         """
         return await self._jobs.ReservePlacement(
             placement_pb2.ReservePlacementRequest(
@@ -328,24 +334,24 @@ class Operations:
         )
 
     async def list_reservations(self) -> list[placement_pb2.Reservation]:
-        """Reservations that are not over, by name."""
+        """Return the reservations that have not ended, sorted by name."""
         request = placement_pb2.ListReservationsRequest(parent=await self.fabric())
         return list((await self._jobs.ListReservations(request)).reservations)
 
     async def release_placement(self, reservation: str, *, request_id: str = "") -> None:
-        """End a reservation before its time."""
+        """End a reservation early."""
         name = f"{await self.fabric()}/reservations/{reservation}"
         await self._jobs.ReleasePlacement(
             placement_pb2.ReleasePlacementRequest(name=name, request_id=request_id)
         )
 
     async def list_fabrics(self) -> list[fabric_pb2.Fabric]:
-        """All fabrics by name, without nodes and links."""
+        """Return all fabrics, sorted by name, without nodes and links."""
         pages = _pages(self._fabrics.ListFabrics, fabric_pb2.ListFabricsRequest(page_size=PAGE))
         return [fabric async for page in pages for fabric in page.fabrics]
 
     async def list_links(self, *, not_up_only: bool = False) -> list[fabric_pb2.Link]:
-        """Links and their states."""
+        """Return the links with their states; with ``not_up_only``, only those that are not up."""
         request = fabric_pb2.ListLinksRequest(
             parent=await self.fabric(), page_size=LARGE_PAGE, not_up_only=not_up_only
         )
@@ -353,13 +359,13 @@ class Operations:
         return [link async for page in pages for link in page.links]
 
     async def list_demand_sets(self) -> list[demand_pb2.DemandSet]:
-        """Sets of demands by name."""
+        """Return the sets of demands, sorted by name."""
         request = demand_pb2.ListDemandSetsRequest(parent=await self.fabric(), page_size=PAGE)
         pages = _pages(self._demands.ListDemandSets, request)
         return [found async for page in pages for found in page.demand_sets]
 
     async def list_demands(self, name: str) -> list[demand_pb2.FlowDemand]:
-        """The flows of a set."""
+        """Return the flows of a set of demands."""
         full = f"{await self.fabric()}/demands/{name}"
         request = demand_pb2.ListDemandsRequest(name=full, page_size=LARGE_PAGE)
         pages = _pages(self._demands.ListDemands, request)
@@ -368,7 +374,7 @@ class Operations:
     async def list_routes(
         self, job: str = "", link: common_pb2.LinkRef | None = None
     ) -> tuple[int, list[plan_pb2.Route]]:
-        """Generation and routes of the newest plan, read anew where it changes meanwhile."""
+        """Return generation and routes of the newest plan; read again if it changes meanwhile."""
         while True:
             request = plan_pb2.ListRoutesRequest(
                 parent=f"{await self.fabric()}/plan", page_size=LARGE_PAGE, job=job, link=link
@@ -380,11 +386,11 @@ class Operations:
                     generation = page.generation
                     found += page.routes
             except Conflict:
-                continue  # each plan that comes is a reason for one more reading, and for no more
+                continue  # read again, once for each new plan
             return generation, found
 
     async def list_plans(self, *, since: float = 0.0) -> list[plan_pb2.PlanSummary]:
-        """Plans that were committed since then (Unix seconds), the newest first."""
+        """Return the plans committed since a time (Unix seconds), newest first."""
         request = plan_pb2.ListPlansRequest(parent=f"{await self.fabric()}/plan", page_size=PAGE)
         found: list[plan_pb2.PlanSummary] = []
         async for page in _pages(self._plans.ListPlans, request):
@@ -395,7 +401,7 @@ class Operations:
         return found
 
     async def list_job_fares(self, job: str = "") -> dict[str, plan_pb2.JobFare]:
-        """How jobs fare in the newest plan, by name, or one job; none where there is no plan."""
+        """Return by name how jobs, or one, fare in the newest plan; empty without a plan."""
         request = plan_pb2.ListJobFaresRequest(
             parent=f"{await self.fabric()}/plan", page_size=LARGE_PAGE, job=job
         )
@@ -407,7 +413,7 @@ class Operations:
         }
 
     async def list_link_loads(self, count: int = 20) -> list[plan_pb2.LinkLoad]:
-        """The hottest links of the newest plan, and who uses them; 0: all that carry something."""
+        """Return the hottest links of the newest plan and their users; 0: all with traffic."""
         request = plan_pb2.ListLinkLoadsRequest(
             parent=f"{await self.fabric()}/plan", page_size=min(count, PAGE) or PAGE
         )
@@ -422,7 +428,7 @@ class Operations:
         items: Callable[[Any], Iterable[Item]],
         count: int,
     ) -> list[Item]:
-        """So many items of a list, 0: all, read anew where the plan changes meanwhile."""
+        """Return the first ``count`` items of a list, 0 for all; read again if the plan changes."""
         while True:
             found: list[Item] = []
             request.page_token = ""
@@ -432,7 +438,7 @@ class Operations:
                     if count and len(found) >= count:
                         return found[:count]
             except Conflict:
-                continue  # as above
+                continue  # read again, once for each new plan
             except NotFound as error:
                 if error.reason == "NO_PLAN":
                     return []
@@ -443,7 +449,7 @@ class Operations:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[placement_pb2.JobEvent]:
-        """Jobs as they stand, ``synced``, then each change, through restarts of controllers."""
+        """Yield all jobs, then ``synced``, then each change; goes on after controllers restart."""
         request = placement_pb2.WatchJobsRequest(parent=await self.fabric())
         async with aclosing(
             self._watch(self._jobs.WatchJobs, request, merge.Jobs(), timeout)
@@ -455,7 +461,10 @@ class Operations:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[fabric_pb2.FabricEvent]:
-        """Links and switches that are not up, ``synced``, then each change, as ``watch_jobs``."""
+        """Yield what is not up, then ``synced``, then all changes of links and switches.
+
+        See ``watch_jobs``.
+        """
         request = fabric_pb2.WatchFabricRequest(name=await self.fabric())
         async with aclosing(
             self._watch(self._fabrics.WatchFabric, request, merge.Fabric(), timeout)
@@ -467,7 +476,7 @@ class Operations:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[plan_pb2.Plan]:
-        """The newest plan, then each as it is committed and programmed, as ``watch_jobs``."""
+        """Yield the newest plan, then each one when committed or programmed; see ``watch_jobs``."""
         request = plan_pb2.WatchPlanRequest(name=f"{await self.fabric()}/plan")
         async with aclosing(
             self._watch(self._plans.WatchPlan, request, merge.Plans(), timeout)
@@ -481,7 +490,7 @@ class Operations:
         switches: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[plan_pb2.DrainProgress]:
-        """How far links and switches are from being idle, as ``watch_jobs``."""
+        """Yield how far links and switches are from being idle; see ``watch_jobs``."""
         request = plan_pb2.WatchDrainRequest(
             fabric=await self.fabric(), links=links, switches=switches
         )
@@ -494,7 +503,7 @@ class Operations:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[demand_pb2.RateBatch]:
-        """Measured rates as they come, as ``watch_jobs``."""
+        """Yield measured rates as they arrive; see ``watch_jobs``."""
         request = demand_pb2.WatchRatesRequest(fabric=await self.fabric())
         async with aclosing(
             self._watch(self._demands.WatchRates, request, merge.Rates(), timeout)
@@ -510,18 +519,20 @@ class Operations:
         *,
         degraded_ok: bool = True,
     ) -> list[placement_pb2.Job]:
-        """Wait until jobs are PLANNED, PROGRAMMED or SUSPENDED; the jobs as they stand then.
+        """Wait until jobs are PLANNED, PROGRAMMED or SUSPENDED, and return the jobs in that state.
 
         Args:
-            state: How far.
-            jobs: Names, for jobs as they stand; or what ``submit_job`` answered, for jobs with just
-                that specification.
+            state: The state to wait for. A job that is PROGRAMMED counts as PLANNED too.
+            jobs: Names, to accept any specification, or answers of ``submit_job``, to accept only
+                the
+                specification that was submitted.
             timeout: Seconds to wait.
-            degraded_ok: Go on waiting where a job is degraded, as it is while an agent is away.
+            degraded_ok: Keep waiting while a job is degraded, as it is while an agent is away.
 
         Raises:
-            TimedOut: not in that time. NotFound: a job is gone, or was never there.
-            Degraded: a job is, and that was not to be waited out.
+            TimedOut: The jobs did not get there in time.
+            NotFound: A job is gone, or never existed.
+            Degraded: A job is degraded, and ``degraded_ok`` is false.
         """
         waiting = Waiting(state, jobs)
         async with aclosing(self.watch_jobs(timeout)) as events:
@@ -539,11 +550,11 @@ class Operations:
         """Wait until no switch holds an entry of what was deleted.
 
         Args:
-            version: Of the intent without it, as the call that deleted it answered.
+            version: Version of the intent without it, as returned by the call that deleted it.
             timeout: Seconds to wait.
 
         Raises:
-            TimedOut: the message names the switches that are waited for.
+            TimedOut: The message names the switches that are waited for.
         """
         await self._wait_for(Withdrawal(version), timeout)
 
@@ -559,14 +570,14 @@ class Operations:
         generation: int,
         timeout: float | None = None,  # noqa: ASYNC109 - None waits for ever
     ) -> None:
-        """Wait until every switch has come to a plan, or a later one.
+        """Wait until every switch has reached a plan, or a later one.
 
         Args:
-            generation: Of the plan, such as the ``generation`` of a job that is SUSPENDED.
+            generation: Generation of the plan, such as ``generation`` of a job that is SUSPENDED.
             timeout: Seconds to wait.
 
         Raises:
-            TimedOut: the message names the switches that are waited for.
+            TimedOut: The message names the switches that are waited for.
         """
         await self._wait_for(Withdrawal(0, generation), timeout)
 
@@ -581,7 +592,7 @@ class Operations:
         merged: merge.Merge[_Event],
         timeout: float | None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[_Event]:
-        """Events of streams that follow each other, until the time is up."""
+        """Yield events of one stream after another, until the time is up."""
         search = Search(self.calls, timeout)
         while search.left is None or search.left > 0:
             stream: AsyncGenerator[_Event] = method(request, timeout=search.left)
@@ -602,7 +613,7 @@ class Operations:
 
 
 async def _pages(method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - of any list
-    """The pages of a list."""
+    """Yield the pages of a list."""
     while True:
         page = await method(request)
         yield page
@@ -612,7 +623,7 @@ async def _pages(method: Callable[..., Any], request: Any) -> AsyncIterator[Any]
 
 
 class Waiting:
-    """Which jobs have yet to come as far as is wanted."""
+    """Tells which jobs have not yet reached the wanted state."""
 
     def __init__(
         self, state: placement_pb2.JobState.ValueType, jobs: Sequence[str | placement_pb2.Job]
@@ -626,7 +637,7 @@ class Waiting:
         self._synced = False
 
     def take(self, event: placement_pb2.JobEvent, *, degraded_ok: bool) -> None:
-        """A job changed. Raises ``NotFound`` and ``Degraded``."""
+        """Take in a change of a job. Raises ``NotFound`` and ``Degraded``."""
         name = (event.job.name or event.deleted).rpartition("/")[2]
         if event.HasField("synced"):
             self._synced = True
@@ -644,7 +655,7 @@ class Waiting:
 
     @property
     def done(self) -> bool:
-        """Whether all have come so far."""
+        """Whether all jobs have reached the state."""
         return not self._behind()
 
     @property
@@ -653,7 +664,7 @@ class Waiting:
         return [self._jobs[name] for name in self._names]
 
     def why_not(self) -> str:
-        """Which jobs are waited for, in words."""
+        """Say in words which jobs are waited for."""
         behind = self._behind()
         told = ", ".join(f"{name} {self._word(name)}" for name in behind[:3])
         more = f" and {len(behind) - 3} more" if behind[3:] else ""
@@ -677,7 +688,7 @@ class Waiting:
         ]
 
     def _is_meant(self, job: placement_pb2.Job) -> bool:
-        """Whether a job has the specification that was submitted, as far as that is known."""
+        """Return whether a job has the submitted specification; true if none was given."""
         name = job.name.rpartition("/")[2]
         return self._etags.get(name, job.etag) == job.etag
 

@@ -1,4 +1,4 @@
-"""Specifications of jobs as they are to become: other hosts, more, fewer. Pure."""
+"""Pure functions that return a changed copy of a job's specification."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SHOWN = 3
 
 
 def replaced(spec: pb.JobSpec, hosts: Mapping[str, str]) -> pb.JobSpec:
-    """The specification with other hosts in the place of some, each with as many GPUs.
+    """Return the specification with some hosts replaced by others that give as many GPUs.
 
     Args:
-        spec: As it is.
-        hosts: The new host of each that goes.
+        spec: The current specification.
+        hosts: For each host that leaves, the host that takes its place.
 
     Raises:
-        InvalidRequest: a host that goes is not of the job, or one that comes is.
+        InvalidRequest: A host that leaves is not of the job, or a new one already is.
     """
     _check(spec, hosts.keys(), hosts.values())
     found = _copy(spec)
@@ -37,21 +37,22 @@ def resized(
     gpus: Sequence[pb.HostGpus] = (),
     dp: int = 0,
 ) -> pb.JobSpec:
-    """The specification with more hosts, at the end, and without some.
+    """Return the specification with hosts added at the end, and without the removed ones.
 
-    The number of replicas (dp) follows; all other degrees stay.
+    The number of replicas (dp) is set to ``dp``; all other degrees stay.
 
     Args:
-        spec: As it is.
-        add: Hosts that come.
-        remove: Hosts that go.
-        gpus: Those of each host that comes, or one for all, where the job has parts of hosts;
-            none: those that each of its hosts gives.
-        dp: Replicas; 0: as many as the ranks make.
+        spec: The current specification.
+        add: Hosts to add.
+        remove: Hosts to remove.
+        gpus: If the job has parts of hosts: the GPUs of each added host, or one item for all. Empty
+            means the same GPUs as the job's present hosts give.
+        dp: Number of replicas; 0 means as many as the ranks allow.
 
     Raises:
-        InvalidRequest: a host that goes is not of the job, one that comes is, none is left, or
-            nobody says which GPUs of a host the job is to have.
+        InvalidRequest: Nothing would change, a host to remove is not of the job, a host to add
+            already is, none would be left, or it is not clear which GPUs of the added hosts to
+                take.
     """
     _check(spec, remove, add)
     if not add and not remove:
@@ -76,15 +77,15 @@ def resized(
 def corrected(
     spec: pb.JobSpec, before: Sequence[pb.Collective], after: Sequence[pb.Collective]
 ) -> pb.JobSpec:
-    """The specification with other collectives in the place of those that it has.
+    """Return the specification with its collectives replaced.
 
     Args:
-        spec: As it is.
-        before: Its collectives, as they were when others were found for them.
-        after: What takes their place.
+        spec: The current specification.
+        before: The collectives from which ``after`` was derived.
+        after: The new collectives.
 
     Raises:
-        InvalidRequest: it has others by now.
+        InvalidRequest: The job's collectives are no longer ``before``.
     """
     if list(spec.collectives) != list(before):
         raise _refused("collectives", "the job has others by now: measure it again")
@@ -95,10 +96,10 @@ def corrected(
 
 
 def drifted(spec: pb.JobSpec, seconds: float) -> pb.JobSpec:
-    """The same, computing for so much longer in an iteration, or less.
+    """Return the specification with so many more seconds of computing in an iteration, or fewer.
 
     Raises:
-        InvalidRequest: it tells no ``compute_seconds``, or none would be left.
+        InvalidRequest: It gives no ``compute_seconds``, or nothing of them would be left.
     """
     found = _copy(spec)
     found.compute_seconds += seconds
@@ -109,7 +110,7 @@ def drifted(spec: pb.JobSpec, seconds: float) -> pb.JobSpec:
 
 
 def suspended(spec: pb.JobSpec, *, rests: bool) -> pb.JobSpec:
-    """The same, at rest or not."""
+    """Return the specification, suspended or not."""
     found = _copy(spec)
     found.suspended = rests
     return found
@@ -118,7 +119,7 @@ def suspended(spec: pb.JobSpec, *, rests: bool) -> pb.JobSpec:
 def _new_parts(
     spec: pb.JobSpec, add: Sequence[str], gpus: Sequence[pb.HostGpus]
 ) -> list[pb.HostGpus]:
-    """The GPUs of the hosts that come."""
+    """Return the GPUs of the hosts to add."""
     told = list(gpus)
     if not told and add:
         if len({tuple(part.gpus) for part in spec.gpus}) > 1:
@@ -148,7 +149,7 @@ def _check(spec: pb.JobSpec, gone: Iterable[str], come: Iterable[str]) -> None:
 
 
 def _hint(host: str, hosts: Sequence[str]) -> str:
-    """Which hosts there are."""
+    """Say which hosts the job has, those with similar names first."""
     near = get_close_matches(host, hosts, SHOWN) or hosts[:SHOWN]
     more = len(hosts) - len(near)
     return f"which has {', '.join(near)}{f' and {more} more' if more else ''}"

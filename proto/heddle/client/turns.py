@@ -1,10 +1,11 @@
 """Turns in time for training loops: an iteration begins when the controller advises it to.
 
-Turns go by the clock of the machine, counted from the year 1970, so jobs need not know of each
-other; clocks that NTP or PTP keeps are good enough. A job of synchronous ranks needs one of them
-to keep its turn: the others wait for it in their next collective. This never fails a job, and
-never holds it up for longer than from one turn to the next: without a controller, without a turn
-or late, an iteration begins at once.
+Turns follow the machine's clock, counted from the year 1970, so jobs need not know of each other.
+Clocks that NTP or PTP keeps are good enough. In a job of synchronous ranks only one rank has to
+keep the turn, since the others wait for it in their next collective.
+
+Turns never fail a job and never delay it by more than the time from one turn to the next. Without a
+controller, without a turn, or when late, an iteration begins at once.
 """
 
 from __future__ import annotations
@@ -22,28 +23,31 @@ from heddle.client.faces import Client
 from heddle.v1 import common_pb2, plan_pb2
 
 SLACK = 0.02
-"""Part of an iteration by which it may differ from what is told, and part of the time that a late
-job may spend on waiting for its next turn."""
+"""Two limits, both as a fraction.
+
+How much an iteration may differ from its known length, and how much of its time a late job may
+spend waiting for its next turn.
+"""
 WINDOW = 16
-"""Iterations whose mean is compared."""
+"""Iterations whose mean is compared with the known length."""
 _PAUSE = 1.0
-"""Seconds between looks for a controller that is away."""
+"""Seconds between attempts to reach a controller that is away."""
 
 
 class TurnClock:
-    """When iterations begin, from what is heard; knows no clock and no network."""
+    """Decides when iterations begin; the caller supplies the time and the job's turn."""
 
     def __init__(self) -> None:
         self._turn: common_pb2.Turn | None = None
         self._next: int | None = None
-        """Number of the turn that the next iteration has, counted from 1970."""
+        """Number of the turn, counted from 1970, in which the next iteration begins."""
         self._joined = -math.inf
         self._taken: list[float] = []
         self._usual = 0.0
-        """Seconds of an iteration that are known to the controller; 0: not measured yet."""
+        """Length of an iteration as the controller knows it, in seconds; 0: not measured yet."""
 
     def hear(self, turn: common_pb2.Turn | None) -> None:
-        """The job's turn is this from now on; None: it has none."""
+        """Use this turn of the job from now on; None if it has none."""
         if turn is not None and not (0 < turn.pace_seconds < math.inf):
             turn = None
         if turn != self._turn:
@@ -51,10 +55,10 @@ class TurnClock:
             self._taken.clear()
 
     def wait_seconds(self, now: float) -> float:
-        """How long the iteration that is next has to wait; at most from one turn to the next.
+        """Return how many seconds the next iteration has to wait, at most one turn's length.
 
-        One that is late begins at once. It waits for the next turn where that costs less than
-        ``SLACK`` of the time since it last did so.
+        An iteration that is late begins at once. It waits for the next turn only if that costs at
+        most ``SLACK`` of the time since it last did so.
         """
         if self._turn is None:
             return 0.0
@@ -73,10 +77,11 @@ class TurnClock:
         return max(wait, 0.0)
 
     def measured(self, seconds: float) -> float:
-        """An iteration took so long; by how much its mean has drifted, in seconds, else 0.
+        """Record the length of an iteration and return by how many seconds the mean has drifted.
 
-        Iterations without a turn do not count, as others hold them up. The first mean is what
-        later ones are compared with.
+        Returns 0 while there is no drift to report. Iterations without a turn do not count, because
+        other jobs delay them. Later means are compared with the first one, and after a drift with
+        the new one.
         """
         if self._turn is None:
             return 0.0
@@ -93,15 +98,15 @@ class TurnClock:
 
 
 def turn_of(plan: plan_pb2.Plan, job: str) -> common_pb2.Turn | None:
-    """The turn of a job in a plan."""
+    """Return the turn of a job in a plan; None if it has none."""
     return next((turn for turn in plan.certificate.turns.jobs if turn.job == job), None)
 
 
 class Turn:
     """A job's turn, for a loop that blocks: ``with turn:`` around each iteration, or ``wait``.
 
-    Follows the newest plan in a thread of its own. What iterations take is measured, and told to
-    the controller when it drifts: as the job's ``compute_seconds``, by an update of the job.
+    A thread follows the newest plan. The length of iterations is measured. When it drifts, the
+    controller is told by an update of the job's ``compute_seconds``.
     """
 
     def __init__(
@@ -113,13 +118,13 @@ class Turn:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Begin to follow.
+        """Start following the job's turn.
 
         Args:
-            client: To be closed by whoever made it, after this.
-            job: The job's name, the last part.
-            tell_drift: Whether the controller is told; needs the rights to update the job.
-            clock: Seconds since 1970.
+            client: The client to use. Its owner closes it after closing this.
+            job: The job's short name.
+            tell_drift: Whether to report drift, which needs the right to update the job.
+            clock: Returns seconds since 1970.
             sleep: Waits so many seconds.
         """
         self._client, self._job, self._tell_drift = client, job, tell_drift
@@ -130,7 +135,7 @@ class Turn:
         threading.Thread(target=self._follow, name="heddle-turns", daemon=True).start()
 
     def wait(self) -> float:
-        """Wait for the next turn; the seconds that it took."""
+        """Wait for the next turn and return the seconds waited."""
         with self._lock:
             seconds = self._turns.wait_seconds(self._now())
         if seconds:
@@ -138,7 +143,7 @@ class Turn:
         return seconds
 
     def close(self) -> None:
-        """Follow no longer, and wait no more."""
+        """Stop following; later iterations do not wait."""
         self._closed.set()
         with self._lock:
             self._turns.hear(None)

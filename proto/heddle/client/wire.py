@@ -1,4 +1,4 @@
-"""How bytes travel: the one thing in which a client that blocks differs from one of asyncio.
+"""How bytes travel: the only difference between the blocking client and the asyncio one.
 
 Everything above is written once, as coroutines. Those of ``BlockingWire`` never suspend, so
 ``finish`` runs them to their end without an event loop.
@@ -19,25 +19,25 @@ Answer = TypeVar("Answer")
 Metadata = tuple[tuple[str, str], ...]
 
 MAX_MESSAGE_BYTES = 256 << 20
-"""A fabric of 24,576 NICs is one message."""
+"""Large enough for a fabric of 24,576 NICs, which is one message."""
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping under way has a minute
+    ("grpc.http2.ping_timeout_ms", 5_000),  # the default is a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),  # who waits for a restart sees its end
-    ("grpc.min_reconnect_backoff_ms", 5000),  # who accepts and says nothing has so long
+    ("grpc.max_reconnect_backoff_ms", 1000),  # so that a restarted controller is noticed soon
+    ("grpc.min_reconnect_backoff_ms", 5000),  # time for a server that accepts but is silent
 ]
 
 
 class Wire(Protocol):
-    """Channels and calls of one kind."""
+    """Channels and calls of one kind, asyncio or blocking."""
 
     def open(self, address: str, credentials: grpc.ChannelCredentials | None) -> Any:  # noqa: ANN401 - a channel of its kind
-        """A channel; gRPC connects with the first call."""
+        """Return a channel; gRPC connects with the first call."""
 
     async def unary(
         self,
@@ -46,7 +46,7 @@ class Wire(Protocol):
         timeout: float,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
-        """One answer, and the trailing metadata. Raises ``grpc.RpcError``."""
+        """Return one answer and the trailing metadata. Raises ``grpc.RpcError``."""
         raise NotImplementedError
 
     def stream(
@@ -56,21 +56,21 @@ class Wire(Protocol):
         timeout: float | None,
         metadata: Metadata,
     ) -> AsyncGenerator[Message]:
-        """Answers as they come; the server is told when nobody asks any more."""
+        """Yield answers as they arrive; closing the generator tells the server to stop."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait so many seconds."""
 
     async def close(self, channel: Any) -> None:  # noqa: ANN401 - of its kind
-        """End a channel and its calls."""
+        """Close a channel and end its calls."""
 
 
 class AsyncioWire:
-    """Calls that leave the event loop to others."""
+    """A ``Wire`` for asyncio: the event loop runs other tasks during a call."""
 
     def open(self, address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-        """See ``Wire``."""
+        """Implement ``Wire.open``."""
         if credentials is None:
             return grpc.aio.insecure_channel(address, OPTIONS)
         return grpc.aio.secure_channel(address, credentials, OPTIONS)
@@ -82,7 +82,7 @@ class AsyncioWire:
         timeout: float,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
-        """See ``Wire``."""
+        """Implement ``Wire.unary``."""
         call = method(request, timeout=timeout, metadata=metadata)
         return await call, await call.trailing_metadata()
 
@@ -93,7 +93,7 @@ class AsyncioWire:
         timeout: float | None,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> AsyncGenerator[Message]:
-        """See ``Wire``."""
+        """Implement ``Wire.stream``."""
         call = method(request, timeout=timeout, metadata=metadata)
         try:
             async for answer in call:
@@ -102,19 +102,19 @@ class AsyncioWire:
             call.cancel()
 
     async def sleep(self, seconds: float) -> None:
-        """See ``Wire``."""
+        """Implement ``Wire.sleep``."""
         await asyncio.sleep(seconds)
 
     async def close(self, channel: grpc.aio.Channel) -> None:
-        """See ``Wire``."""
+        """Implement ``Wire.close``."""
         await channel.close()
 
 
 class BlockingWire:
-    """Calls that return when they are done."""
+    """A ``Wire`` whose calls block. Its coroutines never suspend; see ``finish``."""
 
     def open(self, address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-        """See ``Wire``."""
+        """Implement ``Wire.open``."""
         if credentials is None:
             return grpc.insecure_channel(address, OPTIONS)
         return grpc.secure_channel(address, credentials, OPTIONS)
@@ -126,7 +126,7 @@ class BlockingWire:
         timeout: float,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
-        """See ``Wire``."""
+        """Implement ``Wire.unary``."""
         answer, call = method.with_call(request, timeout=timeout, metadata=metadata)
         return answer, call.trailing_metadata()
 
@@ -137,7 +137,7 @@ class BlockingWire:
         timeout: float | None,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> AsyncGenerator[Message]:
-        """See ``Wire``."""
+        """Implement ``Wire.stream``."""
         call = method(request, timeout=timeout, metadata=metadata)
         try:
             for answer in call:
@@ -146,16 +146,16 @@ class BlockingWire:
             call.cancel()
 
     async def sleep(self, seconds: float) -> None:
-        """See ``Wire``."""
+        """Implement ``Wire.sleep``."""
         time.sleep(seconds)  # noqa: ASYNC251 - it has no event loop
 
     async def close(self, channel: grpc.Channel) -> None:
-        """See ``Wire``."""
+        """Implement ``Wire.close``."""
         channel.close()
 
 
 def finish(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """What a coroutine over a ``BlockingWire`` comes to."""
+    """Run a coroutine over a ``BlockingWire`` to its end and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -166,7 +166,7 @@ def finish(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 def each(answers: AsyncGenerator[Answer]) -> Generator[Answer]:
-    """The items of a generator over a ``BlockingWire``, one by one."""
+    """Yield the items of an asynchronous generator over a ``BlockingWire``."""
 
     async def following() -> tuple[Answer, ...]:
         async for answer in answers:

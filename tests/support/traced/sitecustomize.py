@@ -1,9 +1,9 @@
-"""Has a program note which functions of the controller it calls, while a file exists.
+"""Makes a program record which functions of the controller it calls, while a file exists.
 
-Python imports this module at its start where its folder is on ``PYTHONPATH``. In the folder that
-``HEDDLE_TRACE`` names, the file ``on`` begins a trace; once it is gone each process writes
-``PID.json``: a list of [file, line, function], in the order of the first calls. Child processes
-do the same. Threads are followed too, and each process says that it takes part by ``PID.pid``.
+Python imports this module at its start if its folder is on ``PYTHONPATH``. In the folder that
+``HEDDLE_TRACE`` names, the file ``on`` begins a trace. Once it is gone, each process writes
+``PID.json``: a list of [file, line, function], in the order of the first calls. Child processes do
+the same. Threads are followed too. Each process announces itself with ``PID.pid``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Trace:
         self._folder = folder
         self._on = False
         self._seen: dict[int, CodeType] = {}
-        """By identity, and kept here so that no other gets the same: to hash code takes long."""
+        """By identity, because hashing code is slow; kept here so that no identity is reused."""
 
     def install(self) -> None:
-        """Follow this thread and all that begin from now on."""
+        """Follow this thread and all threads that start from now on."""
         threading.Thread(target=self._mind, name="trace", daemon=True).start()
         threading.setprofile(self._call)
         sys.setprofile(self._call)

@@ -1,10 +1,12 @@
 """A FIB backend in a hundred lines, and its bench: a switch that is a dictionary.
 
+To run every conformance case on it, enter in this folder:
+
     heddle-agent conformance --backend plain_switch:PlainBench
 
-in this folder runs every case of the agent on it. A backend of yours replaces the dictionary by
-calls of your device, and ``where`` by packets that you send through it. What a method promises
-stands in ``heddle_agent.fib.Fib``; what a bench is, in ``heddle_agent.conformance.bench``.
+For your own backend, replace the dictionary by calls of your device, and let ``where`` send packets
+through it. ``heddle_agent.fib.Fib`` says what each method promises, and
+``heddle_agent.conformance.bench`` what a bench is.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ class PlainFib:
     def __init__(self, ports: Sequence[NextHop], table_size: int) -> None:
         self.ports, self.table_size, self.withdrawn = ports, table_size, False
         self.entries: dict[Match, Group] = {}
-        self.choices: dict[Group, Choice] = {}  # of groups that are not on their primary
+        self.choices: dict[Group, Choice] = {}  # groups that were steered or diverted
         self.down: frozenset[Link] = frozenset()
         self.addresses: dict[str, str] = {}
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Deletes first, as they make room; the device takes a batch in one step anyway."""
+        """Delete first, which makes room; this device takes a batch in one step anyway."""
         failures = []
         for match in batch.deletes:
             self.entries.pop(match, None)
@@ -63,32 +65,32 @@ class PlainFib:
         return failures
 
     def steer(self, steering: Steering) -> None:
-        """Groups move, entries stay: the work does not grow with the entries."""
+        """Move groups and leave entries alone, so the work does not grow with the entries."""
         self.choices.update(steering.choices)
         self.down = steering.down
 
     def set_overlay(self, *, withdrawn: bool) -> str:
-        """One flag for all entries."""
+        """Set one flag for all entries."""
         self.withdrawn = withdrawn
         return ""
 
     def read_back(self) -> Mapping[Match, Group]:
-        """What the device says; here it is what we keep."""
+        """Return what the device holds; here, what we keep."""
         return dict(self.entries)
 
     def refresh(self) -> None:
-        """Nobody else writes here."""
+        """Do nothing, because nobody else writes here."""
 
     def counters(self) -> Mapping[Match, Count]:
-        """None."""
+        """Return nothing, because COUNTERS is not claimed."""
         return {}
 
     def close(self) -> None:
-        """Nothing to let go of; entries stay."""
+        """Do nothing, because there is nothing to release. Entries stay."""
 
 
 class PlainBench:
-    """Evaluates, in place of sending packets."""
+    """Evaluates lookups instead of sending packets."""
 
     def __init__(self, table_size: int) -> None:
         self.plain = PlainFib(SPINES, table_size)
@@ -101,7 +103,7 @@ class PlainBench:
         self.fib.close()
 
     def where(self, packet: Packet) -> NextHop | None:
-        """By the entry with its ports, else by that of its pair, else by the underlay's hash."""
+        """Follow the entry with these ports, else that of the pair, else the underlay's hash."""
         pair = (packet.source, packet.destination)
         exact = (*pair, packet.source_port, packet.destination_port)
         group = self.plain.entries.get(exact) or self.plain.entries.get((*pair, 0, 0))
@@ -112,8 +114,8 @@ class PlainBench:
         return up[zlib.crc32(repr(packet).encode()) % len(up)] if up else None
 
     def carry(self, packet: Packet, number: int, size: int) -> None:
-        """Nothing counts here."""
+        """Do nothing, because nothing is counted."""
 
     def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
-        """The agent steers; there is no carrier that could be lost by itself."""
+        """Steer only: there is no carrier that could be lost."""
         self.fib.steer(Steering(choices, down))

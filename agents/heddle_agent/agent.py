@@ -1,7 +1,7 @@
-"""One switch's agent: link events go to the table first, then up; pushes come down.
+"""The agent of one switch: connects link watching, peer notices, sessions and the table.
 
-It has no process of its own: hundreds may live in one event loop. Its parts do not know each other;
-what passes between them passes here:
+It has no process of its own: hundreds may live in one event loop. Its parts do not know each other.
+Everything that passes between them passes through this module:
 
 - links -> table: every step of link changes, at once (local repair, no controller)
 - links -> peer notices -> peers: the same changes, next
@@ -39,7 +39,7 @@ _MEND_SECONDS = 5.0  # how often entries that the backend refused are tried agai
 
 
 class Agent:
-    """The agent of one switch; ``run`` it in a task, ``stop`` it from another."""
+    """The agent of one switch. Call ``run`` in one task and ``stop`` from another."""
 
     def __init__(
         self,
@@ -56,12 +56,24 @@ class Agent:
         peer_configuration: PeerConfiguration | None = None,
         worker: Callable[[Forwarding], TableWorker] = TableWorker,
     ) -> None:
-        """ValueError for addresses that cannot be used.
+        """Create an agent that takes over the entries that ``fib`` already holds.
 
-        ``channels`` are the caller's to close; without them the agent has its own, in plain text to
-        loopback. ``fence`` is what an earlier agent of this switch has accepted; ``remember`` is
-        told of newer ones. Without a ``peer_configuration`` there are no peer
-        notices. ``worker`` takes pushes in.
+        Args:
+            fabric: Resource name of the fabric, such as ``fabrics/f1``.
+            switch: Node id of the switch.
+            controllers: Addresses of all controllers, ``host:port``.
+            fib: The backend that forwards packets.
+            links: Watches the links of the switch.
+            channels: gRPC channels, which the caller closes. If None, the agent opens its own, in
+                plain text to loopback only, and closes them.
+            options: Settings of the sessions.
+            fence: The highest (epoch, generation) that an earlier agent of the switch accepted.
+            remember: Is called with every newer fence.
+            peer_configuration: Keys, addresses and network of peer notices, None to have none.
+            worker: Makes the worker that takes pushes into the table.
+
+        Raises:
+            ValueError: There is no controller, or an address of one cannot be used.
         """
         self.switch = switch
         self._view = LinkView()
@@ -95,16 +107,16 @@ class Agent:
 
     @property
     def held(self) -> Held:
-        """What the switch holds."""
+        """Epoch, generation and number of entries that the switch holds."""
         return self.forwarding.held
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session with any controller."""
+        """Whether there is a session with at least one controller."""
         return self.sessions.connected > 0
 
     def link_notice(self, link: Link, *, up: bool) -> None:
-        """A link elsewhere was lost or is back, as the caller says: repair around it at once."""
+        """Repair at once around a link elsewhere that the caller saw go down or come back."""
         before = self._view.said("")
         self._heard("", before - {link} if up else before | {link})
 
@@ -131,12 +143,12 @@ class Agent:
             self._stopped.set()
 
     async def stop(self) -> None:
-        """End ``run`` and wait until it has ended. Entries stay as they are."""
+        """End ``run`` and wait until it has ended. Entries stay in the backend."""
         self.request_stop()
         await self._stopped.wait()
 
     def request_stop(self) -> None:
-        """Have ``run`` end soon; for signal handlers, which cannot wait."""
+        """Make ``run`` end soon, without waiting. Signal handlers use this."""
         self._stopping.set()
 
     def _open(self, fabric: str, peer_configuration: PeerConfiguration) -> PeerNotices:
@@ -155,7 +167,7 @@ class Agent:
         return [link for link, up in self._own.items() if not up]
 
     def _repair(self, observations: Sequence[LinkObservation]) -> None:
-        """Move flows off own links that are down, then let the peers do so."""
+        """Move flows off this switch's links that are down, then notify the peers."""
         self._own.update((seen.link, seen.up) for seen in observations)
         down = self._own_down()
         self._heard(self.switch, down)
@@ -163,7 +175,7 @@ class Agent:
             self.peer_notices.announce(down)
 
     def _heard(self, switch: str, down: Collection[Link]) -> None:
-        """A switch, this one or another, says that these of its links are down and no others."""
+        """Apply a switch's report (this one's or another's) that exactly these links are down."""
         changes = self._view.report(switch, down)
         if changes:
             self.forwarding.links_changed(changes)
@@ -173,7 +185,7 @@ class Agent:
             self._peer_configuration.update(self.peer_notices, peers, keys)
 
     async def _exchange_notices(self, peers: PeerConfiguration, notices: PeerNotices) -> None:
-        """Take notices, and keep the peers in agreement."""
+        """Receive notices, and keep this agent and its peers in agreement."""
         peers.network.open(notices.receive)
         notices.set_peers(peers.peers)
         try:
@@ -191,13 +203,13 @@ class Agent:
                 self.sessions.report(observations)
 
     async def _mend(self) -> None:
-        """Bring what the backend refused into it, once it can."""
+        """Retry entries that the backend refused, every few seconds."""
         while True:
             await asyncio.sleep(_MEND_SECONDS)
             await self._worker.mend()
 
 
 def _identity(fabric: str, switch: str, peers: PeerConfiguration | None) -> Identity:
-    """This start of the agent, and where its peers reach it if the controller is to tell them."""
+    """Return the identity of this start; with the peer address if controllers may want it."""
     reached = peers.network.address if peers and peers.asks else ""
     return Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached)

@@ -38,16 +38,17 @@ from heddle_agent.watch import (
 _log = structlog.get_logger()
 
 _SWITCH_SECONDS = 0.0005
-"""A thread that programs gives way to the loop after so long: a notice has to take its turn with it
-a few times. At Python's own 5 ms, a repair that meets a long batch takes thrice as long."""
+"""A thread that programs the backend yields the interpreter to the event loop after this time. To
+handle a notice, the loop needs the interpreter a few times. With Python's default of 5 ms, a repair
+that meets a long batch takes three times as long."""
 
 _GARBAGE = (20_000, 50, 100)
-"""After how many new objects garbage is looked for, and how often among older ones. To look through
-all entries takes as long as a repair; a push makes tens of thousands of objects and few circles."""
+"""Thresholds of the garbage collector. A push makes tens of thousands of objects and few reference
+cycles, and a collection over all entries takes as long as a repair."""
 
 
 def next_hops(settings: Settings) -> list[NextHop]:
-    """The links that the settings name; SettingsError if one is none, or there twice."""
+    """Return the links that the settings name; SettingsError for a malformed or repeated one."""
     hops: list[NextHop] = []
     for text in settings.link:
         node, comma, key = text.partition(",")
@@ -61,7 +62,7 @@ def next_hops(settings: Settings) -> list[NextHop]:
 
 
 def link_watch(settings: Settings) -> LinkWatch:
-    """Who watches the links; ValueError if they cannot be found or watched."""
+    """Return what watches the links; ValueError if they cannot be found or watched."""
     if settings.interfaces is None:
         return ManualLinks(settings.switch, next_hops(settings))
     return KernelLinks(
@@ -88,7 +89,7 @@ def _no_client(error: ImportError) -> str:
 
 
 def backend(settings: Settings, links: LinkWatch) -> Fib:
-    """The backend of that name, over these links; ValueError if this machine has none such."""
+    """Return the FIB that the settings name, over these links; ValueError if it cannot be used."""
     if settings.fib == "linux" and isinstance(links, KernelLinks):
         cables = {port.hop.port: _cable(port) for port in links.ports}
         fib = LinuxFib(settings.switch, cables, table_size=settings.table_size)
@@ -122,7 +123,7 @@ def _cable(port: Port) -> Cable:
 
 
 def peer_configuration(settings: Settings) -> PeerConfiguration | None:
-    """The configuration of peer notices, if they are on; ValueError if a file is bad."""
+    """Return the settings of peer notices, None if they are off; ValueError if a file is bad."""
     if settings.peer_notices is None:
         return None
     memory = None
@@ -139,7 +140,10 @@ def peer_configuration(settings: Settings) -> PeerConfiguration | None:
 
 @contextlib.contextmanager
 def push_traces(settings: Settings) -> Iterator[PushTold | None]:
-    """What tells pushes to a collector, while inside; ValueError if it is not installed."""
+    """Yield the function that sends traces of pushes, or None if the settings want no traces.
+
+    Raises ValueError if OpenTelemetry is not installed.
+    """
     if settings.traces_endpoint is None:
         yield None
         return
@@ -156,7 +160,7 @@ def push_traces(settings: Settings) -> Iterator[PushTold | None]:
 
 
 def build(settings: Settings, channels: Channels, pushed: PushTold | None = None) -> Agent:
-    """The agent that the settings ask for; ValueError if an address or the state file is bad."""
+    """Build the agent that the settings describe; ValueError if an address or a file is bad."""
     links = link_watch(settings)
     fib = backend(settings, links)
     fence = NO_FENCE
@@ -179,7 +183,7 @@ def build(settings: Settings, channels: Channels, pushed: PushTold | None = None
 
 
 def open_channels(settings: ProcessSettings) -> Channels:
-    """Channels as the settings want them secured; ValueError if a file cannot be used."""
+    """Return channels secured as the settings say; ValueError if a file cannot be used."""
     tls = None
     if settings.tls_ca is not None:
         tls = Tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
@@ -189,7 +193,7 @@ def open_channels(settings: ProcessSettings) -> Channels:
 
 @contextlib.contextmanager
 def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterator[None]:
-    """Serve metrics while inside; SettingsError if the port cannot be had."""
+    """Serve metrics inside the context; SettingsError if the port cannot be opened."""
     if settings.metrics_port is None:
         yield
         return
@@ -244,7 +248,7 @@ async def _serve(settings: Settings, agent: Agent, channels: Channels) -> None:
 def _clean_values(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A structlog processor: no terminal obeys what names and messages of others hold."""
+    """Escape control characters in names and texts, as a structlog processor."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = clean_lines(value) if name == "exception" else clean(value)
@@ -254,7 +258,7 @@ def _clean_values(
 
 
 def configure_logs(level: str, style: str) -> None:
-    """One event a line on standard error: for people on a terminal, JSON elsewhere."""
+    """Write logs to standard error, one event per line: console style on a terminal, else JSON."""
     terminal = sys.stderr.isatty()
     pretty = style == "console" or (style == "auto" and terminal)
     renderer: structlog.types.Processor = (
@@ -281,7 +285,7 @@ def run_switch_agent(settings: Settings) -> None:
     """Run one agent in this process; SettingsError if it cannot start."""
     configure_logs(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.freeze()  # what is imported stays: to look through it takes longer than a repair may
+    gc.freeze()  # imported objects live for ever: scanning them takes longer than a repair may
     gc.set_threshold(*_GARBAGE)
     asyncio.run(serve(settings))
 
@@ -329,7 +333,7 @@ def run_host(settings: HostSettings) -> None:
 
 
 def run_steering(steering: PathSteering, log_level: str) -> None:
-    """Steer in this process until SIGTERM or SIGINT."""
+    """Run path steering in this process until SIGTERM or SIGINT."""
     configure_logs(log_level, "auto")
     asyncio.run(_steered(steering))
 

@@ -54,7 +54,7 @@ heddle-agent host --fabric fabrics/f1 --host node-17 --controller 10.0.0.1:7400 
 
 
 def _process_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of every command that talks with controllers."""
+    """Add the options of every command that talks with controllers."""
     options = [
         click.option(
             "--metrics-port",
@@ -204,7 +204,7 @@ def cli() -> None:
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
     settings = load_settings(**given)
-    # gRPC reads this when it is first imported; below errors it repeats what our own log says.
+    # gRPC reads this on first import. Below error level it repeats what our own log says.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from heddle_agent import app  # noqa: PLC0415 - not before the line above
 
@@ -459,7 +459,7 @@ def steer(  # noqa: PLR0917 - click passes options by name
 
 
 def _document(path: Path) -> object:
-    """JSON of a file, plain or gzip; ValueError if it cannot be had."""
+    """Return the JSON content of a file, plain or gzip; ValueError if that fails."""
     try:
         content = path.read_bytes()
         packed = content.startswith(b"\x1f\x8b")
@@ -539,7 +539,7 @@ def clean() -> None:
 
 
 def main() -> None:
-    """Run the command; errors become one line each on standard error and exit status 2."""
+    """Run the command. An error becomes one line on standard error and exit status 2."""
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

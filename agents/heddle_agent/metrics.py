@@ -1,4 +1,4 @@
-"""What Prometheus sees of agents, read when it asks: counting costs forwarding nothing."""
+"""Prometheus metrics of agents, collected when they are read, at no cost to forwarding."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from heddle_agent.peers import Refusal
 
 
 class AgentCollector(Collector):
-    """The state of the agents of this process, one series a switch."""
+    """The state of the agents of this process, with one series per switch."""
 
     def __init__(self, agents: Iterable[Agent]) -> None:
         self._agents = list(agents)
 
     def collect(self) -> Iterable[Metric]:
-        """All families; each agent's values are of one moment."""
+        """Yield all metric families."""
         yield self._entries()
         yield self._links()
         yield self._pushes()
@@ -132,7 +132,7 @@ class HostCollector(Collector):
         self._host, self._figures = host, figures
 
     def collect(self) -> Iterable[Metric]:
-        """All families, each with the host's name."""
+        """Yield all metric families, each labelled with the host's name."""
         told = self._figures
         for name, text, value in (
             ("connected", "1 while a controller has told all ports and goes on.", told.connected),
@@ -162,14 +162,14 @@ class HostCollector(Collector):
 
 
 def host_registry(host: str, figures: HostFigures) -> CollectorRegistry:
-    """A registry that knows the agent of this host and nothing else."""
+    """Return a registry that contains only the metrics of this host's agent."""
     own = CollectorRegistry()
     own.register(HostCollector(host, figures))
     return own
 
 
 def registry(agents: Iterable[Agent]) -> CollectorRegistry:
-    """A registry that knows these agents and nothing else."""
+    """Return a registry that contains only the metrics of these agents."""
     own = CollectorRegistry()
     own.register(AgentCollector(agents))
     return own

@@ -1,10 +1,10 @@
-"""What an operator may set, by flag or by variable; a flag wins.
+"""The settings that an operator gives, by flag or by environment variable; a flag wins.
 
-Variables begin with ``HEDDLE_AGENT_`` for the agent of a switch, with ``HEDDLE_HOST_`` for that of
-a host.
+Variables begin with ``HEDDLE_AGENT_`` for the agent of a switch and with ``HEDDLE_HOST_`` for the
+agent of a host.
 
-Read once, at the start, by the wiring; the rooms are handed plain values. A setting that makes no
-sense is refused before anything is opened, and the message says how to give it either way.
+The wiring reads the settings once, at the start. Other packages receive plain values. An invalid
+setting is refused before anything is opened, and the message names both the flag and the variable.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ HOST_ENV_PREFIX = "HEDDLE_HOST_"
 
 
 class SettingsError(Exception):
-    """Settings with which no agent can run; one line each, and what to do."""
+    """Settings with which no agent can run; the message has one line per problem."""
 
 
 def _split(separator: str | None) -> BeforeValidator:
-    """Let a list be given as one string, or as several that may hold several."""
+    """Accept a list as one string, or as several strings that may each hold several items."""
 
     def split(value: object) -> object:
         texts = [value] if isinstance(value, str) else value
@@ -51,40 +51,41 @@ Links = Annotated[tuple[str, ...], NoDecode, _split(None)]
 
 
 class ProcessSettings(BaseSettings):
-    """What every process sets that talks with controllers. Times are in seconds."""
+    """Settings of every process that talks with controllers. Times are in seconds."""
 
     fabric: str = Field(pattern=r"^fabrics/[^/\s]+$")
-    """The fabric it is part of, ``fabrics/f1``."""
+    """The fabric that the process is part of, such as ``fabrics/f1``."""
     controller: Addresses
-    """Addresses of controllers, ``host:port``; a name may have several addresses."""
+    """Addresses of controllers, ``host:port``. A name may have several addresses."""
 
     tls_ca: Path | None = None
-    """PEM file of the authorities that controllers are trusted by."""
+    """PEM file of the authorities that must have signed the certificates of controllers."""
     tls_cert: Path | None = None
-    """PEM file of its own certificate chain."""
+    """PEM file of the process's own certificate chain."""
     tls_key: Path | None = None
-    """PEM file of its private key."""
+    """PEM file of the process's private key."""
     insecure: bool = False
-    """Speak plain text to controllers on other hosts."""
+    """Allow plain text to controllers on other hosts."""
     keepalive_seconds: float = Field(default=6.0, ge=6, le=3600)
-    """A connection on which nothing comes back for so long is probed; controllers refuse more."""
+    """Send a keepalive after this much silence on a connection. Controllers refuse shorter
+    intervals."""
     keepalive_timeout_seconds: float = Field(default=4.0, ge=0.1, le=600)
-    """It is given up where a probe is not answered for so long: the controller hangs or is gone."""
+    """Close a connection whose keepalive is not answered within this time."""
     backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
     """Longest pause between two attempts to reach a controller."""
 
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
+    """Port of Prometheus metrics; 0 picks a free one, None serves no metrics."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
-    """auto is console on a terminal and JSON elsewhere."""
+    """``auto`` is console on a terminal and JSON elsewhere."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Pydantic would take ``1_000`` for a thousand."""
+        """Refuse ``_`` in numbers, because Pydantic would read ``1_000`` as a thousand."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
             raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
@@ -100,38 +101,39 @@ class ProcessSettings(BaseSettings):
 
 
 class HostSettings(ProcessSettings):
-    """The settings of the agent of a host, which writes down ports."""
+    """Settings of the agent of a host, which writes files of source ports."""
 
     model_config = SettingsConfigDict(env_prefix=HOST_ENV_PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(default_factory=socket.gethostname, min_length=1)
-    """The host's name in the fabric file; by default that of this machine."""
+    """The host's name in the fabric file; by default the name of this machine."""
     nic: Links = ()
-    """Ids of the host's NICs, where the fabric file does not say which host NICs are of."""
+    """Ids of the host's NICs, if the fabric file does not say which host a NIC belongs to."""
     directory: Path = Path("/run/heddle/ports")
-    """Folder of the files."""
+    """Folder of the port files."""
     hops: int = Field(default=5, ge=1, le=16)
-    """Where switches hash: how many are on the longest path."""
+    """Where switches only hash: number of switches on the longest path."""
     probes_per_second: float = Field(default=1000.0, ge=1, le=100_000)
-    """How many probes are sent a second to find out which path each port takes."""
+    """Rate of the probes that find out which path each source port takes."""
     recheck_seconds: float = Field(default=60.0, ge=1, le=86_400)
-    """Within how long all ports are probed again."""
+    """All ports are probed again within this time."""
     probe_milliseconds: float = Field(default=10.0, ge=0, le=60_000)
-    """How often each path in use is probed, and each backup; 0 probes none, and no QP is moved."""
+    """Interval of probes on each path in use and each backup. With 0 there are no such probes, and
+    no QP moves to its backup."""
     hold_seconds: float = Field(default=10.0, ge=0, le=86_400)
-    """How long a path that is back has to last before QPs return to it."""
+    """QPs return to a recovered path after it has worked for this long."""
 
     @field_validator("directory")
     @classmethod
     def _plain_path(cls, value: Path) -> Path:
-        """The path stands in environment files, which quote nothing."""
+        """Require a path that needs no quotes, because environment files contain it unquoted."""
         if not value.is_absolute() or any(c.isspace() or not c.isprintable() for c in str(value)):
             raise ValueError("give an absolute path without spaces")
         return value
 
 
 class Settings(ProcessSettings):
-    """The settings of the agent of a switch. There is a session with each controller."""
+    """Settings of the agent of a switch, which keeps a session with each controller."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
@@ -144,30 +146,31 @@ class Settings(ProcessSettings):
     sonic_redis: Path = Path("/var/run/redis/redis.sock")
     """Socket of SONiC's Redis."""
     link: Links = ()
-    """Links of the switch, ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
+    """Links of the switch, each written ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
     interfaces: str | None = Field(default=None, min_length=1)
-    """Find links among the kernel's interfaces: ``alias``, or a JSON file of interfaces."""
+    """Use the kernel's interfaces as links: ``alias``, or the path of a JSON file of interfaces."""
     probe_milliseconds: float = Field(default=50.0, ge=0, le=10_000)
-    """Interval of probes over each link that the kernel has; three lost in a row are a dead link.
-    0 sends none."""
+    """Interval of probes over each of the kernel's links. Three lost in a row mean that the link is
+    dead. 0 sends none."""
     flap_memory_seconds: float = Field(default=300.0, ge=0, le=86_400)
-    """A link of the kernel that comes back is used after a pause that doubles with each time it was
-    lost in so many seconds before."""
+    """A link of the kernel that comes back is used again after a pause. The pause doubles for each
+    time the link was lost within these last seconds."""
     table_size: int = Field(default=0, ge=0, lt=2**32)
     """Entries the switch can hold; 0 is unlimited."""
     hash_seed: int | None = Field(default=None, ge=0, lt=2**64)
-    """Seed of the underlay's hash; by default it follows from the switch's name."""
+    """Seed of the underlay's hash; by default it is derived from the switch's id."""
 
     state_file: Path | None = None
-    """Where the highest epoch is kept, so that a restarted agent still refuses older ones."""
+    """File that stores the highest epoch, so that a restarted agent still refuses older ones."""
     peer_notices: str | None = Field(default=None, min_length=1)
-    """IP address and UDP port of this switch for notices among agents; without it, none."""
+    """IP address and UDP port at which this switch exchanges notices with other agents. None
+    disables notices."""
     peer_keys: Path | None = None
-    """File of the keys of notices; by default the controller names them."""
+    """File with the keys of notices; by default the controller provides them."""
     peer_addresses: Path | None = None
-    """File of the agents to tell; by default the controller names them."""
+    """File with the addresses of the peers; by default the controller provides them."""
     traces_endpoint: str | None = Field(default=None, pattern=r"^https?://")
-    """Send traces of pushes to this collector of OpenTelemetry, by OTLP over gRPC."""
+    """URL of an OpenTelemetry collector that receives traces of pushes, by OTLP over gRPC."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -189,15 +192,16 @@ class Settings(ProcessSettings):
 
 
 def load_settings(**given: object) -> Settings:
-    """Settings of a switch's agent from the flags, then the environment, then the defaults.
+    """Return a switch agent's settings: from flags, else the environment, else the defaults.
 
-    Flags that are None or empty count as not given. SettingsError says what cannot be used.
+    Flags that are None or empty count as not given. Raises SettingsError for settings that cannot
+    be used.
     """
     return _load(Settings, ENV_PREFIX, given)
 
 
 def load_host_settings(**given: object) -> HostSettings:
-    """Settings of a host's agent, likewise."""
+    """Return a host agent's settings, in the same way as ``load_settings``."""
     return _load(HostSettings, HOST_ENV_PREFIX, given)
 
 
@@ -211,7 +215,7 @@ def _load(kind: type[Kind], prefix: str, given: Mapping[str, object]) -> Kind:
 
 
 def _complaint(details: ErrorDetails, prefix: str) -> str:
-    """One complaint in the words of the command line, without the value: it may be secret."""
+    """Describe one problem in terms of the command line, without the value, which may be secret."""
     message = details["msg"].removeprefix("Value error, ")
     if not details["loc"]:
         return message

@@ -1,8 +1,8 @@
-"""Tasks that end when they are asked to, whatever swallows that on the way.
+"""Lets a task find out that it was cancelled, even if a library swallowed the cancellation.
 
-A cancellation that comes just as a call ends is lost in places: gRPC forgets it, and
-``asyncio.wait_for`` of Python 3.11, which Redis's client is built on, answers with what came at
-that moment. A loop that goes on after such a call asks here, or it would go on for ever.
+A cancellation that arrives just as a call ends can be lost. gRPC forgets it. ``asyncio.wait_for``
+of Python 3.11, on which the Redis client is built, returns the result that arrived at that moment.
+A loop that continues after such a call must ask here, or it would run for ever.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import asyncio
 
 
 def asked_to_end() -> bool:
-    """Whether somebody has asked for the end of the present task."""
+    """Whether the current task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

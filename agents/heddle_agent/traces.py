@@ -1,4 +1,4 @@
-"""Pushes as spans, below the plan that they are part of; of the extra ``traces``."""
+"""Pushes as trace spans below the span of their plan. Needs the extra ``traces``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class PushTraces:
         self._fabric, self._switch = fabric, switch
 
     def pushed(self, push: Push, receipt: Receipt, failed: int, times: tuple[float, float]) -> None:
-        """Tell a push from its arrival to its acknowledgement from the FIB."""
+        """Record the span of a push, from its arrival to its acknowledgement from the FIB.
+
+        ``failed`` is the number of failed operations, and ``times`` are start and end.
+        """
         about: dict[str, Value] = {
             "heddle.fabric": self._fabric.removeprefix("fabrics/"),
             "heddle.epoch": push.version.epoch,
@@ -29,5 +32,5 @@ class PushTraces:
         self._spans.below(plan, Happened("push", *times, about, why))
 
     def close(self) -> None:
-        """Send what waits, if that can be done soon."""
+        """Send the spans that still wait, if that can be done soon."""
         self._spans.close()

@@ -1,6 +1,7 @@
-"""What every FIB backend must do, ours or another's: cases that ask the data plane.
+"""What every FIB backend must do, checked by cases that observe the data plane.
 
-``heddle-agent conformance --backend MODULE:NAME`` runs them; so does our own test suite.
+``heddle-agent conformance --backend MODULE:NAME`` runs them on any backend, and so does our own
+test suite.
 """
 
 from heddle_agent.conformance.bench import ADDRESSES, SPINES, SWITCH, Bench, OpenBench, far, uplink

@@ -1,4 +1,4 @@
-"""The cases: a name, what a backend must be able to do for it, and what it must do then."""
+"""The cases: each has a name, the capabilities that it needs, and a function that checks."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ PAIR, PORTS = Capability.MATCH_PAIR, Capability.MATCH_PORTS
 BACKUP, COUNTERS, ATOMIC = Capability.BACKUP, Capability.COUNTERS, Capability.ATOMIC_BATCH
 UNMATCHED = Capability.UNMATCHED
 MANY = 2000
-"""So many packets that even a backend that notices few pairs all but surely notices one."""
+"""Number of packets that is enough even for a backend that samples to notice their pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One promise of backends."""
+    """One promise that backends must keep."""
 
     name: str
     promise: str
     needs: frozenset[Capability]
     table_size: int
     run: Callable[[Bench], None]
-    """Raises ``BrokenPromiseError``."""
+    """Raises ``BrokenPromiseError`` if the promise is not kept."""
 
 
 _Function = Callable[[Bench], None]
 
 
 def case(*needs: Capability, table_size: int = 0) -> Callable[[_Function], Case]:
-    """Make a case of a function, with what it needs."""
+    """Return a decorator that turns a function into a case; its docstring is the promise."""
 
     def make(function: _Function) -> Case:
         promise = " ".join((function.__doc__ or "").split())
@@ -54,17 +54,17 @@ def case(*needs: Capability, table_size: int = 0) -> Callable[[_Function], Case]
 
 
 def pair(number: int = 0) -> Match:
-    """From the local NIC to a far NIC, any port."""
+    """Return the match from the local NIC to a far NIC, any port."""
     return ("nic0", f"far{number}", 0, 0)
 
 
 def exact(port: int, number: int = 0) -> Match:
-    """The same with ports."""
+    """Return the match from the local NIC to a far NIC with ports."""
     return ("nic0", f"far{number}", port, ROCE)
 
 
 def packet(port: int, number: int = 0) -> Packet:
-    """A packet that such entries match."""
+    """Return a packet that ``pair`` and ``exact`` match."""
     return Packet("nic0", f"far{number}", port)
 
 
@@ -73,18 +73,18 @@ def batch(
     *deletes: Match,
     diverted: dict[Group, Choice] | None = None,
 ) -> Batch:
-    """A batch with the addresses that a kernel needs."""
+    """Return a batch with the addresses of all NICs."""
     return Batch(sets or {}, deletes, diverted or {}, ADDRESSES)
 
 
 def underlay(bench: Bench, number: int = 0) -> dict[int, NextHop | None]:
-    """Where packets of some ports go at the moment."""
+    """Return where packets of some ports go at the moment, by port."""
     return {port: bench.where(packet(port, number)) for port in range(100, 116)}
 
 
 @case()
 def an_empty_table_leaves_all_to_the_underlay(bench: Bench) -> None:
-    """Packets spread over the uplinks, each flow always by the same."""
+    """Packets spread over the uplinks, and each flow always takes the same one."""
     before = underlay(bench)
     several(before.values(), "next hops of the underlay")
     among(before.values(), SPINES, "next hops")
@@ -94,7 +94,7 @@ def an_empty_table_leaves_all_to_the_underlay(bench: Bench) -> None:
 
 @case(PAIR)
 def a_pair_entry_takes_every_port(bench: Bench) -> None:
-    """All packets of the pair leave by its primary; those of other pairs do not care."""
+    """All packets of the pair leave by its primary; other pairs are not affected."""
     others = underlay(bench, 1)
     accepted(bench.fib.apply(batch({pair(): Group(SPINES[2])})))
     same(set(underlay(bench).values()), {SPINES[2]}, "next hops")
@@ -103,7 +103,7 @@ def a_pair_entry_takes_every_port(bench: Bench) -> None:
 
 @case(PORTS)
 def a_port_entry_takes_its_port_only(bench: Bench) -> None:
-    """One flow is placed; its neighbours by port number go by the underlay."""
+    """The flow with the entry's port follows it; flows with other ports follow the underlay."""
     before = underlay(bench)
     accepted(bench.fib.apply(batch({exact(100): Group(SPINES[3])})))
     same(underlay(bench), {**before, 100: SPINES[3]}, "next hops")
@@ -111,7 +111,7 @@ def a_port_entry_takes_its_port_only(bench: Bench) -> None:
 
 @case(PORTS, PAIR)
 def exact_ports_win_over_the_pair(bench: Bench) -> None:
-    """Both entries are there; the flow with the port goes its own way, whatever came first."""
+    """A flow that matches both entries follows the one with ports, whichever was set first."""
     for first, second in (({pair(): 0}, {exact(100): 1}), ({exact(101, 1): 1}, {pair(1): 0})):
         for rows in (first, second):
             accepted(bench.fib.apply(batch({m: Group(SPINES[s]) for m, s in rows.items()})))
@@ -126,7 +126,7 @@ def exact_ports_win_over_the_pair(bench: Bench) -> None:
 
 @case(PAIR)
 def a_set_replaces(bench: Bench) -> None:
-    """The same match again, with another group: packets follow the new one."""
+    """After a set of an existing match, packets follow the new group."""
     bench.fib.apply(batch({pair(): Group(SPINES[0])}))
     accepted(bench.fib.apply(batch({pair(): Group(SPINES[1])})))
     same(set(underlay(bench).values()), {SPINES[1]}, "next hops")
@@ -135,7 +135,7 @@ def a_set_replaces(bench: Bench) -> None:
 
 @case(PAIR)
 def a_delete_falls_back_to_the_underlay(bench: Bench) -> None:
-    """Without its entry each flow hashes as it did before."""
+    """Without its entry, each flow hashes as it did before."""
     before = underlay(bench)
     bench.fib.apply(batch({pair(): Group(SPINES[0])}))
     accepted(bench.fib.apply(batch(None, pair())))
@@ -144,7 +144,7 @@ def a_delete_falls_back_to_the_underlay(bench: Bench) -> None:
 
 @case(PAIR)
 def deletes_are_idempotent(bench: Bench) -> None:
-    """Removing what is not there succeeds."""
+    """Deleting an entry that does not exist succeeds."""
     accepted(bench.fib.apply(batch(None, pair())))
     bench.fib.apply(batch({pair(): Group(SPINES[0])}))
     for _ in range(2):
@@ -153,7 +153,7 @@ def deletes_are_idempotent(bench: Bench) -> None:
 
 @case(PAIR)
 def an_empty_batch_changes_nothing(bench: Bench) -> None:
-    """No operations, no failures, the same forwarding."""
+    """An empty batch has no failures and leaves forwarding as it was."""
     bench.fib.apply(batch({pair(): Group(SPINES[0])}))
     accepted(bench.fib.apply(batch()))
     same(set(underlay(bench).values()), {SPINES[0]}, "next hops")
@@ -161,7 +161,7 @@ def an_empty_batch_changes_nothing(bench: Bench) -> None:
 
 @case(PAIR, ATOMIC)
 def one_batch_sets_and_deletes(bench: Bench) -> None:
-    """Sets and deletes of one batch are all there afterwards."""
+    """All sets and deletes of one batch are in effect afterwards."""
     bench.fib.apply(batch({pair(0): Group(SPINES[0]), pair(1): Group(SPINES[0])}))
     before = underlay(bench, 0)
     same(set(before.values()), {SPINES[0]}, "next hops")
@@ -175,7 +175,7 @@ def one_batch_sets_and_deletes(bench: Bench) -> None:
 
 @case(PAIR, PORTS)
 def read_back_says_what_is_programmed(bench: Bench) -> None:
-    """Every entry with its next hops."""
+    """Every entry is read back with its next hops."""
     wanted = {pair(): Group(SPINES[0], SPINES[1]), exact(7, 1): Group(SPINES[2])}
     bench.fib.apply(batch(wanted))
     found = {m: (g.primary, g.backup) for m, g in bench.fib.read_back().items()}
@@ -184,7 +184,7 @@ def read_back_says_what_is_programmed(bench: Bench) -> None:
 
 @case(PAIR)
 def an_unknown_next_hop_fails_alone(bench: Bench) -> None:
-    """That entry is refused by name and forwards as before; the rest of the batch is in."""
+    """The failed entry is named and forwards as before; the rest of the batch takes effect."""
     bench.fib.apply(batch({pair(0): Group(SPINES[3])}))
     stranger = Group(NextHop("spine77", "0", "10.77.0.1"))
     failures = bench.fib.apply(batch({pair(0): stranger, pair(1): Group(SPINES[1])}))
@@ -219,7 +219,7 @@ def deletes_of_a_batch_make_room_for_its_sets(bench: Bench) -> None:
 
 @case(PAIR, BACKUP)
 def steering_moves_every_entry_of_a_group(bench: Bench) -> None:
-    """Primary lost: all its entries use the backup, no other moves; and back."""
+    """When the primary is lost, exactly the group's entries use the backup, and later return."""
     group, other = Group(SPINES[0], SPINES[1]), Group(SPINES[2], SPINES[3])
     bench.fib.apply(batch({pair(0): group, pair(1): group, pair(2): other}))
     bench.links(frozenset({uplink(0)}), {group: Choice.BACKUP})
@@ -231,7 +231,7 @@ def steering_moves_every_entry_of_a_group(bench: Bench) -> None:
 
 @case(PAIR, BACKUP)
 def a_loss_far_away_is_steered_around(bench: Bench) -> None:
-    """The local link is up, the path behind it is not: the group is told, and moves."""
+    """A group moves when its path is lost farther away while the local link is up."""
     group = Group(SPINES[0], SPINES[1], (far(0),))
     bench.fib.apply(batch({pair(0): group}))
     bench.links(frozenset({far(0)}), {group: Choice.BACKUP})
@@ -240,7 +240,7 @@ def a_loss_far_away_is_steered_around(bench: Bench) -> None:
 
 @case(PAIR)
 def a_group_without_next_hops_falls_to_the_underlay(bench: Bench) -> None:
-    """Nothing of its own is left: the hash over uplinks that are up."""
+    """A group with no next hop left is hashed over the uplinks that are up."""
     group = Group(SPINES[0])
     bench.fib.apply(batch({pair(0): group}))
     bench.links(frozenset({uplink(0)}), {group: Choice.UNDERLAY})
@@ -249,7 +249,7 @@ def a_group_without_next_hops_falls_to_the_underlay(bench: Bench) -> None:
 
 @case(PAIR, BACKUP)
 def entries_that_arrive_while_their_primary_is_down_use_the_backup(bench: Bench) -> None:
-    """A batch says which of its groups are diverted."""
+    """A batch says which of its groups are not on their primary."""
     group = Group(SPINES[0], SPINES[1])
     bench.links(frozenset({uplink(0)}), {})
     bench.fib.apply(batch({pair(0): group}, diverted={group: Choice.BACKUP}))
@@ -258,14 +258,14 @@ def entries_that_arrive_while_their_primary_is_down_use_the_backup(bench: Bench)
 
 @case()
 def the_underlay_passes_over_links_that_are_down(bench: Bench) -> None:
-    """Flows of the dead uplink hash over the rest; none is lost."""
+    """Flows of the dead uplink hash over the others, and none is lost."""
     bench.links(frozenset({uplink(1)}), {})
     among(underlay(bench).values(), {SPINES[0], SPINES[2], SPINES[3]}, "next hops")
 
 
 @case(PAIR, PORTS, COUNTERS)
 def counters_count_their_entry(bench: Bench) -> None:
-    """Packets and bytes of what each entry answered, kept when the entry is replaced."""
+    """Each entry counts the packets and bytes that it matched, also after it is replaced."""
     bench.fib.apply(batch({pair(): Group(SPINES[0]), exact(100): Group(SPINES[1])}))
     bench.carry(packet(100), 3, 200)
     bench.carry(packet(101), 2, 100)
@@ -276,7 +276,7 @@ def counters_count_their_entry(bench: Bench) -> None:
 
 
 def noticed(bench: Bench) -> dict[tuple[str, str], Count]:
-    """What no entry matched, by NICs, whether the backend names them by id or by address."""
+    """Return unmatched counts by NIC ids, whether the backend names NICs by id or address."""
     if not isinstance(bench.fib, Metering):
         raise BrokenPromiseError("it claims UNMATCHED and has no method unmatched")
     ids = {address: nic for nic, address in ADDRESSES.items()}
@@ -285,7 +285,7 @@ def noticed(bench: Bench) -> dict[tuple[str, str], Count]:
 
 
 def until_noticed(bench: Bench, sent: Packet) -> int:
-    """Send packets until their pair is noticed; how many that took."""
+    """Send packets until their pair is noticed; return how many that took."""
     for number in range(1, MANY + 1):
         bench.carry(sent, 1, 100)
         if (sent.source, sent.destination) in noticed(bench):
@@ -295,7 +295,7 @@ def until_noticed(bench: Bench, sent: Packet) -> int:
 
 @case(PAIR, PORTS, UNMATCHED)
 def what_no_entry_matches_is_counted_by_pair(bench: Bench) -> None:
-    """Of metered NICs alone; once a pair is noticed, each of its packets that has no entry."""
+    """Once a pair with a metered source is noticed, its packets without an entry are counted."""
     if isinstance(bench.fib, Metering):
         bench.fib.meter([Nic("nic0", ADDRESSES["nic0"])])
     bench.fib.apply(batch({exact(100): Group(SPINES[1]), pair(1): Group(SPINES[2])}))
@@ -317,13 +317,13 @@ def what_no_entry_matches_is_counted_by_pair(bench: Bench) -> None:
 
 
 def is_withdrawn(bench: Bench) -> bool:
-    """Asked anew each time: mypy takes a property for a constant."""
+    """Return ``fib.withdrawn``; a function, because mypy takes a property for a constant."""
     return bench.fib.withdrawn
 
 
 @case(PAIR, PORTS)
 def a_withdrawn_overlay_leaves_all_to_the_underlay(bench: Bench) -> None:
-    """Entries stay, and may change; none answers, until one step brings all of them back."""
+    """Entries stay and may change, but none matches until one step brings all of them back."""
     hashed = underlay(bench)
     bench.fib.apply(batch({pair(): Group(SPINES[0]), exact(100): Group(SPINES[1])}))
     same(bench.fib.set_overlay(withdrawn=True), "", "answer of set_overlay")
@@ -342,7 +342,7 @@ def a_withdrawn_overlay_leaves_all_to_the_underlay(bench: Bench) -> None:
 
 @case(PAIR, BACKUP)
 def groups_are_steered_while_the_overlay_is_withdrawn(bench: Bench) -> None:
-    """What is lost meanwhile is not met when entries answer again."""
+    """Entries that match again do not use links that were lost meanwhile."""
     group = Group(SPINES[0], SPINES[1])
     bench.fib.apply(batch({pair(): group}))
     bench.fib.set_overlay(withdrawn=True)
@@ -353,4 +353,4 @@ def groups_are_steered_while_the_overlay_is_withdrawn(bench: Bench) -> None:
 
 
 CASES = tuple(found for found in list(globals().values()) if isinstance(found, Case))
-"""All of them, in the order in which they stand here."""
+"""All cases, in the order of this file."""

@@ -1,4 +1,4 @@
-"""What cases ask, with an answer that says what was found in place of what."""
+"""The checks that cases make; a failed check says what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from heddle_agent.fib import Failure
 
 
 class BrokenPromiseError(Exception):
-    """What a backend does is not what a case says that it must."""
+    """A backend does not do what a case says that it must."""
 
 
 def same(found: object, wanted: object, what: str) -> None:
-    """Both have to be equal."""
+    """Require that both are equal."""
     if found != wanted:
         raise BrokenPromiseError(f"{what}: found {found!r}, not {wanted!r}")
 
 
 def among(found: Collection[object], allowed: Collection[object], what: str) -> None:
-    """All that was found has to be allowed."""
+    """Require that everything found is allowed."""
     if not set(found) <= set(allowed):
         raise BrokenPromiseError(f"{what}: found {set(found) - set(allowed)!r}, not of {allowed!r}")
 
 
 def several(found: Collection[object], what: str) -> None:
-    """More than one has to be there."""
+    """Require more than one distinct value."""
     if len(set(found)) <= 1:
         raise BrokenPromiseError(f"{what}: found {set(found)!r} alone, not several")
 
 
 def accepted(failures: Sequence[Failure]) -> None:
-    """A batch has to be in, whole."""
+    """Require that no operation of a batch failed."""
     if failures:
         told = "; ".join(f"{f.match} {f.reason.name}: {f.message}" for f in failures)
         raise BrokenPromiseError(f"a batch was refused in part: {told}")

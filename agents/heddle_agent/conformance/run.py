@@ -1,4 +1,4 @@
-"""Runs the cases on a backend, each on a bench of its own."""
+"""Runs the cases on a backend, each on its own bench."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
     NOT_ASKED = "not asked"
-    """It takes a capability that the backend does not claim."""
+    """The case needs a capability that the backend does not claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Result:
 
 
 def find_opener(name: str) -> OpenBench:
-    """The opener called ``MODULE:NAME``; modules of the working folder are found too.
+    """Return the opener called ``MODULE:NAME``; modules of the working folder are found too.
 
-    ValueError that says what is not there.
+    Raises ValueError that says what does not exist.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
@@ -54,7 +54,7 @@ def find_opener(name: str) -> OpenBench:
 
 
 def run_case(opener: OpenBench, case: Case) -> Result:
-    """One case. What a backend raises of its own is a broken promise as well."""
+    """Run one case. Any exception that a backend raises counts as a broken promise."""
     try:
         with opener(case.table_size) as bench:
             lacking = case.needs - bench.fib.capabilities
@@ -70,6 +70,6 @@ def run_case(opener: OpenBench, case: Case) -> Result:
 
 
 def run_cases(opener: OpenBench, cases: Iterable[Case] = CASES) -> Iterator[Result]:
-    """Each case as it ends."""
+    """Run the cases, and yield each result as soon as it is there."""
     for case in cases:
         yield run_case(opener, case)

@@ -1,4 +1,4 @@
-"""Forwarding back ends behind one Protocol, and the values that all rooms above speak in."""
+"""Forwarding backends behind one Protocol, and the values that all other packages exchange."""
 
 from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib

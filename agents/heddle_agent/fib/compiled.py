@@ -1,8 +1,8 @@
-"""Exact-match entries as sorted arrays, so that tens of thousands of packets are looked up at once.
+"""Exact-match entries as sorted arrays, to look up tens of thousands of packets at once.
 
-Built when first asked after a change: programming stays as cheap as a dictionary, and a switch that
-is never asked in bulk never pays. Two searches, first for the pair of NICs, then for pair and
-ports, because both do not fit into one 64-bit key.
+The arrays are built on the first lookup after a change. So programming stays as cheap as a
+dictionary, and a switch without bulk lookups never pays. A lookup makes two searches, first for the
+pair of NICs and then for pair and ports, because both do not fit into one 64-bit key.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.values import ANY_PORT, Match
 
 MISS = -1
-# Which ports a match may fix, most exact first; the source port wins over the destination's.
+# Which ports (source, destination) a match may fix. More exact ones win, then the source port.
 SHAPES = ((True, True), (True, False), (False, True), (False, False))
 
 
 def find(keys: Ints, wanted: Ints) -> Ints:
-    """Position of each wanted key among sorted keys; MISS where it is not there."""
+    """Return the position of each wanted key among sorted keys; MISS if it is absent."""
     if not len(keys):
         return np.full(len(wanted), MISS, dtype=np.int64)
     row = np.searchsorted(keys, wanted)
@@ -33,7 +33,7 @@ def find(keys: Ints, wanted: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """Entries ready for bulk lookup; row i is the i-th match that it was built from."""
+    """Entries ready for bulk lookup; row i is the i-th match passed to ``compiled``."""
 
     pairs: Ints
     keys: Ints
@@ -41,7 +41,7 @@ class Compiled:
     shapes: tuple[tuple[bool, bool], ...]
 
     def find(self, packets: Packets) -> Ints:
-        """Row of the entry that answers each packet; MISS where none does."""
+        """Return the row of the entry that matches each packet; MISS if none does."""
         pair = find(self.pairs, packets.source << 32 | packets.destination)
         found = np.full(len(packets), MISS, dtype=np.int64)
         for exact_source, exact_destination in self.shapes:
@@ -70,7 +70,7 @@ def compiled(matches: Sequence[Match], names: NicIds) -> Compiled:
 
 
 def _shapes(source_port: Ints, destination_port: Ints) -> tuple[tuple[bool, bool], ...]:
-    """The shapes that occur, most exact first: most tables have one or two."""
+    """Return the shapes that occur, most exact first. Most tables have one or two."""
     exact: tuple[NDArray[np.bool_], NDArray[np.bool_]] = (
         source_port != ANY_PORT,
         destination_port != ANY_PORT,

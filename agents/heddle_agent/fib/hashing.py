@@ -1,8 +1,8 @@
 """The hash by which an underlay chooses among equal next hops.
 
-A 64-bit mix of 5-tuple and a seed of each switch, so that switches in a row do not polarise, and
-independent of the order in which names were seen, so that runs can be repeated. The scalar and the
-array form give the same value for the same packet.
+It mixes the 5-tuple and a seed per switch into 64 bits, so that switches along a path do not all
+choose alike (polarisation). It does not depend on the order in which names were seen, so runs can
+be repeated. The scalar form and the array form give the same value for the same packet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HALF = np.uint64(32)
 
 
 def name_hash(name: str) -> int:
-    """64 bits of a name, the same in every process."""
+    """Return a 64-bit hash of a name, the same in every process."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 def _mix(value: int) -> int:
-    """SplitMix64's finaliser: every input bit reaches every output bit."""
+    """Mix 64 bits with SplitMix64's finaliser: every input bit affects every output bit."""
     value ^= value >> 30
     value = value * _FIRST & _MASK
     value ^= value >> 27
@@ -38,7 +38,7 @@ def _mix(value: int) -> int:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """``_mix`` over an array, in place."""
+    """Apply ``_mix`` to an array, in place."""
     values ^= values >> np.uint64(30)
     values *= _NUMPY_FIRST
     values ^= values >> np.uint64(27)
@@ -63,7 +63,7 @@ def flow_hash(
 def flow_hashes(
     seed: int, sources: Hashes, destinations: Hashes, source_ports: Ints, destination_ports: Ints
 ) -> Hashes:
-    """Hash packets, one element each; sources and destinations as ``Names.hashes`` has them."""
+    """Hash packets, one element each; sources and destinations are ``NicIds.hashes``."""
     ports = (source_ports.astype(np.uint64) << np.uint64(16)) | destination_ports.astype(np.uint64)
     values = _mixed(sources ^ np.uint64(_start(seed)))
     values = _mixed(values ^ destinations)
@@ -76,5 +76,5 @@ def choose(value: int, among: int) -> int:
 
 
 def chosen(values: Hashes, among: Ints) -> Ints:
-    """``choose`` over arrays."""
+    """Apply ``choose`` to arrays."""
     return ((values >> _HALF) * among.astype(np.uint64) >> _HALF).astype(np.int64)

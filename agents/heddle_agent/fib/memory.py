@@ -1,8 +1,9 @@
 """A forwarding table in memory that evaluates lookups.
 
-Tests and the emulator ask it where a packet really goes: exact ports, then the pair of NICs, on the
-primary, else the backup, else the underlay's hash. It believes nobody: what it answers follows from
-what was programmed and steered, so that a mistake anywhere above shows as a wrong next hop.
+Tests and the emulator ask it where a packet really goes. It matches exact ports first, then the
+pair of NICs. A match forwards by its primary, its backup or the underlay's hash, as it was steered.
+All other packets follow the underlay. Answers depend only on what was programmed and steered, so a
+mistake anywhere above shows as a wrong next hop.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PRIMARY, _BACKUP = itemgetter(0), itemgetter(1)
 
 
 class MemoryFib:
-    """The table of one switch; answers are next hops, or their index in ``next_hops``."""
+    """The table of one switch. Lookups return next hops, or their indices in ``next_hops``."""
 
     capabilities = frozenset(Capability)
 
@@ -75,7 +76,7 @@ class MemoryFib:
         self._exits: NDArray[np.int64] | None = None  # where each row of _compiled leaves now
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program a batch in one step."""
+        """Program a batch in one step, as ``Fib.apply`` describes."""
         failures = self._refused(batch)
         refused = {failure.match for failure in failures}
         sets = {m: g for m, g in batch.sets.items() if m not in refused} if refused else batch.sets
@@ -92,7 +93,7 @@ class MemoryFib:
         return failures
 
     def steer(self, steering: Steering) -> None:
-        """Move groups, and leave dead links out of the underlay."""
+        """Move groups, and leave next hops over dead links out of the underlay."""
         self._settle(steering.choices, steering.choices)
         self._exits = None
         self._dead = frozenset(
@@ -103,31 +104,31 @@ class MemoryFib:
         )
 
     def set_overlay(self, *, withdrawn: bool) -> str:
-        """Have entries answer no lookup, or all again."""
+        """Withdraw or restore the overlay; this always succeeds."""
         self.withdrawn = withdrawn
         return ""
 
     def read_back(self) -> Mapping[Match, Group]:
-        """Every entry that answers lookups while the overlay is not withdrawn."""
+        """Return all entries, also while the overlay is withdrawn."""
         return dict(self._entries)
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Nothing: lookups go by name."""
+        """Empty: entries go by the names of NICs."""
         return {}
 
     def refresh(self) -> None:
-        """Nobody else changes our memory."""
+        """Do nothing, because nobody else changes this memory."""
 
     def counters(self) -> Mapping[Match, Count]:
-        """What ``count`` has added to entries that are still there."""
+        """Return what ``count`` has added to entries that still exist."""
         return dict(self._counts)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there is nothing to release."""
 
     def lookup(self, packet: Packet) -> NextHop | None:
-        """Where a packet leaves; None where it is dropped."""
+        """Return the next hop of a packet; None if it is dropped."""
         match = self._find(packet)
         leaves = _TO_UNDERLAY if match is None else self._leaves(self._entries[match])
         if leaves == _TO_UNDERLAY:
@@ -135,7 +136,7 @@ class MemoryFib:
         return None if leaves == DROPPED else self.next_hops[leaves]
 
     def lookup_batch(self, packets: Packets) -> NDArray[np.int32]:
-        """Index into ``next_hops`` of each packet; -1 where it is dropped."""
+        """Return each packet's index into ``next_hops``; -1 if it is dropped."""
         leaves = self._overlay(packets)
         rest = np.flatnonzero(leaves == _TO_UNDERLAY)
         if len(rest):
@@ -143,14 +144,14 @@ class MemoryFib:
         return leaves.astype(np.int32)
 
     def entry_hits(self, packets: Packets) -> NDArray[np.bool_]:
-        """Whether an entry sends each packet, by its primary or its backup."""
+        """Whether an entry forwards each packet by its primary or backup, not by the underlay."""
         hits: NDArray[np.bool_] = self._overlay(packets) != _TO_UNDERLAY
         return hits
 
     def count(self, packets: Packets, sizes: int | Ints) -> None:
-        """Add packets of so many bytes to the counters of the entries that answer them.
+        """Add packets of ``sizes`` bytes each to the counters of the entries that match them.
 
-        What none answers is added to the pair of its NICs, if its source is metered.
+        Packets that match no entry are counted for their pair of NICs, if the source is metered.
         """
         each = np.broadcast_to(np.asarray(sizes, dtype=np.int64), packets.source.shape)
         row = self._index().find(packets) if not self.withdrawn else np.full(each.shape, MISS)
@@ -166,19 +167,19 @@ class MemoryFib:
                 self._count_unmatched((source, destination), count)
 
     def _count_unmatched(self, pair: tuple[str, str], count: Count) -> None:
-        """One that is new takes the place of the least, where all places are taken."""
+        """Count a pair. If all places are taken, a new pair replaces the one with fewest bytes."""
         known = self._unmatched
         if pair not in known and len(known) >= PAIRS_COUNTED:
             del known[min(known, key=lambda one: known[one].bytes)]
         _add(known, pair, count)
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """Meters NICs by their ids."""
+        """Meter NICs by their ids, as ``Metering.meter`` describes."""
         self._metered = frozenset(nic.id for nic in sources)
         self._unmatched = {p: c for p, c in self._unmatched.items() if p[0] in self._metered}
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """What ``count`` has added to pairs without an entry."""
+        """Return what ``count`` has added to pairs of NICs without an entry."""
         return {(Nic(one), Nic(other)): c for (one, other), c in self._unmatched.items()}
 
     def _index(self) -> Compiled:
@@ -188,7 +189,7 @@ class MemoryFib:
         return self._compiled
 
     def _overlay(self, packets: Packets) -> Ints:
-        """Where entries send each packet; _TO_UNDERLAY where none does."""
+        """Return the index of each packet's next hop by entries, or else _TO_UNDERLAY."""
         if self.withdrawn:
             return np.full(len(packets.source), _TO_UNDERLAY, dtype=np.int64)
         row = self._index().find(packets)
@@ -214,7 +215,7 @@ class MemoryFib:
         return None
 
     def _refused(self, batch: Batch) -> list[Failure]:
-        """Sets that this switch cannot hold: a next hop it has not, or no room."""
+        """Return the sets that this switch cannot hold: unknown next hop, or no room."""
         strange = self._strange(batch.sets.values())
         rows = batch.sets.items() if strange else ()
         failures = [
@@ -227,7 +228,7 @@ class MemoryFib:
         return failures
 
     def _strange(self, groups: Collection[Group]) -> dict[Group, str]:
-        """Groups that name a link there is not, and which."""
+        """Return the groups that name an unknown link, each with a message that names it."""
         hops = {*map(_PRIMARY, groups), *map(_BACKUP, groups)}
         lost = {hop for hop in hops if hop is not None and hop[:2] not in self._rows}
         if not lost:
@@ -235,12 +236,12 @@ class MemoryFib:
         return {
             group: f"no link to {hop.node} key {hop.key}"
             for group in set(groups)
-            for hop in (group.backup, group.primary)  # the primary has the last word
+            for hop in (group.backup, group.primary)  # the primary's message wins
             if hop in lost and hop is not None
         }
 
     def _settle(self, groups: Iterable[Group], choices: Mapping[Group, Choice]) -> None:
-        """Have groups leave as ``choices`` say, or by their primary."""
+        """Apply ``choices`` to these groups; groups without a choice go to their primary."""
         for group in set(groups):
             choice = choices.get(group, Choice.PRIMARY)
             if choice is not Choice.PRIMARY:
@@ -249,11 +250,11 @@ class MemoryFib:
                 self._moved.pop(group, None)
 
     def choice(self, group: Group) -> Choice:
-        """Which of its choices a group uses now."""
+        """Return the choice that a group uses now."""
         return self._moved.get(group, Choice.PRIMARY)
 
     def _leaves(self, group: Group) -> int:
-        """Where a group leaves now: an index into ``next_hops``, or _TO_UNDERLAY."""
+        """Return the index in ``next_hops`` by which a group leaves now, or _TO_UNDERLAY."""
         choice = self._moved.get(group, Choice.PRIMARY)
         if choice is Choice.UNDERLAY:
             return _TO_UNDERLAY
@@ -269,7 +270,7 @@ class MemoryFib:
 
 
 def _summed(key: Ints, sizes: Ints) -> Iterator[tuple[int, Count]]:
-    """Packets and bytes of each key that occurs."""
+    """Yield each distinct key with its packets and bytes."""
     keys, which, number = np.unique(key, return_inverse=True, return_counts=True)
     total = np.zeros(len(keys), dtype=np.int64)
     np.add.at(total, which, sizes)

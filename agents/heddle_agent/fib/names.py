@@ -1,7 +1,7 @@
-"""Names of NICs as small integers, so that packets travel as arrays.
+"""Names of NICs as small integers, so that packets can be arrays.
 
-One ``NicIds`` is shared by all agents of a process: an array of packets then means the same to each
-of them. It only grows, and belongs to one thread.
+All agents of a process share one ``NicIds``, so that an array of packets means the same to each of
+them. It only grows, and only one thread may use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heddle_agent.fib.hashing import Hashes, Ints, name_hash
 
 
 class NicIds:
-    """NIC names and their ids, counted from 0 in the order first seen."""
+    """NIC names and their ids, numbered from 0 in the order in which they were first seen."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._ids: dict[str, int] = {}
@@ -27,23 +27,23 @@ class NicIds:
         return len(self._names)
 
     def id(self, name: str) -> int:
-        """The id of a name, a new one if it was never seen."""
+        """Return the id of a name. A name that is new gets a new id."""
         known = self._ids.setdefault(name, len(self._names))
         if known == len(self._names):
             self._names.append(name)
         return known
 
     def ids(self, names: Iterable[str]) -> Ints:
-        """The ids of names, one element each."""
+        """Return the ids of names, as an array with one element per name."""
         return np.fromiter(map(self.id, names), dtype=np.int64)
 
     def name(self, number: int) -> str:
-        """The name behind an id; IndexError if there is none."""
+        """Return the name with this id; IndexError if there is none."""
         return self._names[number]
 
     @property
     def hashes(self) -> Hashes:
-        """64-bit hash of each name, by id."""
+        """The 64-bit hash of each name, indexed by id."""
         if len(self._hashes) < len(self._names):
             fresh = map(name_hash, self._names[len(self._hashes) :])
             self._hashes = np.concatenate([self._hashes, np.fromiter(fresh, dtype=np.uint64)])
@@ -52,10 +52,10 @@ class NicIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packets:
-    """UDP packets as arrays, one element each, all of one length."""
+    """UDP packets as arrays of the same length, one element per packet."""
 
     source: Ints
-    """Ids of source NICs in the ``NicIds`` of the FIB that is asked."""
+    """Ids of source NICs in the ``NicIds`` of the FIB that looks the packets up."""
     destination: Ints
     """Ids of destination NICs."""
     source_port: Ints
@@ -65,7 +65,7 @@ class Packets:
         return len(self.source)
 
     def take(self, rows: Ints) -> Packets:
-        """Some of the packets, by position."""
+        """Return the packets at these positions."""
         return Packets(
             self.source[rows],
             self.destination[rows],

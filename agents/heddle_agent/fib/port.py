@@ -1,12 +1,12 @@
-"""The port to whatever forwards packets: hardware, a kernel, or memory.
+"""The Protocol of whatever forwards packets: hardware, a kernel, or memory.
 
-Calls are synchronous and made by one thread at a time. A backend is handed differences only,
-already fenced, de-duplicated and checked against the local links, so that it holds no policy.
-``steer`` is the fast path of local repair: its work may grow with the groups at risk, never with
-the entries.
+Calls are synchronous, and only one thread at a time makes them. A backend receives only
+differences, which are already fenced, de-duplicated and checked against the local links, so it
+contains no policy. ``steer`` is the fast path of local repair. Its work may grow with the number of
+groups at risk, never with the number of entries.
 
-A device that takes its time over a batch should not make repair wait for it: a backend that can
-``avoid`` is handed batches in a thread of their own, and told what to avoid in the meantime.
+A repair should not wait for a device that is busy with a long batch. So a backend that implements
+``Avoiding`` receives batches in a separate thread, and is told meanwhile which next hops to avoid.
 """
 
 from __future__ import annotations
@@ -22,87 +22,89 @@ class Fib(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it can do."""
+        """What the backend can do."""
 
     @property
     def table_size(self) -> int:
-        """Entries it can hold; 0 is unlimited."""
+        """Number of entries that the backend can hold; 0 is unlimited."""
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program a batch; what is not in the answer succeeded. Deleting what is not there does.
+        """Program a batch and return its failures; all other operations succeeded.
 
-        An entry whose set failed still forwards as before.
+        Deleting an entry that does not exist succeeds. An entry whose set failed still forwards as
+        before.
         """
 
     def steer(self, steering: Steering) -> None:
-        """Move groups to another of their choices at once, and heed links that are down."""
+        """Move groups to another of their choices at once, and note which links are down."""
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the overlay is withdrawn, as the device says."""
+        """Whether the overlay is withdrawn, according to the device."""
 
     def set_overlay(self, *, withdrawn: bool) -> str:
-        """In one step, have no packet matched against entries any more, or all of them again.
+        """Withdraw or restore the overlay in one step; return why that failed, or an empty string.
 
-        Entries stay, and may be changed and steered meanwhile; the underlay has all flows. How it
-        stands outlives this process as entries do. Why it could not be done; empty if it was.
+        While the overlay is withdrawn, no packet is matched against entries and all flows follow
+        the underlay. Entries stay, and may still be changed and steered. Like entries, this state
+        outlives the process.
         """
 
     def read_back(self) -> Mapping[Match, Group]:
-        """What is programmed, as the device says, not as we remember."""
+        """Return the programmed entries, read from the device and not from memory."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """IP address by NIC, as its entries are programmed; without those it has no need of."""
+        """IP address by NIC, as the entries are programmed; empty if entries need no addresses."""
 
     def refresh(self) -> None:
-        """Put back what others have changed beneath us; cheap where nobody has."""
+        """Restore what others have changed in the device; cheap if nobody has changed anything."""
 
     def counters(self) -> Mapping[Match, Count]:
-        """What the programmed entries have carried; without COUNTERS, empty."""
+        """Return what each programmed entry has carried; empty without the capability COUNTERS."""
 
     def close(self) -> None:
-        """Let go of sockets and handles; entries stay (fail-static)."""
+        """Release sockets and handles. Entries stay (fail-static)."""
 
 
 @runtime_checkable
 class Avoiding(Protocol):
-    """What a backend can besides, whose other methods may then be called from another thread.
+    """A backend whose methods, other than ``avoid``, may be called from another thread.
 
-    Only ``counters`` and ``unmatched`` may be called while anything but ``avoid`` is.
+    While one of these methods runs, only ``avoid``, ``counters`` and ``unmatched`` may be called.
     """
 
     def avoid(self, hops: Collection[tuple[str, str]]) -> None:
-        """At once, let nothing leave by these next hops (neighbour, key), until ``steer``.
+        """Let nothing leave by these next hops (neighbour, key) until ``steer`` is called.
 
-        Takes effect while another thread is in any other method, and for what that is about to
-        program. Entries fall to their backups, or to the underlay.
+        This takes effect at once, while another thread is in any other method, and also for entries
+        that the method is about to program. Flows fall to their backups, or to the underlay.
         """
 
 
 @runtime_checkable
 class Detouring(Protocol):
-    """What a backend can do besides for flows whose primary and backup are both lost."""
+    """A backend that can lead flows around lost links when primary and backup are both lost."""
 
     def detour(self, groups: Mapping[Group, Collection[tuple[str, str]]]) -> None:
-        """For a while, have groups that are on the underlay not leave by these next hops.
+        """Keep groups on the underlay from leaving by their given next hops (neighbour, key).
 
-        No other group takes a detour afterwards. Where the underlay has no other next hop, or the
-        backend does not see how it forwards, it is left as it is.
+        The call replaces all earlier detours. If the underlay has no other next hop, or the backend
+        cannot see how the underlay forwards, it changes nothing for that group.
         """
 
 
 @runtime_checkable
 class Metering(Protocol):
-    """What a backend with UNMATCHED can do: count what passes without an entry.
+    """A backend with the capability UNMATCHED, which counts packets that match no entry.
 
-    Only pairs of NICs with much traffic are worth a counter, and there are ``PAIRS_COUNTED`` at
-    most. A backend may overlook a pair's first packets; it counts all that follow, until the pair
-    is quiet for a minute or more.
+    Only pairs of NICs with much traffic are worth a counter, and at most ``PAIRS_COUNTED`` pairs
+    are counted. A backend may miss the first packets of a pair. It counts all that follow, until
+    the pair has been quiet for at least a minute.
     """
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """From now on, count unmatched packets of these NICs, by destination, and of no others."""
+        """Count unmatched packets of exactly these source NICs from now on, by destination."""
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """What each pair sent, source first, since it was noticed."""
+        """Return what each (source, destination) pair has sent since it was first noticed."""

@@ -1,9 +1,9 @@
-"""What lies under every flow: plain routes with equal-cost next hops, hashed by 5-tuple.
+"""The routes under every flow: equal-cost next hops, chosen by a hash of the 5-tuple.
 
-Who computes the routes is the host's affair: the kernel and BGP on a switch, the emulator in a
-simulated fabric. Here is only the choice among equals, for one packet and for arrays of them.
-Next hops over local links that are down are passed over, as the kernel does with
-``ignore_routes_with_linkdown``; whatever fails farther away is BGP's to find out.
+The routes themselves come from outside: from the kernel and BGP on a switch, from the emulator in a
+simulated fabric. This module only chooses among equal next hops, for one packet or for arrays of
+packets. It leaves out next hops over local links that are down, as the kernel does with
+``ignore_routes_with_linkdown``. Failures farther away are left to BGP.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Underlay(Protocol):
     """The routes of one switch."""
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
-        """Equal-cost next hops towards a NIC; empty where there is no route."""
+        """Return the equal-cost next hops towards a NIC; empty if there is no route."""
 
 
 @runtime_checkable
 class TabledUnderlay(Protocol):
-    """Routes that can be told for arrays of destinations, where asking one by one takes long."""
+    """An underlay that answers for arrays of destinations, where single queries are slow."""
 
     def table(self, destinations: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
-        """Sets of live next hops as a matrix, their sizes, and the set of each destination.
+        """Return sets of live next hops as a matrix, their sizes, and each destination's set.
 
-        Next hops are indices into those of the FIB, ascending in a row and then ``DROPPED``;
-        ``dead`` ones are left out. Destinations are ids in the FIB's ``NicIds``.
+        Each matrix row is one set: indices into the FIB's next hops, ascending, then ``DROPPED`` as
+        padding. Next hops in ``dead`` are left out. Destinations are ids in the FIB's ``NicIds``.
         """
 
 
 class DirectUnderlay:
-    """Routes to neighbours and nothing beyond: an agent in memory without a fabric around it."""
+    """Routes to neighbours only, for an agent in memory without a fabric around it."""
 
     def __init__(self, next_hops: Sequence[NextHop]) -> None:
         self._hops = {
@@ -48,12 +48,12 @@ class DirectUnderlay:
         }
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
-        """The links to the destination where it is a neighbour."""
+        """Return the links to the destination; empty if it is not a neighbour."""
         return self._hops.get(destination, ())
 
 
 class Ecmp:
-    """The hashing choice of one switch over its underlay; answers index into its next hops."""
+    """The hashing choice of one switch over its underlay; results index its next hops."""
 
     def __init__(
         self, underlay: Underlay, rows: Mapping[tuple[str, str], int], seed: int, names: NicIds
@@ -65,14 +65,14 @@ class Ecmp:
         self._names = names
 
     def one(self, packet: Packet, dead: Collection[int]) -> int:
-        """Where a packet leaves; ``dead`` are next hops whose link is down."""
+        """Return the index of a packet's next hop, or DROPPED; ``dead`` next hops are left out."""
         alive = self._alive(self._underlay.next_hops(packet.destination), dead)
         if not alive:
             return DROPPED
         return alive[choose(flow_hash(self._seed, *packet), len(alive))]
 
     def many(self, packets: Packets, dead: Collection[int]) -> Ints:
-        """Where packets leave, one element each."""
+        """Return ``one`` for arrays: the index of each packet's next hop, or DROPPED."""
         if self._tabled is not None:
             hops, count, row = self._tabled.table(packets.destination, dead)
         else:
@@ -90,9 +90,12 @@ class Ecmp:
         return hops[row, chosen(values, count[row])]
 
     def _resolve(self, targets: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
-        """Distinct sets of live next hops as a padded matrix, their sizes, and each target's."""
+        """Return the distinct sets of live next hops of the targets.
+
+        They are a padded matrix, the size of each set, and the row of each target's set.
+        """
         known: dict[int, int] = {}
-        held: list[Sequence[NextHop]] = []  # keeps each sequence alive, so that its id stays its
+        held: list[Sequence[NextHop]] = []  # keeps sequences alive, so that no id is used twice
         which = np.empty(len(targets), dtype=np.int64)
         for row, target in enumerate(targets.tolist()):
             hops = self._underlay.next_hops(self._names.name(target))

@@ -1,8 +1,8 @@
-"""What every room of the agent speaks in.
+"""The values that all packages of the agent exchange.
 
-A match is a plain tuple, because tables key dictionaries by it and build tens of thousands at a
-time in C. Entries do not hold next hops of their own but share a ``Group``, as hardware and the
-kernel do: a failure then changes one thing a group, however many entries stand behind it.
+A match is a plain tuple, because tables use it as a dictionary key and C code builds tens of
+thousands at a time. Entries do not hold next hops of their own but share a ``Group``, as in
+hardware and in the kernel. So a failure changes one value per group, however many entries use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Match: TypeAlias = tuple[str, str, int, int]
 
 
 class Packet(NamedTuple):
-    """The fields of a packet that forwarding looks at; it equals the match of its exact entry."""
+    """The fields of a packet that forwarding uses; equal to the match of an exact entry for it."""
 
     source: str
     destination: str
@@ -32,7 +32,7 @@ class Packet(NamedTuple):
 
 
 class NextHop(NamedTuple):
-    """A neighbour over one link of this switch."""
+    """A neighbour of this switch, reached over one link."""
 
     node: str
     key: str = "0"
@@ -40,12 +40,12 @@ class NextHop(NamedTuple):
 
     @property
     def port(self) -> tuple[str, str]:
-        """What names the link at this switch: neighbour and link key."""
+        """Neighbour and link key, which together identify the link at this switch."""
         return (self.node, self.key)
 
 
 class Link(NamedTuple):
-    """One link of the fabric; made by ``between``, so that both directions are one value."""
+    """One link of the fabric. Make it with ``between``, so that both directions are the same."""
 
     source: str
     target: str
@@ -53,7 +53,7 @@ class Link(NamedTuple):
 
     @classmethod
     def between(cls, one: str, other: str, key: str = "0") -> Self:
-        """The link between two nodes, named in either order."""
+        """Return the link between two nodes, given in either order."""
         return cls(one, other, key) if one <= other else cls(other, one, key)
 
     def __str__(self) -> str:
@@ -61,14 +61,14 @@ class Link(NamedTuple):
 
 
 Risks: TypeAlias = tuple[tuple[Link, ...], tuple[Link, ...]]
-"""Links beyond this switch whose loss makes a primary useless, and likewise a backup; each sorted,
-none twice."""
+"""Two tuples of links beyond this switch: those whose loss makes a primary useless, and those whose
+loss makes a backup useless. Each is sorted and without duplicates."""
 
 
 class LinkRisks:
-    """The risks of many groups, by row; worked out when somebody first asks for one of them.
+    """The risks of many groups, one row per group, computed on first use.
 
-    Most groups are replaced by the next plan, and no link that they depend on was ever lost.
+    Most groups are replaced by the next plan before any link that they depend on is lost.
     """
 
     __slots__ = ("_make", "_rows")
@@ -76,32 +76,32 @@ class LinkRisks:
     def __init__(
         self, rows: Sequence[Risks] | None, make: Callable[[], Sequence[Risks]] = tuple
     ) -> None:
-        """``rows``, or None where they are what ``make`` will return; it is called once."""
+        """Take ``rows``, or None to have ``make`` compute them. ``make`` is called at most once."""
         self._rows = rows
         self._make = make
 
     @property
     def known(self) -> bool:
-        """Whether they have been worked out."""
+        """Whether the rows have been computed."""
         return self._rows is not None
 
     @property
     def rows(self) -> Sequence[Risks]:
-        """All of them."""
+        """The risks of all groups, computed if necessary."""
         return self.read() if self._rows is None else self._rows
 
     def read(self) -> Sequence[Risks]:
-        """Work them out, unless they have been."""
+        """Return the risks of all groups, computed if necessary."""
         if self._rows is None:
             self._rows, self._make = self._make(), tuple
         return self._rows
 
 
 class Group(tuple[NextHop, NextHop | None, LinkRisks, int]):
-    """Where entries that share it leave. Two that are alike are still two.
+    """The next hops that many entries share. Two groups with equal contents are still different.
 
-    A tuple, as these too are made by the thousand in C: of the next hops, the risks of many groups,
-    and which row of those is this group's.
+    It is a tuple of primary, backup, the risks of many groups, and the row of this group among
+    those risks. It is a tuple because C code makes groups by the thousand.
     """
 
     __slots__ = ()
@@ -116,44 +116,44 @@ class Group(tuple[NextHop, NextHop | None, LinkRisks, int]):
         risks: tuple[Link, ...] = (),
         backup_risks: tuple[Link, ...] = (),
     ) -> Self:
-        """A single group."""
+        """Make a single group."""
         return tuple.__new__(cls, (primary, backup, LinkRisks([(risks, backup_risks)]), 0))
 
     @staticmethod
     def many(
         primaries: Iterable[NextHop], backups: Iterable[NextHop | None], link_risks: LinkRisks
     ) -> list[Group]:
-        """Groups of one length each, at the speed of C; row by row."""
+        """Make one group per row, in C. ``primaries`` and ``backups`` have the same length."""
         rows = zip(primaries, backups, repeat(link_risks), count(), strict=False)
         return list(map(_group, rows))
 
     @property
     def primary(self) -> NextHop:
-        """Where they leave while nothing is lost."""
+        """The next hop while nothing is lost."""
         return self[0]
 
     @property
     def backup(self) -> NextHop | None:
-        """Where they leave when the primary is useless; None is the underlay."""
+        """The next hop when the primary is useless; None is the underlay."""
         return self[1]
 
     @property
     def known(self) -> bool:
-        """Whether the risks have been worked out."""
+        """Whether the risks have been computed."""
         return self[2].known
 
     @property
     def risks(self) -> tuple[Link, ...]:
-        """Links beyond this switch whose loss makes the primary useless; sorted, none twice."""
+        """Links beyond this switch whose loss makes the primary useless; sorted, no duplicates."""
         return self[2].rows[self[3]][0]
 
     @property
     def backup_risks(self) -> tuple[Link, ...]:
-        """Links whose loss makes the backup useless; likewise."""
+        """Links beyond this switch whose loss makes the backup useless; sorted, no duplicates."""
         return self[2].rows[self[3]][1]
 
     def like(self, other: Group) -> bool:
-        """Whether both lead alike in all cases."""
+        """Whether both groups have the same next hops and the same risks."""
         if self[0] != other[0] or self[1] != other[1]:
             return False
         return self[2].rows[self[3]] == other[2].rows[other[3]]
@@ -163,7 +163,7 @@ _group: Callable[[tuple[object, ...]], Group] = partial(tuple.__new__, Group)
 
 
 class Choice(IntEnum):
-    """What a group forwards by at the moment."""
+    """Which of its ways a group forwards by at the moment."""
 
     PRIMARY = 0
     BACKUP = 1
@@ -171,7 +171,7 @@ class Choice(IntEnum):
 
 
 class Capability(Enum):
-    """What a backend can do; names as in the protocol."""
+    """What a backend can do; the names are those of the protocol."""
 
     MATCH_PORTS = "exact match on addresses and UDP ports"
     MATCH_PAIR = "exact match on addresses alone"
@@ -182,7 +182,7 @@ class Capability(Enum):
 
 
 class Reason(Enum):
-    """Why one operation failed; names as in the protocol."""
+    """Why one operation failed; the names are those of the protocol."""
 
     TABLE_FULL = "table full"
     UNKNOWN_NEXT_HOP = "unknown next hop"
@@ -191,7 +191,7 @@ class Reason(Enum):
 
 
 class Failure(NamedTuple):
-    """One match that a backend could not set or delete."""
+    """A match that a backend could not set or delete."""
 
     match: Match
     reason: Reason
@@ -199,37 +199,37 @@ class Failure(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What one entry has carried since it was first programmed."""
+    """What one entry, or one pair of NICs, has carried since it was first counted."""
 
     packets: int
     bytes: int
 
 
 class Nic(NamedTuple):
-    """A NIC by its id, by its address, or by both: at least one is not empty."""
+    """A NIC by its id, its address, or both; at least one is not empty."""
 
     id: str = ""
     address: str = ""
 
 
 PAIRS_COUNTED = 1024
-"""The most pairs of NICs whose unmatched packets are counted at a time."""
+"""The most pairs of NICs whose unmatched packets are counted at the same time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What a backend shall change: sets take effect no later than deletes.
+    """Changes for a backend to make; sets take effect no later than deletes.
 
-    Only where the table has no room for both do deletes go first: their flows are on the
+    Only where the table has no room for both do deletes go first. Their flows are then on the
     underlay for a moment, which is always safe.
     """
 
     sets: Mapping[Match, Group] = field(default_factory=dict)
     deletes: Collection[Match] = ()
     diverted: Mapping[Group, Choice] = field(default_factory=dict)
-    """Groups that are not on their primary at the moment; all others are."""
+    """Groups that are not on their primary at the moment; all other groups are."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """IP address by NIC; NICs of fabrics without addresses are missing."""
+    """IP address by NIC. NICs without an address are missing."""
 
     def __len__(self) -> int:
         return len(self.sets) + len(self.deletes)
@@ -237,9 +237,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steering:
-    """A failure or its end: what changes for groups, and which links are known down now."""
+    """A failure or its end: new choices of groups, and all links that are now known to be down."""
 
     choices: Mapping[Group, Choice]
     """Only groups whose choice changes."""
     down: frozenset[Link]
-    """All links known down, of this switch and beyond."""
+    """All links known to be down, at this switch and beyond."""

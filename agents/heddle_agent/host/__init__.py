@@ -1,10 +1,10 @@
-"""On a host: which UDP source port each QP has to use, as files that programs read.
+"""The agent of a host: tells programs, in files, which UDP source port each QP has to use.
 
-controllers -> watch: the ports of each job, of this host's NICs
-switches -> trace: which path each port takes, where switches only hash
-watch -> report -> controllers: the paths of ports that they want known
-watch or a plan by ports, switches -> steer: the ports of paths that live
-watch, steer -> files: written and removed, one job at a time
+- controllers -> watch: the ports of each job, for this host's NICs
+- switches -> trace: which path each port takes, where switches only hash
+- watch -> report -> controllers: the paths of the ports that controllers want to know
+- watch or a plan by ports, switches -> steer: the ports of working paths
+- watch, steer -> files: written and removed, one job at a time
 """
 
 from heddle_agent.host.figures import HostFigures

@@ -1,4 +1,4 @@
-"""Whose an address is, by a fabric.json."""
+"""Finds the node that an address belongs to, in a fabric.json."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from heddle_agent.host.trace import plain_address
 
 
 def nodes_by_address(fabric: object) -> dict[str, str]:
-    """Node ids by address: those of nodes, and those of the ends of links.
+    """Return node ids by address: addresses of nodes, and of the ends of links.
 
-    ValueError if this is no fabric.json.
+    Raises ValueError if this is not a fabric.json.
     """
     try:
         nodes = fabric["nodes"]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What one host's agent counts, for those who look at its metrics; never a flow or a job."""
+"""The counts of one host's agent, for its metrics; none of them is per flow or per job."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class HostFigures:
-    """Written by the event loop and by the thread that probes, each its own; read by anybody."""
+    """Counts that the event loop and the probing thread write, each its own, and anybody reads."""
 
     connected: bool = False
-    """Whether a controller has told all ports in a stream that stands."""
+    """Whether a controller has sent all ports in the current stream."""
     jobs: int = 0
-    """Whose ports are told."""
+    """Number of jobs with ports."""
     ports: int = 0
-    """UDP source ports that QPs of these jobs have to use."""
+    """Number of UDP source ports that QPs of these jobs have to use."""
     writes: int = 0
-    """Files of jobs put in place or removed."""
+    """Number of changes of the folder that wrote or removed files."""
     write_failures: int = 0
     last_write: float = 0.0
     """Unix seconds; 0 for never."""
     probes: int = 0
-    """Sent, of the path that a port takes."""
+    """Probes sent to find the paths of ports."""
     answers: int = 0
-    """Of switches, to such probes."""
+    """Answers of switches to these probes."""
     wanted_paths: int = 0
-    """Ports whose path a controller wants known."""
+    """Number of ports whose path a controller wants to know."""
     known_paths: int = 0
-    """Those of them whose path was found when they were probed last."""
+    """Number of these ports whose path was found by the last probing."""
     last_probing: float = 0.0
-    """When all were probed, Unix seconds; 0 for never."""
+    """When all were last probed, in Unix seconds; 0 for never."""
     reports: int = 0
-    """Of paths, taken by a controller."""
+    """Reports of paths that a controller has accepted."""
     report_failures: int = 0

@@ -1,7 +1,7 @@
 """The folder of the ports: ``JOB.json``, ``JOB.ports`` and ``JOB.env`` for each job.
 
-A file is replaced in one step, so whoever reads meets a whole one. Only files that say that they
-are of this fabric and this host are ever removed: others' stay, in whatever folder was named.
+A file is replaced in one step, so readers always see a complete one. Only files that name this
+fabric and this host as their owner are ever removed. Other files in the folder stay.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from heddle.ports import ports_text
 from heddle.ports_environment import environment_text
 
 _LONGEST = 100
-"""Characters of a job's name that become part of a file's."""
+"""Number of characters of a job's name that become part of a file name."""
 _OWNER = ("fabric", "host")
 
 
 def file_stem(job: str) -> str:
-    """What the files of a job are called, without their ends.
+    """Return the name of a job's files, without suffix.
 
-    The name itself where it has but letters, digits and ``_ . - ~``; other characters are
-    percent-encoded, as is a dot at the beginning. A long name is cut, and has a digest behind it.
+    It is the job's name with all characters percent-encoded except letters, digits and ``_ . - ~``;
+    a dot at the beginning is encoded too. A long name is cut, and a digest is appended.
     """
     stem = quote(job, safe="")
     if len(stem) > _LONGEST:
@@ -37,7 +37,7 @@ class PortsFolder:
     """The folder of the ports of one host."""
 
     def __init__(self, path: Path, fabric: str, host: str) -> None:
-        """Make the folder if there is none; ValueError if nobody could write into it."""
+        """Create the folder if it is missing; ValueError if it cannot be written to."""
         self._path = path
         self._owner = {"fabric": fabric, "host": host}
         try:
@@ -52,9 +52,9 @@ class PortsFolder:
             ) from error
 
     def write(self, document: Mapping[str, Any]) -> bool:
-        """Write the files of a job; whether any of them was another before.
+        """Write the files of a job; return whether any of them changed.
 
-        OSError if the disk does not take them.
+        Raises OSError if the disk refuses.
         """
         path = self._file(document["job"], "json")
         told = {**self._owner, **document}
@@ -67,7 +67,7 @@ class PortsFolder:
         return any(changed)
 
     def remove(self, job: str) -> bool:
-        """Remove the files of a job that has ended; whether there were any."""
+        """Remove the files of a job that has ended; return whether there were any."""
         path = self._file(job, "json")
         if _owner_of(path) != self._owner_of_job(job):
             return False
@@ -77,14 +77,14 @@ class PortsFolder:
         return True
 
     def keep(self, jobs: set[str]) -> list[str]:
-        """Remove the files of all other jobs of this host; which jobs these were."""
+        """Remove the files of all other jobs of this host; return these jobs."""
         gone = [job for job in self._jobs() if job not in jobs]
         for job in gone:
             self.remove(job)
         return gone
 
     def _jobs(self) -> Iterator[str]:
-        """Jobs that have a file of this host's."""
+        """Yield the jobs that have a file of this host."""
         for path in sorted(self._path.glob("*.json")):
             owner = _owner_of(path)
             if owner is None or owner != self._owner_of_job(owner[-1]):
@@ -100,7 +100,7 @@ class PortsFolder:
 
 
 def _owner_of(path: Path) -> tuple[str, ...] | None:
-    """Fabric, host and job of a file; None if it is not one of ours."""
+    """Return fabric, host and job of a file; None if it is not one of ours."""
     try:
         told = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -112,7 +112,7 @@ def _owner_of(path: Path) -> tuple[str, ...] | None:
 
 
 def _replace(path: Path, content: bytes) -> bool:
-    """Put a file in place in one step; whether there was another, or none."""
+    """Replace a file in one step; return whether its content changed or it was missing."""
     try:
         if path.read_bytes() == content:
             return False
@@ -120,6 +120,6 @@ def _replace(path: Path, content: bytes) -> bool:
         pass
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(content)
-    fresh.chmod(0o644)  # whatever the umask: programs of other users read it
+    fresh.chmod(0o644)  # despite the umask, because programs of other users read it
     fresh.replace(path)
     return True

@@ -1,18 +1,18 @@
-"""Which path a port takes by a model of the switches' hashes, so that fewer ports are probed.
+"""Predicts which path a port takes by a model of the switches' hashes, so that fewer are probed.
 
 Two families of hashes are known:
 
-- *linear*: CRCs and XORs, from which a switch takes some bits. For two NICs, each bit that is taken
-  is then an XOR of bits of the port, so ports whose difference (XOR) lies in one space over GF(2)
-  take the same next hop. That space is spanned by the differences of ports that were seen to do so
-  (the idea of RePaC, Zhang et al., USENIX ATC 2021). Nothing else of the hash need be known.
-- *linux*: a kernel with ``fib_multipath_hash_policy=1``, where its ``fib_multipath_hash_seed`` is
-  known: SipHash-2-4 of the flow's five-tuple, cut into equal ranges, one for each next hop.
+- *linear*: CRCs and XORs, of which a switch uses some bits. For two NICs, each of these bits is
+  then an XOR of bits of the port, so ports whose difference (XOR) lies in one space over GF(2)
+  take the same next hop. That space is spanned by the differences of ports that were seen to do
+  so (the idea of RePaC, Zhang et al., USENIX ATC 2021). Nothing else of the hash need be known.
+- *linux*: a kernel with ``fib_multipath_hash_policy=1`` whose ``fib_multipath_hash_seed`` is known:
+  SipHash-2-4 of the flow's five-tuple, cut into equal ranges, one for each next hop.
 
-``sampled`` probes some ports, tells others by a model, and probes what no model tells. A model is
-fitted switch by switch along the way. It is believed only if it tells the paths of all
-probed ports that it was not fitted from, and if these are so many that no guess would: ``luck`` is
-the chance that as many guesses, each as good as always naming the commonest path, are all right.
+``sampled`` probes some ports, predicts others by a model, and probes those that no model predicts.
+A model is fitted switch by switch along the path. Some probed ports are held out, and a model is
+believed only if it contradicts none of them and is right about too many to be a guess. ``luck``
+is the chance that as many guesses, each as good as naming the most common path, are all right.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from heddle_agent.host.trace import ROCE_PORT, Tracer, plain_address
 
 MOST_LUCK = 1e-3
 _HELD_OUT = 3
-"""One probed port of so many is held out."""
+"""One probed port in this many is held out."""
 _DRAW = 1
-"""Draws the ports that are probed: the same each time, so that a change is seen."""
+"""Seed that draws the ports to probe: the same each time, so that changes are seen."""
 _UDP = 17
 _MASK = 2**64 - 1
 _STARTS = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 HopNames: TypeAlias = tuple[str, ...]
-"""Who answered, hop by hop: addresses, or names."""
+"""The switches that answered, hop by hop: addresses or names."""
 _Class: TypeAlias = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What is hashed but the source port."""
+    """Everything that is hashed except the source port."""
 
     source: str
     destination: str
     seeds: Mapping[str, int]
-    """``fib_multipath_hash_seed`` of switches, as they are called in paths."""
+    """``fib_multipath_hash_seed`` of switches, by their names in paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of ports that were not probed."""
+    """What a model predicts for ports that were not probed."""
 
     hops: dict[int, HopNames]
-    """By port; ports that it knows nothing about are missing."""
+    """Paths by port; ports that the model knows nothing about are missing."""
     families: tuple[str, ...]
-    """Of hashes, linear and linux."""
+    """Families of the hashes used, "linear" and "linux"."""
     held_out: int
-    """Probed ports that it was not fitted from, and told right."""
+    """Number of held-out ports that were predicted correctly."""
     luck: float
-    """Chance that guesses are right so often."""
+    """Chance that guesses would be right as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,21 @@ class Known:
     """What is known of switches beforehand."""
 
     seeds: Mapping[str, int] = field(default_factory=dict)
-    """``fib_multipath_hash_seed`` by address, or by name where there is one."""
+    """``fib_multipath_hash_seed`` by address, or by name for switches with a name."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By address: a switch that answers from several is one all the same."""
+    """Names by address: a switch that answers from several addresses is still one switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Paths of ports, some of them by a model."""
+    """The paths of ports, some of them predicted."""
 
     traces: dict[tuple[str, int], HopNames]
-    """By destination and port, as ``Tracer.trace`` has them."""
+    """Paths by destination and port, as ``Tracer.trace`` returns them."""
     modelled: frozenset[tuple[str, int]]
-    """Those that were not probed."""
+    """Destinations and ports that were predicted and not probed."""
     told: dict[str, Prediction]
-    """What was believed, by destination."""
+    """The predictions that were believed, by destination."""
 
 
 def sampled(
@@ -95,7 +95,7 @@ def sampled(
     sample: int,
     known: Known,
 ) -> Sampled:
-    """Probe so many of the ports, and the others only as far as no model tells their paths."""
+    """Probe ``sample`` of the ports, and of the others only those that no model predicts."""
     chosen = Random(_DRAW).sample(ports, min(sample, len(ports)))  # noqa: S311 - any will do
     traces = tracer.trace(destinations, chosen)
     told: dict[str, Prediction] = {}
@@ -118,7 +118,7 @@ def sampled(
 
 
 def seeds_of(document: object) -> dict[str, int]:
-    """Seeds by address or name, of a JSON object; ValueError if it is none."""
+    """Return seeds by address or name from a JSON object; ValueError if it is malformed."""
     if not isinstance(document, dict):
         raise ValueError("seeds: give an object, switch to seed")  # noqa: TRY004 - bad input
     seeds: dict[str, int] = {}
@@ -130,9 +130,10 @@ def seeds_of(document: object) -> dict[str, int]:
 
 
 def names_of(fabric: object) -> dict[str, str]:
-    """Names of the nodes of a fabric.json by all their addresses; ValueError if it is none.
+    """Return node names by all their addresses in a fabric.json; ValueError if it is none.
 
-    None where links run parallel: there the address tells which of them a packet came by.
+    The result is empty if any links are parallel, because then only the address tells by which of
+    them a packet arrived.
     """
     node_at = nodes_by_address(fabric)
     ends = Counter(frozenset((edge["source"], edge["target"])) for edge in fabric["edges"])  # type: ignore[index]
@@ -140,7 +141,7 @@ def names_of(fabric: object) -> dict[str, str]:
 
 
 def predict(flow: Flow, probed: Mapping[int, HopNames], ports: Iterable[int]) -> Prediction | None:
-    """The paths of ports, from those of probed ones; None where no model is to be believed."""
+    """Predict the paths of ports from those of probed ones; None if no model is believed."""
     rows = [*probed.items()]
     held = rows[::_HELD_OUT]
     trained = _fit(flow, dict(row for at, row in enumerate(rows) if at % _HELD_OUT), 0)
@@ -162,16 +163,16 @@ def predict(flow: Flow, probed: Mapping[int, HopNames], ports: Iterable[int]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """Fitted: which way ports go on from one switch."""
+    """A fitted model of the choice that one switch makes."""
 
     family: str
     class_of: _Class
     ways: Mapping[int, _Switch | HopNames]
-    """By class: the next switch, or the path where this was the last choice."""
+    """By class: the next switch that chooses, or the path if there is no further choice."""
 
 
 def _follow(model: _Switch | HopNames, port: int) -> HopNames | None:
-    """The path of a port; None where nothing is known of its class."""
+    """Return the path of a port; None if nothing is known of its class."""
     at: _Switch | HopNames | None = model
     while isinstance(at, _Switch):
         at = at.ways.get(at.class_of(port))
@@ -185,7 +186,7 @@ def _families(model: _Switch | HopNames) -> set[str]:
 
 
 def _fit(flow: Flow, probed: Mapping[int, HopNames], hop: int) -> _Switch | HopNames | None:
-    """A model of ports that are alike up to some hop; None where no family fits."""
+    """Return a model of ports that are alike up to some hop; None if no family fits."""
     paths = list(dict.fromkeys(probed.values()))
     if len(paths) <= 1:
         return paths[0] if paths else None
@@ -196,7 +197,7 @@ def _fit(flow: Flow, probed: Mapping[int, HopNames], hop: int) -> _Switch | HopN
     seed = flow.seeds.get(paths[0][hop - 1]) if hop else None
     tried = [_linear(nexts)] if seed is None else _linux(flow, seed, len(names))
     fit = [pair for each in tried if (pair := _classes(each, nexts))]
-    if len(fit) != 1:  # of several one is right, and nobody knows which
+    if len(fit) != 1:  # if several fit, nothing tells which is right
         return None
     class_of, of_class = fit[0]
     fitted = {
@@ -215,7 +216,7 @@ def _fit(flow: Flow, probed: Mapping[int, HopNames], hop: int) -> _Switch | HopN
 def _classes(
     class_of: _Class, nexts: Mapping[int, HopNames]
 ) -> tuple[_Class, dict[int, HopNames]] | None:
-    """The classes, each with its next hop; None where one of them has several of the other."""
+    """Return the next hop of each class; None if classes and next hops do not match one to one."""
     of_class: dict[int, HopNames] = {}
     for port, name in nexts.items():
         if of_class.setdefault(class_of(port), name) != name:
@@ -224,9 +225,9 @@ def _classes(
 
 
 def _linear(nexts: Mapping[int, HopNames]) -> _Class:
-    """Classes of ports whose differences lie in the space that equal next hops span."""
+    """Return classes of ports whose differences lie in the space that equal next hops span."""
     first: dict[HopNames, int] = {}
-    basis: list[int] = []  # by falling leading bit, no two of them the same
+    basis: list[int] = []  # by descending leading bit, each different
     for port, name in nexts.items():
         difference = _reduced(port ^ first.setdefault(name, port), basis)
         if difference:
@@ -241,7 +242,11 @@ def _reduced(value: int, basis: Sequence[int]) -> int:
 
 
 def _linux(flow: Flow, seed: int, seen: int) -> Iterator[_Class]:
-    """Ranges of the kernel's hash: one for each next hop, seen or not; all of equal weight."""
+    """Yield ranges of the kernel's hash for each number of next hops that is likely.
+
+    All next hops have the same weight. Some may not have been seen: up to as many again as
+    ``seen``.
+    """
     for count in range(seen, 2 * seen):
         yield _ranges(flow, seed, count)
 
@@ -252,10 +257,10 @@ def _ranges(flow: Flow, seed: int, count: int) -> _Class:
 
 
 def linux_hash(source: str, destination: str, port: int, seed: int) -> int:
-    """What a Linux router hashes UDP packets from a port to port 4791 to: 31 bits.
+    """Return the 31-bit hash of a Linux router for UDP packets from ``port`` to port 4791.
 
-    Addresses, and ports, are put in order first, as the kernel does it (little endian). The layout
-    is that of the kernel's flow keys, all that does not count being 0.
+    Addresses and ports are first put in order, as the kernel does it (little endian). The layout is
+    that of the kernel's flow keys, where unused fields are 0.
     """
     ends = [ipaddress.ip_address(end).packed for end in (source, destination)]
     ends.sort(key=lambda end: end if len(end) > 4 else end[::-1])  # noqa: PLR2004 - IPv4's bytes
@@ -266,7 +271,7 @@ def linux_hash(source: str, destination: str, port: int, seed: int) -> int:
 
 
 def _siphash(message: bytes, half: int) -> int:
-    """SipHash-2-4 (Aumasson, Bernstein 2012) with a key of two such halves of 64 bits."""
+    """Return SipHash-2-4 (Aumasson, Bernstein 2012); both 64-bit halves of the key are ``half``."""
     a, b, c, d = (start ^ half for start in _STARTS)
     padded = message.ljust(len(message) // 8 * 8 + 7, b"\0") + bytes((len(message) & 0xFF,))
     words = [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]

@@ -1,9 +1,9 @@
-"""Finds out which path each source port of a host takes, and tells every controller.
+"""Finds out which path each source port of a host takes, and reports it to every controller.
 
-Where switches hash, controllers say how many ports of each two NICs they want known
-(``JobPorts.probe_counts``). These are probed at once, and all of them again within a stated time:
-a reboot or another route changes where ports lead. What a controller hears is soft, so all are
-told each time, whether anything changed or not.
+Where switches hash, controllers say how many ports of each pair of NICs they want to know
+(``JobPorts.probe_counts``). These ports are probed at once, and all of them again within a set
+time, because a reboot or another route changes where ports lead. Controllers keep what they hear
+only in memory, so each is told everything each time, whether anything changed or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from heddle_agent.stopping import asked_to_end
 _log = structlog.get_logger()
 
 MOST_PORTS = 20_000
-"""Ports that a controller takes in one message."""
+"""Number of ports that a controller accepts in one message."""
 CALL_SECONDS = 30.0
 
 Pair = tuple[str, str]
@@ -38,19 +38,19 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """How a host probes."""
+    """Rate and intervals of a host's probes."""
 
     pace: Pace = field(default_factory=Pace)
     again_seconds: float = 60.0
-    """Within which all ports are probed again."""
+    """All ports are probed again within this time."""
     each_seconds: float = 0.01
-    """Between probes of a path in use, or of a backup; 0 for none."""
+    """Seconds between probes of a path in use or of a backup; 0 for no probes."""
     hold_seconds: float = 10.0
-    """How long a path that is back has to last until QPs return to it."""
+    """QPs return to a recovered path after it has worked for this long."""
 
 
 class PathReporter:
-    """Reports the paths of one host; ``run`` it in a task, cancel it to end it."""
+    """Reports the paths of one host. Call ``run`` in a task, and cancel it to end it."""
 
     def __init__(
         self,
@@ -63,22 +63,22 @@ class PathReporter:
         figures: HostFigures,
         found: Callable[[], object] = lambda: None,
     ) -> None:
-        """``found`` is called when ``paths`` are others."""
+        """Take ``found``, which is called when ``paths`` has changed."""
         self._fabric, self._host = fabric, host
         self._found = found
         self.paths: dict[PortKey, tuple[str, ...]] = {}
-        """Addresses of the switches that each port passes, as far as it is known."""
+        """Addresses of the switches on each port's path, for ports whose path is known."""
         self._resolver, self._channels, self._probing = resolver, channels, probing
         self._of_job: dict[str, dict[Pair, int]] = {}
-        """How many ports are wanted known, by job."""
+        """For each job, the number of ports to find out per pair of NICs."""
         self._more = asyncio.Event()
         self._log = _log.bind(host=host)
         self._figures = figures
         self._told: set[str] = set()
-        """Why nothing could be probed or told, since it could."""
+        """Failures logged since the last success."""
 
     def want(self, job: str, parts: Sequence[pb.JobPorts]) -> None:
-        """Note what a controller wants known for a job."""
+        """Record what a controller wants to know for a job."""
         wanted = {
             (part.addresses[source], part.addresses[destination]): count
             for part in parts
@@ -96,7 +96,7 @@ class PathReporter:
         self._of_job = {job: wanted for job, wanted in self._of_job.items() if job in jobs}
 
     def forget(self, job: str) -> None:
-        """A job has ended."""
+        """Forget a job that has ended."""
         self._of_job.pop(job, None)
 
     def _wanted(self) -> dict[Pair, int]:
@@ -107,7 +107,7 @@ class PathReporter:
         return most
 
     async def run(self) -> None:
-        """Probe and tell until cancelled."""
+        """Probe and report until cancelled."""
         while not asked_to_end():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._probing.again_seconds):
@@ -154,10 +154,10 @@ class PathReporter:
                 self._log.info("paths told", controller=str(endpoint), pairs=len(found))
 
     def _learn(self, found: Sequence[pb.PortPaths], wanted: dict[Pair, int]) -> None:
-        """Note the paths of ports; one that ends too soon, as at a lost link, proves nothing.
+        """Record the paths of ports; a path that is too short, as at a lost link, proves nothing.
 
-        Paths of two NICs are taken to be equally long: of a shorter one nobody knows whether its
-        last switch answered.
+        All paths between two NICs are assumed to be equally long. If one is shorter, nobody knows
+        whether its last switch answered.
         """
         known = {key: hops for key, hops in self.paths.items() if key[:2] in wanted}
         for pair in found:
@@ -172,7 +172,7 @@ class PathReporter:
             self._found()
 
     def _probed(self, source: str, counts: dict[str, int]) -> list[pb.PortPaths]:
-        """What the ports of one NIC take; ValueError where this process may not probe."""
+        """Return the paths of one NIC's ports; ValueError if this process may not probe."""
         found: list[pb.PortPaths] = []
         with Tracer(source, self._probing.pace) as tracer:
             for count in sorted(set(counts.values())):
@@ -201,7 +201,7 @@ def _told_of(
 
 
 def _messages(found: Sequence[pb.PortPaths]) -> Iterator[list[pb.PortPaths]]:
-    """Pairs of NICs, as many at a time as a controller takes."""
+    """Yield pairs of NICs, as many at a time as a controller accepts."""
     part, room = list[pb.PortPaths](), MOST_PORTS
     for pair in found:
         count = max(1, sum(len(path.ports) for path in pair.paths))

@@ -1,15 +1,15 @@
-"""Keeps the QPs of a host on paths that live, where switches only hash: no controller takes part.
+"""Keeps the QPs of a host on working paths, where switches only hash, without a controller.
 
-For each QP a port of its path is known and, for most, that of a backup. Every path in use, and
-every backup, is probed with the 5-tuple that QPs have on it; the TTL ends at the last switch, whose
-ICMP error is proof that all links up to there carry. A path that leaves a probe unanswered is
-probed again at once. Three in a row without an error, and all QPs of that path take their backups'
-ports, if these live. They go back once the path has lived for a while: routing may have gone round
-the loss by then.
+For each QP, a port of its path is known, and for most also a port of a backup. Every path in use
+and every backup is probed with the 5-tuple that QPs have on it. The TTL ends at the last switch,
+whose ICMP error proves that all links up to there work. A path that leaves a probe unanswered is
+probed again at once. After three unanswered probes in a row, all QPs of that path get the ports of
+their backups, if these work. They return once the path has worked for a while, because routing may
+have gone round the loss by then.
 
-A switch that reboots, or a route that comes or goes, may change where a port leads. Who steers by a
-file has each port followed again from time to time, and one that is met elsewhere is told: it has
-to be planned anew. With a controller the ports are probed again anyway (``report``).
+A switch that reboots, or a route that changes, may change where a port leads. Steering by a file
+traces each port again from time to time and reports one that is seen elsewhere, which then has to
+be planned again. With a controller, the ports are probed again anyway (``report``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from heddle_agent.watch.liveness import Liveness
 _log = structlog.get_logger()
 
 PLAN_JOB = "plan"
-"""What the files of a plan.json are called."""
+"""Name of the files that belong to a plan.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Way:
     source: str
     """Address of the NIC."""
     nodes: tuple[str, ...]
-    """Switches, by name or by the address that answered, in order of travel."""
+    """Switches in order of travel, by name or by the address that answered."""
     keys: tuple[str, ...]
-    """Of the links between them, where they are known."""
+    """Keys of the links between them, if known."""
     destination: str = field(compare=False)
     port: int = field(compare=False)
 
@@ -54,17 +54,17 @@ PortKey: TypeAlias = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Routes:
-    """Which path each port of one host takes."""
+    """The path of each port of one host."""
 
     node_at: Mapping[str, str] = field(default_factory=dict)
-    """Which node an address is of, those of its links included."""
+    """Node by address, including the addresses of its links."""
     ways: list[Way] = field(default_factory=list)
     way_of: dict[PortKey, int] = field(default_factory=dict)
-    """Place in ``ways``."""
+    """Index into ``ways`` of each port's path."""
     _place: dict[Way, int] = field(default_factory=dict)
 
     def add(self, key: PortKey, nodes: Sequence[str], keys: Sequence[str] = ()) -> None:
-        """Note the path of a port."""
+        """Record the path of a port."""
         source, destination, port = key
         way = Way(source, tuple(nodes), tuple(keys), destination, port)
         if way not in self._place:
@@ -74,10 +74,10 @@ class Routes:
 
 
 def routes_of(fabric: object, plan: object, host: str) -> tuple[Routes, dict[str, Any]]:
-    """The routes that leave a host, of a fabric.json and a plan.json by ports.
+    """Return the routes that leave a host, from a fabric.json and a plan.json by ports.
 
-    And its ports, as ``heddle.ports`` has them. ValueError if they are no such files, or do not
-    know the host.
+    The second result is the host's ports, as a document of ``heddle.ports``. Raises ValueError if
+    the files are of another kind or do not know the host.
     """
     try:
         nodes = {node["id"]: node for node in fabric["nodes"]}  # type: ignore[index]
@@ -105,7 +105,7 @@ def routes_of(fabric: object, plan: object, host: str) -> tuple[Routes, dict[str
 def _taken(
     routes: Routes, route: Mapping[str, Any], addresses: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A flow of plan.json, its paths noted."""
+    """Return a flow of a plan.json, and record its paths in ``routes``."""
     ports: list[int] = []
     backups: list[int] = []
     paths = route["paths"]
@@ -131,16 +131,16 @@ def _taken(
 
 @dataclass(slots=True)
 class _Watched:
-    """A way, and whether it lives."""
+    """A path, and whether it works."""
 
     way: Way
     steady: int
-    """Rounds since it was last dead; QPs trust it once these are enough."""
+    """Rounds since it was last dead. QPs trust it once these are enough."""
     lives: Liveness = field(default_factory=Liveness)
 
 
 class PathSteering:
-    """Steers the QPs of one host; ``run`` it in a task, cancel it to end it."""
+    """Steers the QPs of one host. Call ``run`` in a task, and cancel it to end it."""
 
     def __init__(
         self,
@@ -150,18 +150,18 @@ class PathSteering:
         hold: float,
         recheck: float | None = None,
     ) -> None:
-        """``changed`` is called when ``steered`` may say something else.
+        """Take ``changed``, which is called when the result of ``steered`` may have changed.
 
-        In seconds: ``interval`` between probes of a path, ``hold`` until one that is back is
-        trusted, ``recheck`` in which every port is followed again; None where somebody else does.
+        In seconds: ``interval`` between probes of a path, ``hold`` until a recovered path is
+        trusted, ``recheck`` within which every port is traced again. None traces no ports.
         """
         self._changed = changed
         self._routes = Routes()
         self._recheck = recheck
         self._answering = False
-        """Whether every path has answered once: before that, silence proves nothing."""
+        """Whether every path has answered once. Before that, silence proves nothing."""
         self._met: dict[tuple[PortKey, int], bool] = {}
-        """Whether a port was last met where it is meant to be, by hop."""
+        """Whether a port was last seen at the switch where it should be, by port and hop."""
         self._astray: set[PortKey] = set()
         self._interval = interval
         self._hold = max(1, round(hold / interval))
@@ -170,14 +170,14 @@ class PathSteering:
         """Parallel to the routes' ways."""
         self._of_probe: dict[tuple[str, str, int, int], int] = {}
         self._some = asyncio.Event()
-        """Whether there is a path to probe."""
+        """Set while there is a path to probe."""
         self._sockets: dict[str, tuple[socket.socket, socket.socket]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, routes: Routes) -> None:
-        """Steer by these from now on; what is known of paths that stay is kept.
+        """Steer by these routes from now on; what is known of paths that stay is kept.
 
-        ValueError if this process may not probe.
+        Raises ValueError if this process may not probe.
         """
         for source in dict.fromkeys(way.source for way in routes.ways):
             if source not in self._sockets:
@@ -209,7 +209,7 @@ class PathSteering:
             self._loop.add_reader(hear, self._drain, source, hear)
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         for send, hear in self._sockets.values():
             if self._loop is not None:
                 self._loop.remove_reader(hear)
@@ -218,7 +218,7 @@ class PathSteering:
         self._sockets.clear()
 
     async def run(self) -> None:
-        """Probe until cancelled, and tell of each change."""
+        """Probe until cancelled, and report each change."""
         self._loop = loop = asyncio.get_running_loop()
         for source in self._sockets:
             self._hear(source)
@@ -230,7 +230,7 @@ class PathSteering:
             while True:
                 await self._some.wait()
                 asked: Sequence[_Watched] = self._watched
-                while asked:  # thrice at most: by then a path is dead, or has answered
+                while asked:  # at most three times: by then a path is dead, or has answered
                     self._send(asked)
                     await asyncio.sleep(self._wait)
                     self._judge(asked)
@@ -246,14 +246,14 @@ class PathSteering:
         for one in watched:
             way = one.way
             send, _ = self._sockets[way.source]
-            with suppress(OSError):  # no carrier, no route: then there is no answer either
+            with suppress(OSError):  # no carrier or no route: the missing answer tells
                 probe = (way.destination, way.port, len(way.nodes))
                 send.sendmsg(*message(probe, one.lives.send()))
 
     async def _follow(self, within: float) -> None:
         """Probe where each port leads, again and again, at a steady pace.
 
-        The last switch is left out: what shows that a path lives passes it anyway.
+        The last switch is left out, because the probes that check a path reach it anyway.
         """
         while True:
             ways = self._routes.ways
@@ -282,7 +282,7 @@ class PathSteering:
                 self._watched[place].lives.answer_to(number)
 
     def _meet(self, key: PortKey, hop: int, address: str) -> None:
-        """A packet of a port was met by whoever has this address."""
+        """Record that a port's probe ended at the node with this address."""
         place, here = self._routes.way_of.get(key), self._routes.node_at.get(address)
         nodes = () if place is None else self._routes.ways[place].nodes
         if hop <= len(nodes) and here is not None:
@@ -320,16 +320,17 @@ class PathSteering:
         return one.steady >= self._hold
 
     def _port_now(self, ends: tuple[str, str], port: int, backup: int) -> int:
-        """The port to use now: the backup's where the path is lost and the backup lives."""
+        """Return the port to use now: the backup's if the path is lost and the backup works."""
         place, spare = (self._routes.way_of.get((*ends, one)) for one in (port, backup))
         if place is None or self._trusted(self._watched[place]):
             return port
         return backup if spare is not None and self._trusted(self._watched[spare]) else port
 
     def steered(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """A document of ``heddle.ports`` with the ports to use now.
+        """Return a document of ``heddle.ports`` with the ports to use now.
 
-        ``lost`` are paths that no QP is to take, ``astray`` ports of a flow that lead elsewhere.
+        ``lost`` are paths that no QP should take, ``astray`` the ports of a flow that lead
+        elsewhere.
         """
         flows: list[Mapping[str, Any]] = []
         for flow in document["flows"]:
@@ -355,9 +356,9 @@ def file_steering(
     hold: float,
     recheck: float,
 ) -> PathSteering:
-    """Steering by a plan's file, which keeps the files of a folder right.
+    """Return steering by a plan's file that keeps the files of a folder up to date.
 
-    ValueError if this process may not probe.
+    Raises ValueError if this process may not probe.
     """
 
     def write() -> None:

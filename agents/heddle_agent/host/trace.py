@@ -1,14 +1,14 @@
-"""Which path each UDP source port takes, asked of the switches: traceroute with a fixed 5-tuple.
+"""Finds the path of each UDP source port by asking the switches: traceroute with a fixed 5-tuple.
 
-After Paris traceroute (Augustin et al., IMC 2006): all probes of a port have the addresses and
-ports of the QP that is to use it, so switches that hash these send probes and QP the same way.
-What tells probes apart is their length, which comes back in the ICMP error and is no part of any
-hash. The switch at which the TTL ends answers, from an address of its own choice.
+The method follows Paris traceroute (Augustin et al., IMC 2006). All probes of a port have the
+addresses and ports of the QP that is to use it, so switches that hash these send probes and QP the
+same way. Probes differ in length, which comes back in the ICMP error and is not part of any hash.
+The switch at which the TTL ends answers, from an address of its own choice.
 
-Probes go out at a steady pace, in rounds: whatever was not answered is asked again, for switches
-limit how many errors they send.
+Probes are sent at a steady pace, in rounds. Those that were not answered are sent again, because
+switches limit how many errors they send.
 
-Probes of IPv6 bear the flow label 0: where switches hash it, so has each QP to.
+IPv6 probes have the flow label 0. If switches hash the label, QPs must have it too.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _TIME_EXCEEDED_6, _ICMP6_FILTER = 3, 1
 _IPV6_HOP_LIMIT, _IPV6_AUTO_FLOW_LABEL = 52, 70
 
 Probe = tuple[str, int, int]
-"""Address probed, UDP source port, TTL."""
+"""Probed address, UDP source port, TTL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How probes are sent."""
+    """How fast and how often probes are sent."""
 
     hops: int = 5
-    """Switches on the longest path: 3 in two tiers, 5 in three."""
+    """Number of switches on the longest path: 3 in two tiers, 5 in three."""
     per_second: float = 1000.0
     wait_seconds: float = 0.5
-    """How long answers of a round may take."""
+    """How long to wait for the answers of a round."""
     rounds: int = 3
 
 
 class Tracer:
-    """Probes from one NIC; use as ``with``."""
+    """Probes from one NIC; use it in a ``with`` statement."""
 
     def __init__(self, source: str, pace: Pace) -> None:
-        """ValueError if this process may not send such packets, or has no such address."""
+        """Open sockets; ValueError if this process may not, or has no such address."""
         self.source, self._pace = source, pace
         self.sent = 0
         self.answered = 0
@@ -68,21 +68,21 @@ class Tracer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._send.close()
         self._hear.close()
 
     def trace(
         self, destinations: Sequence[str], ports: Sequence[int]
     ) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Addresses that answered, hop by hop, by destination and port; "" where none did.
+        """Return the addresses that answered, hop by hop, by destination and port.
 
-        Hops after the last that answered are left out.
+        A hop that did not answer is "". Hops after the last one that answered are left out.
         """
         return self.follow([(to, port) for port in ports for to in destinations])
 
     def follow(self, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
-        """The same of single destinations and ports."""
+        """Do what ``trace`` does, for single pairs of destination and port."""
         hops = range(1, self._pace.hops + 1)
         plain = {to: plain_address(to) for to, _ in wanted}
         open_ = [(plain[to], port, hop) for to, port in wanted for hop in hops]
@@ -92,7 +92,7 @@ class Tracer:
             last: dict[tuple[str, int], int] = defaultdict(int)
             for to, port, hop in found:
                 last[to, port] = max(last[to, port], hop)
-            # What is silent behind the last answer is the destination itself, mostly.
+            # Silence after the last answer usually means that the destination was reached.
             open_ = [
                 probe for probe in open_ if probe not in found and probe[2] <= last[probe[:2]] + 1
             ]
@@ -107,13 +107,13 @@ class Tracer:
         start, enough = time.monotonic(), len(found) + len(probes)
         for count, probe in enumerate(probes):
             self._listen(start + count / self._pace.per_second, found)
-            with suppress(OSError):  # no route or no buffer: it is asked again
+            with suppress(OSError):  # no route or no buffer: the next round tries again
                 self._send.sendmsg(*message(probe))
                 self.sent += 1
         self._listen(time.monotonic() + self._pace.wait_seconds, found, enough)
 
     def _listen(self, until: float, found: dict[Probe, str], enough: int = -1) -> None:
-        """Take answers until some instant, or until so many are there."""
+        """Receive answers until a time, or until there are ``enough``."""
         while True:
             wait = until - time.monotonic()
             if not select.select([self._hear], [], [], max(wait, 0.0))[0]:
@@ -128,9 +128,9 @@ class Tracer:
 
 
 def open_trace_sockets(source: str) -> tuple[socket.socket, socket.socket]:
-    """What sends probes from an address, and what hears of them; neither waits.
+    """Return non-blocking sockets that send probes and receive ICMP errors.
 
-    ValueError if this process may not send such packets, or has no such address.
+    Raises ValueError if this process may not send such packets, or has no such address.
     """
     ipv6 = ":" in source
     family, icmp = socket.AF_INET, socket.IPPROTO_ICMP
@@ -147,7 +147,7 @@ def open_trace_sockets(source: str) -> tuple[socket.socket, socket.socket]:
         send.close()
         hear.close()
         raise ValueError(f"{source} is no address of this host: {error.strerror}") from None
-    send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # what comes is not for us
+    send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # this socket never receives
     hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     if ipv6:
         send.setsockopt(socket.IPPROTO_IPV6, _IPV6_AUTO_FLOW_LABEL, 0)
@@ -161,7 +161,7 @@ def open_trace_sockets(source: str) -> tuple[socket.socket, socket.socket]:
 
 
 def plain_address(address: str) -> str:
-    """An address as the kernel writes it; what is none stays as it is."""
+    """Return an address as the kernel writes it; other texts are returned unchanged."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
@@ -171,10 +171,10 @@ def plain_address(address: str) -> str:
 def message(
     probe: Probe, number: int = 0
 ) -> tuple[list[bytes], list[tuple[int, int, bytes]], int, tuple[str, int]]:
-    """A probe as ``sendmsg`` takes it: its length is that of a header, and a byte for each hop.
+    """Return a probe as arguments of ``sendmsg``; its length is a header plus one byte per hop.
 
-    Its number, 16 bits of it, stands where the checksum would: it comes back with the error, and
-    whoever gets the probe by mistake drops it.
+    The low 16 bits of ``number`` take the place of the checksum. They come back with the error, and
+    a host that receives the probe by mistake drops it.
     """
     to, port, hop = probe
     head = _UDP.pack(port, ROCE_PORT, _UDP.size + hop, number & 0xFFFF)
@@ -185,7 +185,7 @@ def message(
 
 
 def probed(packet: bytes, source: str) -> tuple[Probe, int] | None:
-    """The probe that an ICMP error is about, and its number; None if it is no probe of ours."""
+    """Return the probe that an ICMP error is about, and its number; None if it is not ours."""
     quoted = _quoted_6(packet) if ":" in source else _quoted_4(packet)
     if quoted is None:
         return None
@@ -200,7 +200,7 @@ def probed(packet: bytes, source: str) -> tuple[Probe, int] | None:
 
 
 def _quoted_4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Addresses and content of the UDP packet that an error is about, which has its header."""
+    """Return addresses and content of the UDP packet in an IPv4 error that has its IP header."""
     if len(packet) < _IPV4_HEADER:
         return None
     start = (packet[0] & 0xF) * 4
@@ -213,7 +213,7 @@ def _quoted_4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def _quoted_6(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """The same of an error of IPv6, which comes without a header."""
+    """Do what ``_quoted_4`` does for an IPv6 error, which has no IP header."""
     if len(packet) < _ICMP.size + _IPV6_HEADER or packet[0] != _TIME_EXCEEDED_6:
         return None
     inner = packet[_ICMP.size :]
@@ -233,9 +233,9 @@ def traced_document(
     traces: dict[tuple[str, int], tuple[str, ...]],
     modelled: Collection[tuple[str, int]] = (),
 ) -> Iterator[dict[str, Any]]:
-    """What was found as pairs of a port-paths.json, hops being the addresses that answered.
+    """Yield the pairs of a port-paths.json, in which hops are the addresses that answered.
 
-    ``modelled`` are those that were not probed.
+    ``modelled`` are destinations and ports that were predicted and not probed.
     """
     pairs: dict[str, dict[tuple[tuple[str, ...], str], list[int]]] = {}
     for (to, port), hops in traces.items():

@@ -1,7 +1,7 @@
-"""Watches the ports of a host at whichever controller answers, and keeps the files like them.
+"""Watches the ports of a host at any controller that answers, and keeps the files up to date.
 
-Losing all controllers is no emergency: files stay as they are. A stream begins with all that there
-is, so whatever changed meanwhile is put right then, and only then are files of other jobs removed.
+Losing all controllers is no emergency: files stay as they are. A stream begins with all ports, so
+it corrects whatever changed meanwhile. Only after that are files of other jobs removed.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose ports are wanted."""
+    """The host or NICs whose ports are wanted."""
 
     fabric: str
-    """``fabrics/f1``."""
+    """Resource name of the fabric, such as ``fabrics/f1``."""
     host: str
     nics: Sequence[str] = ()
-    """The NICs themselves, where the fabric does not say which host they are of."""
+    """Ids of the NICs, if the fabric does not say which host they belong to."""
 
     def request(self) -> pb.WatchJobPortsRequest:
-        """The question for it."""
+        """Return the request for these ports."""
         hosts = [] if self.nics else [self.host]
         return pb.WatchJobPortsRequest(plan=f"{self.fabric}/plan", hosts=hosts, nics=self.nics)
 
 
 class HostAgent:
-    """The agent of one host; ``run`` it in a task, cancel it to end it."""
+    """The agent of one host. Call ``run`` in a task, and cancel it to end it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class HostAgent:
         backoff: Backoff,
         probing: Probing,
     ) -> None:
-        """ValueError for addresses that cannot be used, or plain text that would leave unasked."""
+        """Raise ValueError for unusable addresses, or if plain text would leave this machine."""
         addresses = [Address.parse(text) for text in controllers]
         for address in addresses:
             channels.check(address)
@@ -81,7 +81,7 @@ class HostAgent:
         self._backoff = backoff
         self.figures = HostFigures()
         self._ports_of: dict[str, int] = {}
-        """How many ports are told, by job."""
+        """Number of ports by job."""
         self._reporter = PathReporter(
             wanted.fabric,
             wanted.host,
@@ -97,15 +97,15 @@ class HostAgent:
                 self._moved, interval=probing.each_seconds, hold=probing.hold_seconds
             )
         self._documents: dict[str, Mapping[str, Any]] = {}
-        """Ports of jobs, as they were told."""
+        """Ports of jobs as the controller sent them."""
         self._writing = asyncio.Lock()
         self._to_write = asyncio.Event()
         self._random = random.SystemRandom()
         self._parts: list[pb.JobPorts] = []
-        """Of the job that is being told."""
+        """Parts received so far of the job that is being sent."""
         self._log = _log.bind(host=wanted.host)
         self._failed: dict[str, str] = {}
-        """Why, by controller, since ports were last known."""
+        """The last failure of each controller since ports were last known."""
 
     async def run(self) -> None:
         """Follow one controller after the other, and probe what they want, until cancelled."""
@@ -117,7 +117,7 @@ class HostAgent:
             await self._watch()
 
     def _steer(self) -> None:
-        """Have those paths probed that QPs are on, or may turn to."""
+        """Probe those paths that QPs use, or may move to."""
         if self._steering is None:
             return
         routes, paths = Routes(), self._reporter.paths
@@ -138,7 +138,7 @@ class HostAgent:
         self._to_write.set()
 
     async def _write_moved(self) -> None:
-        """Write the files of jobs whose QPs have to take other ports."""
+        """Write the files of jobs whose QPs have to use other ports."""
         while True:
             await self._to_write.wait()
             self._to_write.clear()
@@ -149,7 +149,7 @@ class HostAgent:
                     self._log.error("ports not written", job=job, why=str(error))
 
     async def _write(self, job: str) -> None:
-        """Make the files of a job say what it was told and where its paths live."""
+        """Write the files of a job, with the ports of working paths."""
         async with self._writing:
             if (document := self._documents.get(job)) is None:
                 return
@@ -170,7 +170,7 @@ class HostAgent:
             await asyncio.sleep(self._backoff.delay(failures, self._random.random()))
 
     async def _follow(self, endpoint: Endpoint) -> bool:
-        """One stream to its end; whether it told all that there was."""
+        """Follow one stream to its end; return whether it sent all ports."""
         self._parts, synced, told = [], False, set[str]()
         try:
             stub = PlanServiceStub(self._channels.get(endpoint))
@@ -184,7 +184,7 @@ class HostAgent:
             why, cure = "the controller ended the stream", ""
         except grpc.aio.AioRpcError as error:
             why, cure = error.details() or error.code().name, _CURES.get(error.code(), "")
-        except (OSError, ValueError) as error:  # the disk; a name that has a far address now
+        except (OSError, ValueError) as error:  # the disk, or a name with an address elsewhere
             why, cure = str(error), ""
         finally:
             self.figures.connected = False
@@ -192,7 +192,7 @@ class HostAgent:
         return synced
 
     async def _take(self, event: pb.JobPortsEvent, told: set[str]) -> None:
-        """Make the files like an event; OSError if the disk does not take it."""
+        """Update the files by an event; OSError if the disk refuses."""
         if event.HasField("ports"):
             self._parts.append(event.ports)
             if not event.more:
@@ -219,14 +219,14 @@ class HostAgent:
                 self._log.info("ports removed", job=job)
 
     async def _removed(self, jobs: Iterable[str]) -> None:
-        """Have no file of these jobs written again."""
+        """Forget jobs, so that their files are not written again."""
         async with self._writing:
             for job in jobs:
                 self._documents.pop(job, None)
         self._steer()
 
     async def _changed(self, change: Callable[[Given], Changed], given: Given) -> Changed:
-        """What a change of the folder comes to, in a thread; OSError if the disk refuses."""
+        """Change the folder in a thread and return the result; OSError if the disk refuses."""
         try:
             changed = await asyncio.to_thread(change, given)
         except OSError:
@@ -238,7 +238,7 @@ class HostAgent:
         return changed
 
     def _count(self, job: str, ports: int | None) -> None:
-        """Ports that are told for a job; None for a job that is gone."""
+        """Set the number of ports of a job; None if the job is gone."""
         if ports is None:
             self._ports_of.pop(job, None)
         else:
@@ -247,7 +247,7 @@ class HostAgent:
         self.figures.ports = sum(self._ports_of.values())
 
     def _tell(self, endpoint: Endpoint, why: str, cure: str) -> None:
-        """Log a failure; the same one again only at debug level."""
+        """Log a failure; if it repeats, only at debug level."""
         controller = str(endpoint)
         known, self._failed[controller] = self._failed.get(controller), why
         log = self._log.debug if known == why else self._log.warning

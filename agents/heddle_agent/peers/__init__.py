@@ -1,4 +1,4 @@
-"""Notices among agents, over the management network, with no controller: see ``notices``."""
+"""Failure notices between agents over the management network, without a controller."""
 
 from heddle_agent.peers.configuration import PeerConfiguration, read_peers
 from heddle_agent.peers.keys import KeyRing, read_keys

@@ -1,7 +1,7 @@
 """Where peer notices get peers and keys: from files, a controller, or the last run.
 
-Files win over the controller, for whoever gives them means them. They are read again when they
-change; a file that cannot be used changes nothing, and the log says why.
+Files win over the controller, because an operator chose them. They are read again when they change.
+A file that cannot be used changes nothing, and the log says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 def read_peers(path: Path) -> dict[str, str]:
-    """Addresses by switch, a JSON object; ValueError that names the file and the record."""
+    """Return addresses by switch from a JSON object; ValueError names the file and the record."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -40,14 +40,14 @@ def read_peers(path: Path) -> dict[str, str]:
 
 
 class Watched:
-    """A file that is read again when it has changed."""
+    """A file that is to be read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
 
     def changed(self) -> bool:
-        """Whether it is another one than at the last call; a missing one is not."""
+        """Whether the file has changed since the last call; False while it is missing."""
         try:
             found = self.path.stat()
         except OSError:
@@ -71,7 +71,11 @@ class PeerConfiguration:
         peers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """ValueError if a file cannot be used. ``keys`` and ``peers`` count as files do."""
+        """Load what is given; ValueError if a file cannot be used.
+
+        ``key_file`` or ``keys``, and ``peers_file`` or ``peers``, take precedence over the
+        controller. ``peer_file`` remembers for the next start what the controller provided.
+        """
         self.network = network
         self._keys_given = bool(key_file or keys)
         self._peers_given = peers_file is not None or peers is not None
@@ -82,7 +86,7 @@ class PeerConfiguration:
         if self._key_file and self._key_file.changed():
             keys = read_keys(self._key_file.path)
         elif self._key_file:
-            read_keys(self._key_file.path)  # says what is wrong with it
+            read_keys(self._key_file.path)  # raises an error that says why
         if self._peers_file:
             self._peers_file.changed()
             peers = read_peers(self._peers_file.path)
@@ -92,13 +96,13 @@ class PeerConfiguration:
 
     @property
     def asks(self) -> bool:
-        """Whether the controller's word on peers or keys is wanted."""
+        """Whether peers or keys are wanted from the controller."""
         return not (self._keys_given and self._peers_given)
 
     def update(self, notices: PeerNotices, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
-        """The controller names peers and keys; what was given is left alone.
+        """Use the controller's peers and keys, except for those that the operator gave.
 
-        Of a peer without an address it does not know more than we do.
+        An empty address means that the controller does not know it, so the known address is kept.
         """
         if not self._keys_given:
             self._take_keys(keys)
@@ -111,7 +115,7 @@ class PeerConfiguration:
             self._peer_file.keep(SavedPeers(notices.boot, self.peers, own))
 
     def poll(self, notices: PeerNotices) -> None:
-        """Read files again that have changed."""
+        """Read files that have changed."""
         try:
             if self._key_file and self._key_file.changed():
                 self._take_keys(read_keys(self._key_file.path))

@@ -1,7 +1,7 @@
-"""The shared keys of peer notices: one signs, several are believed.
+"""The shared keys of peer notices: one signs, several are accepted.
 
-Keys rotate in any order among switches: a new key is handed out, as one that is believed, before
-anybody signs with it, and one that is handed out no longer is believed for a while yet.
+Keys can rotate at switches in any order. A new key is distributed as an accepted one before anybody
+signs with it. A key that is no longer distributed is still accepted for a while.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _GRACE_SECONDS = 300.0
 
 
 class KeyRing:
-    """The keys of one agent; without any it neither sends nor believes notices."""
+    """The keys of one agent. Without keys it neither sends nor accepts notices."""
 
     def __init__(
         self, keys: Sequence[bytes] = (), *, clock: Callable[[], float], grace: float = 0.0
     ) -> None:
-        """``clock`` is monotonic, in seconds; ``grace`` as in seconds, by default 300."""
+        """Take a monotonic ``clock`` in seconds, and ``grace`` in seconds, where 0 means 300."""
         self._clock = clock
         self._grace = grace or _GRACE_SECONDS
         self._signing: tuple[bytes, bytes] | None = None
@@ -32,10 +32,10 @@ class KeyRing:
         self.replace(keys)
 
     def replace(self, keys: Sequence[bytes]) -> None:
-        """Take these keys, the first to sign with; ValueError if one is too short to be safe.
+        """Use these keys, the first one to sign; ValueError if they are too short or too many.
 
-        Keys that are not among them any more are believed for the time of grace. No keys at all
-        changes nothing: whoever has none to give must not stop them.
+        Earlier keys that are missing now are accepted for the time of grace. An empty ``keys``
+        changes nothing, so that a controller without keys does not stop notices.
         """
         if not keys:
             return
@@ -60,11 +60,11 @@ class KeyRing:
 
     @property
     def signing(self) -> tuple[bytes, bytes] | None:
-        """Id and key to sign with; None while there is none."""
+        """Id and key to sign with; None if there is no key."""
         return self._signing
 
     def find(self, named: bytes) -> bytes | None:
-        """The key of this id, if it is believed now."""
+        """Return the key with this id if it is accepted now, else None."""
         key = self._current.get(named)
         if key is None and named in self._retired:
             retired, until = self._retired[named]
@@ -73,10 +73,10 @@ class KeyRing:
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """The keys in a file, one a line in hexadecimal, the first to sign with.
+    """Return the keys in a file, one per line in hexadecimal; the first one signs.
 
-    Empty lines and lines that begin with # do not count. ValueError that names the file and the
-    line, never the key.
+    Empty lines and lines that begin with # are ignored. Raises ValueError that names the file and
+    the line, never the key.
     """
     try:
         lines = path.read_text(encoding="ascii").splitlines()

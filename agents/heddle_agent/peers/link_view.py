@@ -1,7 +1,7 @@
-"""Which links are down, when several switches speak of one.
+"""Which links are down, according to several switches.
 
-A link is down as long as either end says so: a fibre that has lost one direction is seen by one end
-only, and is of no use to anybody.
+A link is down as long as either end says so. If a fibre fails in one direction, only one end sees
+it, but the link is useless to both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heddle_agent.fib import Link
 
 
 class LinkView:
-    """Which links are down, and which switch says so."""
+    """Which links are down, and which switches say so."""
 
     def __init__(self) -> None:
         self._said: dict[str, frozenset[Link]] = {}
@@ -20,15 +20,15 @@ class LinkView:
 
     @property
     def down(self) -> frozenset[Link]:
-        """All links that somebody says are down."""
+        """All links that at least one switch says are down."""
         return frozenset(self._by)
 
     def said(self, switch: str) -> frozenset[Link]:
-        """The links that a switch says are down."""
+        """Return the links that a switch says are down."""
         return self._said.get(switch, frozenset())
 
     def report(self, switch: str, down: Collection[Link]) -> dict[Link, bool]:
-        """A switch says that these of its links are down and no others; what changes by that."""
+        """Record that a switch says exactly these are down; return changed links, True is up."""
         before, now = self._said.get(switch, frozenset()), frozenset(down)
         changes: dict[Link, bool] = {}
         for link in before - now:

@@ -1,7 +1,7 @@
-"""What carries the datagrams of peer notices: UDP on the management network, or memory.
+"""Carries the datagrams of peer notices: UDP on the management network, or memory.
 
-Receiving calls straight through to the table: there is no queue between the kernel's and ours, so a
-notice waits for nothing but the callback that runs when it comes.
+A received datagram goes straight to the table. There is no queue between the kernel's and the
+table, so a notice waits for nothing but the callback that handles it.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 Receive: TypeAlias = Callable[[bytes, str], None]
-"""Takes a datagram and the address it comes from; never raises."""
+"""Takes a datagram and the address that it comes from; never raises."""
 
 _PORTS = range(65536)
 _BUFFER_BYTES = 4 << 20
-_AT_ONCE = 256  # datagrams taken before others in the loop have their turn
+_AT_ONCE = 256  # datagrams read before the event loop may run something else
 _LARGEST = 65_536
 
 
 class Attachment(Protocol):
-    """One agent's place in a network."""
+    """The access of one agent to a network."""
 
     @property
     def address(self) -> str:
-        """Where others reach it, ``host:port``."""
+        """Where other agents reach this one, ``host:port``."""
 
     @property
     def unsent(self) -> int:
-        """Datagrams that could not be sent."""
+        """Number of datagrams that could not be sent."""
 
     def open(self, receive: Receive) -> None:
-        """Hand over what comes, from now on."""
+        """Begin to hand over received datagrams."""
 
     def send(self, address: str, datagram: bytes) -> None:
-        """Send without waiting and without raising."""
+        """Send a datagram without waiting and without raising."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop receiving."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """IP address and port of "10.0.0.1:7402" or "[fd00::1]:7402"; ValueError if it is neither.
+    """Return IP address and port of "10.0.0.1:7402" or "[fd00::1]:7402"; else ValueError.
 
-    Names are refused: to look one up may take longer than a failure may last.
+    Names are refused, because looking one up may take too long during a failure.
     """
     host, colon, port = text.strip().rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -68,7 +68,7 @@ class UdpNetwork:
     """A UDP socket, read by the event loop."""
 
     def __init__(self, listen: str) -> None:
-        """Bind; ValueError if the address cannot be had, or is none that peers could send to."""
+        """Bind; ValueError if the address is unavailable, unspecified or malformed."""
         host, port = parse_address(listen)
         if ipaddress.ip_address(host).is_unspecified:
             raise ValueError(
@@ -80,7 +80,7 @@ class UdpNetwork:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            with contextlib.suppress(OSError):  # less will do
+            with contextlib.suppress(OSError):  # a smaller buffer is acceptable
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         try:
             self._socket.bind((host, port))
@@ -93,13 +93,13 @@ class UdpNetwork:
         self._known: dict[str, tuple[str, int]] = {}
 
     def open(self, receive: Receive) -> None:
-        """Have the running loop read the socket."""
+        """Make the running event loop read the socket."""
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
     def send(self, address: str, datagram: bytes) -> None:
-        """Send now, or count it as unsent: the next digest makes up for it."""
+        """Send now, or count the datagram as unsent; later digests make up for it."""
         try:
             where = self._known.get(address) or self._parsed(address)
             self._socket.sendto(datagram, where)
@@ -124,17 +124,17 @@ class UdpNetwork:
                 datagram, where = self._socket.recvfrom(_LARGEST)
             except BlockingIOError:
                 return
-            except OSError:  # what ICMP said of an earlier datagram of ours
+            except OSError:  # an ICMP error about a datagram sent earlier
                 continue
             self._receive(datagram, _written(where[0], where[1]))
 
 
 def _nobody(_datagram: bytes, _address: str) -> None:
-    """Takes datagrams while the network is closed."""
+    """Ignore datagrams while the network is closed."""
 
 
 class MemoryNetwork:
-    """A network within one process: nothing is lost, and nothing takes time."""
+    """A network within one process, without loss or delay."""
 
     def __init__(self) -> None:
         self._open: dict[str, Receive] = {}
@@ -144,15 +144,15 @@ class MemoryNetwork:
         self._quiet.set()
 
     def attach(self, address: str) -> MemoryAttachment:
-        """A place in the network."""
+        """Return access to the network at this address."""
         return MemoryAttachment(self, address)
 
     async def quiet(self) -> None:
-        """Wait until everything that was sent has arrived, and what came of it."""
+        """Wait until everything sent has arrived, including what was sent in response."""
         await self._quiet.wait()
 
     def put(self, source: str, target: str, datagram: bytes) -> None:
-        """Have a datagram arrive as soon as the event loop comes to it."""
+        """Deliver a datagram as soon as the event loop runs again."""
         self._waiting.append((source, target, datagram))
         if self._pumping is None:
             self._quiet.clear()
@@ -172,7 +172,7 @@ class MemoryNetwork:
             self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
     def listen(self, address: str, receive: Receive | None) -> None:
-        """Deliver what is sent there; None for not any more."""
+        """Deliver datagrams for this address to ``receive``; None stops that."""
         if receive is None:
             self._open.pop(address, None)
         else:
@@ -180,7 +180,7 @@ class MemoryNetwork:
 
 
 class MemoryAttachment:
-    """One agent's place in a network in memory."""
+    """The access of one agent to a network in memory."""
 
     unsent = 0
 
@@ -189,13 +189,13 @@ class MemoryAttachment:
         self._network = network
 
     def open(self, receive: Receive) -> None:
-        """Hand over what comes, from now on."""
+        """Begin to hand over received datagrams."""
         self._network.listen(self.address, receive)
 
     def send(self, address: str, datagram: bytes) -> None:
-        """Send."""
+        """Send a datagram to an address; it is dropped if nobody listens there."""
         self._network.put(self.address, address, datagram)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop receiving."""
         self._network.listen(self.address, None)

@@ -1,25 +1,25 @@
-"""The peer notices of one switch: what its peers say of their links, without any controller.
+"""The peer notices of one switch: switches tell each other of lost links without a controller.
 
-Every agent has one record, all links of its own that are down; a new one is flooded at once:
+Every agent has one record: all links of its own switch that are down. A new record is flooded at
+once:
 
     own links change -> announce -> NOTICE to every peer
-    NOTICE from a peer -> a newer record? -> ``heard`` (local repair), and only then on to the peers
+    NOTICE from a peer -> is the record newer? -> ``heard`` (local repair), then on to other peers
 
-A record that is known is not sent on, so a flood ends. What gets lost is mended: each second a few
-peers in turn are told a digest; whoever has another one answers with the versions it has, and is
-sent what it lacks. So records agree everywhere once digests have gone round, whatever was lost.
-A switch that never lost a link has no record: there is nothing to keep in agreement in a fabric
-that is well. One that starts anew is told what others remember of it, and then replaces that.
+A known record is not sent on, so a flood ends. Lost datagrams are made up for: each second, a few
+peers in turn get a digest. A peer with a different digest answers with the versions that it has,
+and gets the records that it lacks. So all records agree after digests have gone round. A switch
+that never lost a link has no record, so a healthy fabric has nothing to keep in agreement. An agent
+that restarts is told what others remember of it, and replaces that.
 
-The engine knows neither sockets nor time: both are handed in, so that a test runs a whole fabric of
-them. What comes from the network never raises; it is taken, or dropped and counted.
+The engine uses neither sockets nor clocks of its own. Both are arguments, so that a test can run a
+whole fabric of engines. Nothing that comes from the network raises an error. It is either accepted,
+or dropped and counted.
 
-Who has proven to speak now, and not in a recording.
-
-Every agent draws a token when it starts. A datagram that bears the receiver's own token was made
-after the receiver started, so that recordings from before are worth nothing. Within that time a
-sender's counter tells each datagram from its copies, and tokens that a sender had in earlier starts
-are not believed again. No clock is compared with anybody else's.
+Protection against replayed datagrams: every agent draws a token when it starts. A datagram that
+contains the receiver's token was made after the receiver started, so older recordings are useless.
+After that, the sender's counter distinguishes each datagram from copies of it, and tokens of a
+sender's earlier starts are refused. Clocks of different switches are never compared.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ from heddle_agent.peers.refusals import Refusal, Refusals
 from heddle_agent.peers.wire import Head, MalformedError, NoticeKind, Record
 
 WINDOW = 1024
-"""Datagrams of one sender that may overtake each other."""
+"""How many datagrams of one sender may overtake each other."""
 _REMEMBERED = 32
 
 TICK_SECONDS = 1.0
-"""How often ``tick`` wants to be called."""
+"""Interval at which ``tick`` should be called."""
 DIGESTS_A_TICK = 4
-"""Peers told a digest at each tick, in turn: with many peers there are many to tell us theirs."""
+"""Number of peers that get a digest at each tick, in turn. Many peers send many digests to this
+one."""
 REFRESH_SECONDS = 60.0
-"""A switch with links down says so again after so long."""
+"""A switch with links down repeats its record after this time."""
 LAPSE_SECONDS = 300.0
-"""Links of a switch that has not been heard of for so long count as up: its agent is gone."""
+"""Links of a switch that was silent for this long count as up, because its agent is gone."""
 _HELLO_SECONDS = 0.1
 _MOST_HELLOS = 4096
 
 
 class _Network(Protocol):
-    """What carries datagrams; it may lose, double and reorder them."""
+    """Carries datagrams. It may lose, duplicate and reorder them."""
 
     def send(self, address: str, datagram: bytes) -> None:
         """Send without waiting and without raising."""
 
 
 class PeerNotices:
-    """One switch's end of it; belongs to one thread."""
+    """The peer notices of one switch. Use it in one thread only."""
 
     def __init__(
         self,
@@ -76,15 +77,17 @@ class PeerNotices:
         boot: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``heard`` is told which links a switch says are down, whenever that changes.
+        """Take ``heard``, which is called with a switch and its links that are down.
 
-        ``boot`` should be greater than at any earlier start; if it is not, peers that remember say
-        so, and the agent counts on from what they know. ``clock`` is monotonic, in seconds.
+        It is called for every newer record, and without links when a switch has been silent for too
+        long. ``boot`` should be greater than at any earlier start. If it is not, peers that
+        remember a later one say so, and the agent counts on from there. ``clock`` is monotonic, in
+        seconds.
         """
         self.refusals = Refusals(switch, clock)
         self.records = Records()
         self.sent = self.received = 0  # datagrams
-        self.duplicates = 0  # records that were known already
+        self.duplicates = 0  # received records that were already known
         self.keys = keys
         self.boot = boot
         self._fabric = wire.fabric_id(fabric)
@@ -100,7 +103,7 @@ class PeerNotices:
         self._peers: dict[str, str] = {}
         self._senders: dict[str, Sender] = {}
         self._greeted: dict[tuple[str, int], float] = {}
-        self._last_word: dict[str, float] = {}  # of switches with links down
+        self._last_word: dict[str, float] = {}  # last report of each switch with links down
         self._announced = clock()
 
     @property
@@ -110,11 +113,11 @@ class PeerNotices:
 
     @property
     def introduced(self) -> int:
-        """Peers that have proven to be there since this agent started."""
+        """Number of peers that have proven since this agent's start that they are present."""
         return sum(1 for peer in self._peers if self._token_of(peer))
 
     def set_peers(self, peers: Mapping[str, str]) -> None:
-        """Speak to these switches from now on, by address; new ones are greeted at once."""
+        """Exchange notices with exactly these switches, by address, and greet new ones at once."""
         fresh = {name: at for name, at in peers.items() if name != self._switch}
         greet = [name for name, at in fresh.items() if self._peers.get(name) != at]
         self._peers = fresh
@@ -122,14 +125,14 @@ class PeerNotices:
             self._hello(name, fresh[name], self._token_of(name), answer=True)
 
     def announce(self, down: Collection[Link]) -> None:
-        """These own links are down and no others; every peer hears of it if that is news."""
+        """Set this switch's links that are down; if they changed, notify every peer."""
         ordered = wire.fitting(self._switch, down)
         if ordered != self._down:
             self._down = ordered
             self._publish()
 
     def tick(self) -> None:
-        """Greet peers that are not known yet, tell the others a digest, refresh and forget."""
+        """Greet unknown peers, send digests, repeat the own record, and forget lapsed ones."""
         now = self._clock()
         if self._down and now - self._announced >= REFRESH_SECONDS:
             self._publish()
@@ -145,14 +148,14 @@ class PeerNotices:
             self._send(NoticeKind.DIGEST, digest, name, self._peers[name])
 
     def _in_turn(self) -> list[str]:
-        """The peers whose turn it is to be told a digest."""
+        """Return the peers whose turn it is to get a digest."""
         known = [name for name in self._peers if self._token_of(name)]
         start, self._turn = self._turn, self._turn + DIGESTS_A_TICK
         count = min(DIGESTS_A_TICK, len(known))
         return [known[(start + step) % len(known)] for step in range(count)]
 
     def receive(self, datagram: bytes, address: str) -> None:
-        """Take a datagram in, from wherever it comes; never raises."""
+        """Handle a datagram from any address; never raises."""
         self.received += 1
         try:
             parts = wire.unseal(datagram)
@@ -163,7 +166,7 @@ class PeerNotices:
             self.refusals.add(refusal, address)
 
     def _check(self, parts: wire.Datagram) -> Refusal | None:
-        """Whether somebody who has the key speaks to this fabric."""
+        """Return a refusal unless the sender has a valid key and speaks to this fabric."""
         head = parts.head
         if head.fabric != self._fabric:
             return Refusal.FABRIC
@@ -176,8 +179,8 @@ class PeerNotices:
 
     def _take(self, head: Head, body: bytes, address: str) -> Refusal | None:
         if head.receiver != self._token:
-            # It does not know this start of ours. Whoever it is, let it learn of it; what it says
-            # itself may be a recording.
+            # The sender does not know this start yet, so introduce it. What the datagram says may
+            # be a recording.
             self._hello(head.sender, self._peers.get(head.sender, address), head.token, answer=True)
             return None if head.kind is NoticeKind.HELLO else Refusal.STALE
         sender = self._senders.setdefault(head.sender, Sender())
@@ -193,7 +196,7 @@ class PeerNotices:
         return None
 
     def _answers(self, head: Head, body: bytes) -> Iterator[tuple[NoticeKind, bytes]]:
-        """Act on what a fresh datagram says; what there is to say to its sender in return."""
+        """Act on a fresh datagram, and yield the answers to its sender."""
         match head.kind:
             case NoticeKind.HELLO:
                 if wire.decode_hello(body):
@@ -226,9 +229,9 @@ class PeerNotices:
             self._flood(record, sender)
 
     def _meet_former_self(self, record: Record) -> None:
-        """A peer remembers an earlier start of this switch: say how it is now.
+        """Answer a peer that remembers an earlier start of this switch with the present state.
 
-        If that start seems to have been later, by a clock that was put back, count on from there.
+        If that start has a higher number, because the clock was set back, count on from there.
         """
         later = record.version > (self.boot, self._sequence)
         if later:
@@ -256,7 +259,7 @@ class PeerNotices:
         return 0 if sender is None else sender.token
 
     def _hello(self, name: str, address: str, token: int, *, answer: bool) -> None:
-        """Introduce this start, not more often than makes sense."""
+        """Introduce this start to a peer, unless that happened a moment ago."""
         now = self._clock()
         if now - self._greeted.get((name, token), -_HELLO_SECONDS) < _HELLO_SECONDS:
             return
@@ -279,17 +282,17 @@ class PeerNotices:
 
 @dataclass(slots=True)
 class Sender:
-    """What is known of one other agent by its datagrams."""
+    """What is known of another agent from its datagrams."""
 
     token: int = 0
-    """Of its present start; 0 until it has proven one."""
+    """Token of its present start; 0 until it has proven one."""
     _highest: int = 0
     _seen: int = 0
-    """Bit n: the counter n below the highest was seen."""
+    """Bit n: the counter that is n below the highest was seen."""
     _former: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def fresh(self, token: int, counter: int) -> bool:
-        """Take in a datagram that bears our own token; False if it is a copy or of the past."""
+        """Accept a datagram with our token; False if it is a copy or from an earlier start."""
         if token != self.token:
             if token in self._former:
                 return False

@@ -1,8 +1,8 @@
-"""What every switch says of its links: the state that peers replicate.
+"""The newest record of every switch's links: the state that peers replicate.
 
-Of each origin the record of the highest version counts, so records may be lost, doubled and
-reordered: whoever has seen the same set of them, in whatever order, knows the same. Records of
-origins that have gone are kept, for they are what an older one is refused by.
+Only the record with the highest version of each origin counts. So records may be lost, duplicated
+and reordered: agents that have received the same set of records know the same. Records of origins
+that are gone are kept, because older records are refused by comparison with them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Records:
 
     @property
     def summary(self) -> tuple[int, int]:
-        """Number of records, and what they come to: equal where all versions are."""
+        """Number of records, and a digest that is equal if all versions are equal."""
         return len(self._records), self._summary
 
     def get(self, origin: str) -> Record | None:
-        """The newest record of a switch."""
+        """Return the newest record of a switch, None if there is none."""
         return self._records.get(origin_id(origin))
 
     def take(self, record: Record) -> tuple[Link, ...] | None:
-        """Keep a record that is newer than what is known; the links that were down before it.
+        """Keep a record if it is newer than the known one; return the links that were down before.
 
-        None for one that is not newer, or of one origin too many.
+        Returns None if the record is not newer, or if there are too many origins.
         """
         at = origin_id(record.origin)
         before = self._records.get(at)
@@ -65,7 +65,7 @@ class Records:
         return () if before is None else before.down
 
     def versions(self) -> Iterator[bytes]:
-        """Bodies of VERSIONS that together speak of every origin there could be."""
+        """Yield bodies of VERSIONS that together cover all possible origin ids."""
         starts = range(0, max(len(self._ids), 1), ROWS_A_DATAGRAM)
         first = 0
         for start in starts:
@@ -75,7 +75,7 @@ class Records:
             first = last + 1
 
     def newer_than(self, theirs: Versions) -> Iterator[Record]:
-        """Records of the range that the other side lacks, or has older ones of."""
+        """Yield records in their range that the other side lacks or has in an older version."""
         low, high = bisect_left(self._ids, theirs.first), bisect_right(self._ids, theirs.last)
         for at in self._ids[low:high]:
             record = self._records[at]
@@ -88,5 +88,5 @@ class Records:
 
 
 def after(boot: int) -> int:
-    """A boot number beyond one that was seen."""
+    """Return a boot number above one that was seen."""
     return min(boot + 1, MOST_NUMBER)

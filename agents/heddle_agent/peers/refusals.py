@@ -1,4 +1,4 @@
-"""Datagrams that were not taken, counted by why, and told of without filling the log."""
+"""Dropped datagrams, counted by reason, and logged without filling the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REMIND_SECONDS = 60.0
 
 
 class Refusal(Enum):
-    """Why a datagram was dropped, and what a person may look at."""
+    """Why a datagram was dropped, and what a person may check."""
 
     MALFORMED = "not of this format or version: does something else send to this port?"
     FABRIC = "of another fabric: check the peers"
@@ -26,11 +26,11 @@ class Refusal(Enum):
 
 
 _ORDINARY = frozenset({Refusal.STALE, Refusal.SHUT})
-"""Happen whenever an agent starts anew."""
+"""These happen whenever an agent restarts."""
 
 
 class Refusals:
-    """The counts of one agent."""
+    """The dropped datagrams of one agent, counted by reason."""
 
     def __init__(self, switch: str, clock: Callable[[], float]) -> None:
         self.counts: Counter[Refusal] = Counter()
@@ -39,7 +39,7 @@ class Refusals:
         self._log = _log.bind(switch=switch)
 
     def add(self, why: Refusal, address: str) -> None:
-        """Count one; the first of its kind is logged, later ones together once a minute."""
+        """Count one. The first of its kind is logged at once, later ones together once a minute."""
         self.counts[why] += 1
         now = self._clock()
         since, before = self._told.get(why, (-_REMIND_SECONDS, 0))

@@ -1,7 +1,7 @@
-"""What an agent must know of its peers when it starts and no controller is there to ask.
+"""What an agent must know of its peers when it starts without a controller.
 
-Peers and keys as the controller last gave them, and the number of this start. The file holds keys:
-only its owner may read it.
+This is the peers and keys that the controller last provided, and the number of this start. The file
+contains keys, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SavedPeers:
-    """What is remembered."""
+    """The content of the file."""
 
     boot: int
     peers: Mapping[str, str] = field(default_factory=dict)
@@ -31,22 +31,22 @@ class SavedPeers:
 
 
 def first_boot() -> int:
-    """A boot number for an agent that remembers none: later starts have greater ones.
+    """Return a boot number for an agent that remembers none; later starts have greater ones.
 
-    Should the clock have gone back, peers that remember this switch put it right (``notices``).
+    If the clock was set back, peers that remember this switch correct the number (``notices``).
     """
     return time.time_ns() // 1000
 
 
 class PeerFile:
-    """One small JSON file for one switch."""
+    """A small JSON file for one switch."""
 
     def __init__(self, path: Path, fabric: str, switch: str) -> None:
         self._path = path
         self._owner = {"fabric": fabric, "switch": switch}
 
     def load(self) -> SavedPeers:
-        """What earlier runs left, with the number of this start; ValueError if it is damaged."""
+        """Return what earlier runs saved and the number of this start; ValueError if damaged."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class PeerFile:
         return memory
 
     def keep(self, memory: SavedPeers) -> None:
-        """Write it down; the agent goes on, and says so, if the disk does not take it."""
+        """Write the file. If the disk refuses it, log an error and continue."""
         values = {
             **self._owner,
             "boot": memory.boot,

@@ -9,7 +9,7 @@ A datagram is a head, a body by its kind, and a tag::
     4       4      key id: the first bytes of SHA-256("heddle back door key" + key)
     8       8      fabric: the first bytes of SHA-256(name, "fabrics/f1")
     16      8      token of the sender: random, new at each start, not 0
-    24      8      token of the receiver as the sender knows it; 0 is not at all (HELLO only)
+    24      8      token of the receiver as the sender knows it; 0 if unknown (HELLO only)
     32      8      counter: grows with every datagram of this sender's token
     40      1 + n  switch of the sender: length, text
             16     (after the body) tag: the first bytes of HMAC-SHA256(key, all before it)
@@ -19,12 +19,12 @@ A datagram is a head, a body by its kind, and a tag::
               link that the origin sees down: source, target and key (1 + n each), source < target
     DIGEST    number of records (4), XOR over them of the first 8 bytes of
               SHA-256(origin, NUL, boot as 8 bytes, sequence as 8 bytes) (8)
-    VERSIONS  first and last origin id of the range that it speaks of (8 each, both included), then
+    VERSIONS  first and last origin id of the range that it covers (8 each, both included), then
               for each origin in it that the sender knows: origin id (8: the first bytes of
               SHA-256(origin)), boot (8), sequence (8); ascending
 
-A record holds all that its origin sees down, so a later one makes up for any that were lost.
-Decoding is strict: what is longer, shorter or otherwise than written here is malformed.
+A record lists all links that its origin sees down, so a later one makes up for lost ones.
+Decoding is strict: a datagram that differs in any way from this format is malformed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from heddle_agent.fib import Link
 
 TAG_BYTES = 16
 MOST_BYTES = 65_000
-"""Of one datagram: UDP carries little more."""
+"""Size of one datagram, in bytes; UDP carries little more."""
 MOST_TEXT = 255
 MOST_NUMBER = 2**63 - 1
 
@@ -53,11 +53,11 @@ _DIGEST = struct.Struct("!IQ")
 _RANGE = struct.Struct("!QQ")
 _VERSION_ROW = struct.Struct("!QQQ")
 ROWS_A_DATAGRAM = 48
-"""Of VERSIONS: such a datagram passes any network in one piece."""
+"""Rows in a VERSIONS datagram. With so few, it passes any network in one piece."""
 
 
 class NoticeKind(IntEnum):
-    """What a datagram is for."""
+    """The purpose of a datagram."""
 
     HELLO = 1
     NOTICE = 2
@@ -70,7 +70,7 @@ class MalformedError(Exception):
 
 
 class Head(NamedTuple):
-    """Who speaks to whom."""
+    """Who sends a datagram, and to whom."""
 
     kind: NoticeKind
     key_id: bytes
@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
 
 class Datagram(NamedTuple):
-    """A datagram taken apart, before anybody has checked its tag."""
+    """A datagram taken apart, before its tag is checked."""
 
     head: Head
     body: bytes
@@ -91,7 +91,7 @@ class Datagram(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that one switch says of its own links; the later version is the truth."""
+    """All links of one switch that are down; the record with the highest version is valid."""
 
     origin: str
     boot: int
@@ -99,11 +99,11 @@ class Record(NamedTuple):
     sequence: int
     """Grows with every record of one boot."""
     down: tuple[Link, ...] = ()
-    """Its links that carry nothing, sorted."""
+    """The origin's links that are down, sorted."""
 
     @property
     def version(self) -> tuple[int, int]:
-        """What tells a later record from an earlier one."""
+        """Boot and sequence, by which records are compared; the greater one is newer."""
         return (self.boot, self.sequence)
 
 
@@ -116,34 +116,34 @@ class Versions(NamedTuple):
 
 
 def key_id(key: bytes) -> bytes:
-    """What names a key without giving it away."""
+    """Return an id of a key that does not reveal the key."""
     return sha256(b"heddle back door key" + key).digest()[:4]
 
 
 def fabric_id(name: str) -> bytes:
-    """What names a fabric in a datagram."""
+    """Return the id of a fabric in datagrams."""
     return sha256(name.encode()).digest()[:8]
 
 
 def origin_id(origin: str) -> int:
-    """What names a switch in VERSIONS."""
+    """Return the id of a switch in VERSIONS."""
     return int.from_bytes(sha256(origin.encode()).digest()[:8])
 
 
 def seal(head: Head, body: bytes, key: bytes) -> bytes:
-    """A datagram, signed."""
+    """Return a signed datagram."""
     fields = (head.key_id, head.fabric, head.token, head.receiver, head.counter)
     signed = _HEAD.pack(_MAGIC, _FORMAT, head.kind, *fields) + _text(head.sender) + body
     return signed + tag(signed, key)
 
 
 def tag(signed: bytes, key: bytes) -> bytes:
-    """What only a holder of the key can add."""
+    """Return the signature, which only a holder of the key can make."""
     return hmac.digest(key, signed, "sha256")[:TAG_BYTES]
 
 
 def unseal(datagram: bytes) -> Datagram:
-    """Take a datagram apart; MalformedError if it is not one of this version."""
+    """Take a datagram apart; MalformedError if it is not of this format and version."""
     if len(datagram) < _HEAD.size + 1 + TAG_BYTES:
         raise MalformedError("too short")
     signed, seen = datagram[:-TAG_BYTES], datagram[-TAG_BYTES:]
@@ -162,26 +162,26 @@ def unseal(datagram: bytes) -> Datagram:
 
 
 def encode_hello(*, answer: bool) -> bytes:
-    """The body of a HELLO."""
+    """Return the body of a HELLO."""
     return bytes([answer])
 
 
 def decode_hello(body: bytes) -> bool:
-    """Whether a HELLO wants an answer."""
+    """Whether a HELLO wants an answer; MalformedError if it has another form."""
     if body not in (b"\0", b"\1"):
         raise MalformedError("HELLO of another form")
     return body == b"\1"
 
 
 def encode_notice(record: Record) -> bytes:
-    """The body of a NOTICE; its links are ``fitting``."""
+    """Return the body of a NOTICE; the record's links must come from ``fitting``."""
     parts = [_text(record.origin), _VERSION.pack(*record.version), _COUNT.pack(len(record.down))]
     parts += [_text(name) for link in record.down for name in link]
     return b"".join(parts)
 
 
 def fitting(origin: str, down: Collection[Link]) -> tuple[Link, ...]:
-    """The links in the order of a record: as many as one datagram holds, which is hundreds."""
+    """Return the links in the order of a record, as many as one datagram holds (hundreds)."""
     room = MOST_BYTES - _HEAD.size - TAG_BYTES - 2 * len(_text(origin)) - 18
     kept = []
     for link in sorted(set(down)):
@@ -193,7 +193,7 @@ def fitting(origin: str, down: Collection[Link]) -> tuple[Link, ...]:
 
 
 def decode_notice(body: bytes) -> Record:
-    """A record; MalformedError also where it speaks of links that are not its origin's."""
+    """Return the record; MalformedError also if it contains links that are not its origin's."""
     origin, at = _read_text(body, 0)
     boot, sequence = _numbers(_VERSION, body, at)
     at += _VERSION.size
@@ -215,12 +215,12 @@ def decode_notice(body: bytes) -> Record:
 
 
 def encode_digest(count: int, summary: int) -> bytes:
-    """The body of a DIGEST."""
+    """Return the body of a DIGEST."""
     return _DIGEST.pack(count, summary)
 
 
 def decode_digest(body: bytes) -> tuple[int, int]:
-    """Number of records and their summary."""
+    """Return the number of records and their summary; MalformedError if the size is wrong."""
     if len(body) != _DIGEST.size:
         raise MalformedError("DIGEST of another form")
     count, summary = _DIGEST.unpack(body)
@@ -228,18 +228,18 @@ def decode_digest(body: bytes) -> tuple[int, int]:
 
 
 def digest_of(record: Record) -> int:
-    """What a record adds to the summary."""
+    """Return what a record contributes to the summary."""
     text = record.origin.encode() + b"\0" + _VERSION.pack(*record.version)
     return int.from_bytes(sha256(text).digest()[:8])
 
 
 def encode_versions(first: int, last: int, rows: Iterable[tuple[int, int, int]]) -> bytes:
-    """The body of a VERSIONS; rows are (origin id, boot, sequence), ascending."""
+    """Return the body of a VERSIONS; rows are (origin id, boot, sequence), ascending."""
     return _RANGE.pack(first, last) + b"".join(_VERSION_ROW.pack(*row) for row in rows)
 
 
 def decode_versions(body: bytes) -> Versions:
-    """The versions in a range."""
+    """Return the versions in a range; MalformedError if the body has another form."""
     if len(body) < _RANGE.size or (len(body) - _RANGE.size) % _VERSION_ROW.size:
         raise MalformedError("VERSIONS of another form")
     first, last = _RANGE.unpack_from(body)

@@ -1,4 +1,4 @@
-"""A stream to every controller: parameters first, then pushes down and acks up."""
+"""Streams to all controllers: first the session parameters, then pushes down and answers up."""
 
 from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff

@@ -16,7 +16,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "host:port" or "[2001:db8::1]:port"; ValueError that says what is wrong."""
+        """Parse "host:port" or "[2001:db8::1]:port"; ValueError says what is wrong."""
         host, colon, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether it cannot leave this machine."""
+        """Whether connections to this address stay on this machine."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

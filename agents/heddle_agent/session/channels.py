@@ -1,15 +1,14 @@
-"""gRPC channels by address, with keepalive on, plain text only where nobody listens in.
+"""gRPC channels by address, with keepalive; plain text stays on this machine unless allowed.
 
-Agents of one process share them: a hundred streams need one connection, not a hundred. gRPC's own
-reconnect delay is kept short, since the session has a back-off of its own.
+The agents of one process share channels, because a hundred streams need only one connection. gRPC's
+own reconnect delay is kept short, since the session has a back-off of its own.
 
-A controller that is away is looked for with a bare TCP connection. gRPC's own attempt costs several
-times as much, and a channel that has failed once goes on trying by itself, every second, whether or
-not anybody wants a stream. So no channel is asked before somebody listens, and one that nobody uses
-forgets its connection.
+A bare TCP connection first checks whether a controller listens. gRPC's own attempt costs several
+times as much, and a channel that has failed once retries every second, even if nobody wants a
+stream. So no channel is used before somebody listens, and an idle channel drops its connection.
 
-Certificates are read again when their files change: the next session is under the new one. A
-session that stands goes on until the controller closes its connection for its age.
+Certificates are read again when their files change, and the next session uses the new ones. An
+existing session continues until the controller closes its connection because of its age.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ from heddle_agent.session.resolve import Endpoint
 _log = structlog.get_logger()
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Variables of the environment by which gRPC goes through a proxy."""
+"""Environment variables that make gRPC use a proxy."""
 IDLE_MS = 1_000
-"""Milliseconds after which a channel without a stream lets go of its connection, and seeks none."""
+"""Milliseconds after which a channel without a stream drops its connection and seeks no new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: whom to trust, and who we are, if asked."""
+    """PEM files: the authorities to trust, and this agent's own certificate and key, if any."""
 
     ca: Path
     cert: Path | None = None
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files; ValueError that names the one that cannot be used."""
+        """Read the files; ValueError names the one that cannot be used."""
         if (self.cert is None) != (self.key is None):
             raise ValueError("a client certificate needs both its file and its key's: give both")
         own = [None if path is None else _pem(path) for path in (self.key, self.cert)]
         return grpc.ssl_channel_credentials(_pem(self.ca), *own)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes with the files."""
+        """Return a value that changes when the files change: mtime, size and inode of each."""
         return tuple(self._stamps())
 
     def _stamps(self) -> Iterator[tuple[int, int, int]]:
@@ -74,7 +73,7 @@ def _pem(path: Path) -> bytes:
 
 
 class Channels:
-    """Open channels of one event loop; ``close`` closes them all."""
+    """The open channels of one event loop; ``close`` closes them all."""
 
     def __init__(
         self,
@@ -83,17 +82,20 @@ class Channels:
         insecure: bool = False,
         keepalive: tuple[float, float] = (6.0, 4.0),
     ) -> None:
-        """``keepalive`` is after how many silent seconds to probe, and then to give up."""
+        """Take ``keepalive``: seconds of silence before a probe, and seconds to await its answer.
+
+        Raises ValueError if a file of ``tls`` cannot be used.
+        """
         self._tls = tls
         self._stamp = tls.stamp() if tls is not None else ()
         self._credentials = tls.credentials() if tls is not None else None
         self._insecure = insecure
         self._keepalive = keepalive
         self._open: dict[Endpoint, grpc.aio.Channel] = {}
-        self._retired: list[grpc.aio.Channel] = []  # under certificates of before, maybe in use
+        self._retired: list[grpc.aio.Channel] = []  # with old certificates, maybe still in use
 
     def check(self, address: Address) -> None:
-        """ValueError where plain text would leave this machine unasked."""
+        """Raise ValueError if plain text would leave this machine without ``insecure``."""
         if self._credentials is None and not self._insecure and not address.loopback:
             raise ValueError(
                 f"controller {address} is not on this machine: give --tls-ca (and --tls-cert,"
@@ -101,7 +103,7 @@ class Channels:
             )
 
     def get(self, endpoint: Endpoint) -> grpc.aio.Channel:
-        """The channel to a controller; ValueError as in ``check``."""
+        """Return the channel to a controller; ValueError as in ``check``."""
         self._refresh()
         channel = self._open.get(endpoint)
         if channel is None:
@@ -110,10 +112,10 @@ class Channels:
         return channel
 
     async def reach(self, endpoint: Endpoint) -> None:
-        """Return once somebody listens where a controller should; OSError that says why not.
+        """Return once something listens at the endpoint; OSError says why it cannot be reached.
 
-        Where a channel is connected, or a proxy is set, nothing is tried here. ValueError as in
-        ``check``.
+        If the channel is connected already, or a proxy is set, this tries nothing and returns at
+        once. Raises ValueError as ``check`` does.
         """
         self.check(endpoint.address)
         channel = self._open.get(endpoint)
@@ -134,7 +136,7 @@ class Channels:
         await asyncio.gather(*(channel.close() for channel in channels))
 
     def _refresh(self) -> None:
-        """Take up files that changed; those that cannot be used change nothing."""
+        """Use files that have changed; if they cannot be used, keep the old credentials."""
         if self._tls is None or (stamp := self._tls.stamp()) == self._stamp:
             return
         try:
@@ -152,7 +154,7 @@ class Channels:
         options: list[tuple[str, int | str]] = [
             ("grpc.keepalive_time_ms", probe),
             ("grpc.keepalive_timeout_ms", give_up),
-            ("grpc.http2.ping_timeout_ms", give_up),  # else a ping under way has a minute
+            ("grpc.http2.ping_timeout_ms", give_up),  # the default is one minute
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),

@@ -1,8 +1,8 @@
 """One stream to one controller, from the session parameters to its end.
 
-Everything that goes up passes one lock, so a slow controller slows the conversation down instead of
-filling memory: the next push is read once the last is answered, and of link changes only the newest
-of each link waits. Forwarding itself waits for none of it.
+All messages to the controller pass one lock, so a slow controller slows the conversation down
+instead of filling memory. The next push is read once the last one is answered, and only the newest
+change of each link waits. Forwarding waits for none of this.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ Call: TypeAlias = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ControllerMessag
 Introduced: TypeAlias = Callable[[Mapping[str, str], Sequence[bytes]], None]
 """Takes the addresses of the agent's peers by switch, and their common keys."""
 OverlayTold: TypeAlias = Callable[[pb.OverlayReport], None]
-"""Takes how the switch stands after an order, for every controller to hear."""
+"""Takes whether the overlay is withdrawn after an order, to report it to every controller."""
 PushTold: TypeAlias = Callable[[Push, Receipt, int, tuple[float, float]], None]
-"""Takes a push, how it was taken, how many of its operations failed, and when it came and was
-acknowledged from the FIB, in Unix seconds."""
+"""Takes a push, its receipt, how many of its operations failed, and the times of its arrival and of
+its acknowledgement from the FIB, in Unix seconds."""
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
 
 
 class ForeignError(Exception):
-    """The other side answers, but not as a Heddle controller."""
+    """The other side answers, but not as a Heddle controller does."""
 
 
 class Conversation:
-    """One stream; ``introduce`` it, then ``run`` it to its end."""
+    """One stream. Call ``introduce`` first, then ``run`` until it ends."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Conversation:
         overlay_told: OverlayTold,
         pushed: PushTold | None = None,
     ) -> None:
-        """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
+        """Take ``links``, which returns all link states; ``answered`` counts statuses."""
         self._call = call
         self._forwarding = worker.forwarding
         self._worker = worker
@@ -81,8 +81,13 @@ class Conversation:
         self._wake = asyncio.Event()
 
     async def introduce(self, identity: encode.Identity) -> pb.SessionAccepted:
-        """Say who we are and what we hold, wait to be accepted, report all links."""
-        await self._worker.digest()  # remembered: what follows is of one moment
+        """Send who we are and what we hold, wait to be accepted, and report all links.
+
+        Raises:
+            asyncio.InvalidStateError: The stream ended without an answer.
+            ForeignError: The first message is not SessionAccepted.
+        """
+        await self._worker.digest()  # cached, so that the parameters below are of one moment
         await self._call.write(encode.parameters(identity, self._forwarding))
         answer = await self._call.read()
         if not isinstance(answer, pb.ControllerMessage):
@@ -95,8 +100,9 @@ class Conversation:
     async def run(self, counter_interval: float, first: float = 1.0) -> None:
         """Answer pushes and send reports until the controller ends the stream.
 
-        ``first`` is the part of an interval after which counters are told for the first time:
-        thousands of agents that came together would report together ever after.
+        ``counter_interval`` is the seconds between reports of counters; 0 sends none. ``first`` is
+        the fraction of an interval before the first report. It spreads the reports of agents that
+        connected at the same time.
         """
         reports = asyncio.create_task(self._reports(counter_interval, first))
         try:
@@ -115,17 +121,17 @@ class Conversation:
                         await self._worker.meter([Nic(nic.nic, nic.address) for nic in sources])
         finally:
             reports.cancel()
-            await asyncio.wait([reports])  # raises only if it is we who are cancelled
+            await asyncio.wait([reports])  # raises only if this task is cancelled
             with suppress(asyncio.CancelledError, *ENDED):
                 reports.result()
 
     def report(self, observations: Iterable[LinkObservation]) -> None:
-        """Have link changes go up as soon as may be."""
+        """Send these link changes as soon as possible."""
         self._news.update((observation.link, observation) for observation in observations)
         self._wake.set()
 
     def report_overlay(self, report: pb.OverlayReport) -> None:
-        """Have it go up how the switch stands; only the newest is told."""
+        """Send whether the overlay is withdrawn; only the newest report is sent."""
         self._overlay = report
         self._wake.set()
 
@@ -134,16 +140,16 @@ class Conversation:
             await self._call.write(message)
 
     async def _answer(self, message: pb.Push) -> None:
-        """Carry a push out; while the last answer is under way, nothing of it is held on to.
+        """Carry a push out and send the last answer, holding nothing else of the push meanwhile.
 
-        Thousands may be under way at once where agents share a process, and what they held would
-        all be looked through as garbage that might be.
+        Thousands of pushes may be in progress at once if agents share a process. The garbage
+        collector would have to visit everything that they hold.
         """
         if (answer := await self._carried_out(message)) is not None:
             await self._write(answer)
 
     async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
-        """Carry a push out; the last answer, unless it was given already."""
+        """Carry a push out; return the last answer, or None if it was already sent."""
         began = time.time()
         try:
             push = await self._worker.away(lambda: decode_push(message, self._names_received))
@@ -156,7 +162,7 @@ class Conversation:
             self._count(receipt)
             if receipt.status is not Status.APPLIED or not self._worker.at_once:
                 await self._write(self._result(message, receipt))
-        finally:  # what is in the table goes into the backend, whether or not the stream lives
+        finally:  # the table must reach the backend even if the stream has ended
             failures = await self._program(push)
         if self._pushed is not None:
             failed = len(receipt.failures) + len(failures)
@@ -168,13 +174,13 @@ class Conversation:
         return self._result(message, done, pb.PUSH_STAGE_FIB, table)
 
     def _refused(self, message: pb.Push, why: str) -> Receipt:
-        """Whoever is out of date hears so first: what its names were is of no interest any more."""
+        """Return the receipt of a malformed push: STALE_EPOCH if it is outdated, else INVALID."""
         version = Fence(message.epoch, message.generation)
         late = outdated(version, self._forwarding.table.fence)
         return late or Receipt(Status.INVALID, message=why)
 
     async def _told(self, message: pb.Push) -> pb.TableState:
-        """What the switch holds, all of one moment."""
+        """Return what the switch holds, all from one moment."""
         await self._worker.digest()
         forwarding = self._forwarding
         entries = forwarding.table.programmed if message.tell_entries else None
@@ -182,7 +188,7 @@ class Conversation:
         return told() if entries is None else await self._worker.away(told)
 
     async def _program(self, push: Push) -> Sequence[OperationFailure]:
-        """Bring what is in the table into the backend, and log how long that took, if at all."""
+        """Bring the table into the backend; log the duration if that runs in a thread."""
         begin = time.monotonic()
         failures = await self._worker.program(push)
         if push.operations.matches and not self._worker.at_once:
@@ -196,7 +202,7 @@ class Conversation:
         return failures
 
     async def _obey(self, order: pb.OverlayOrder) -> None:
-        """Do as an order says, and tell every controller how the switch stands then."""
+        """Carry out an overlay order, and report the outcome to every controller."""
         why = await self._worker.set_overlay(withdrawn=order.withdrawn, epoch=order.epoch)
         withdrawn = self._forwarding.fib.withdrawn
         if why:
@@ -221,7 +227,7 @@ class Conversation:
         return encode.push_result(push, stage, receipt, epoch, table)
 
     async def _reports(self, counter_interval: float, first: float) -> None:
-        """Send what changes when it does, and counters when they are due; 0 is never."""
+        """Send link and overlay changes as they occur, and counters every interval; 0 is never."""
         loop = asyncio.get_running_loop()
         due = loop.time() + first * counter_interval if counter_interval > 0 else None
         while True:

@@ -1,9 +1,9 @@
-"""A push from the wire into columns: one pass, no message object for each entry.
+"""Decodes a push from the wire into columns, in one pass, without an object per entry.
 
-The usual push is decoded by C loops over whole columns; only when one of them stumbles are the
-columns searched for the row to name. Rows that may be none are counted from 1 on the wire, so that
-each table is read with a first row that stands for none, and an index that is too large fails where
-it is used.
+C loops over whole columns decode the usual push. Only if one of them fails are the columns searched
+for the row to report. On the wire, optional row numbers are counted from 1, and 0 stands for none.
+So such tables are read with an extra first row that stands for none, and an index that is too large
+fails where it is used.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _NAMES = (
     *("sources", "destinations", "nics", "nic_addresses"),
     *("link_sources", "link_targets", "link_keys"),
 )
-"""Columns of names but those of next hops."""
+"""Columns of name numbers, except those of next hops."""
 _hop: Callable[[tuple[str, str, str]], NextHop] = partial(tuple.__new__, NextHop)
 
 
 class MalformedPushError(Exception):
-    """A push that cannot be understood; says which field of which row is at fault."""
+    """A push that cannot be decoded; the message says which field of which row is wrong."""
 
 
 def decode_push(message: pb.Push, received: ReceivedNames | None = None) -> Push:
-    """Decode one push, of its risks only whether they are sound; MalformedPushError otherwise.
+    """Decode one push; MalformedPushError if it is not valid.
 
-    ``received`` is that of the session so far; it learns the names of this push.
+    Risks are checked but not decoded yet. ``received`` holds the names of the session so far, and
+    gains those of this push.
     """
     try:
         names = (received or ReceivedNames()).names(message)
@@ -80,7 +81,7 @@ def _operations(batch: pb.OperationBatch, names: StringTable) -> Operations:
 
 
 def _rows(ways: list[int], count: int, limit: int) -> list[int]:
-    """The row of each operation among the keys; DELETE is one less than 0."""
+    """Return the row of each operation's way among the keys; 0 on the wire becomes DELETE (-1)."""
     if len(ways) != count:
         raise ValueError
     if ways and max(ways) > limit:
@@ -89,14 +90,14 @@ def _rows(ways: list[int], count: int, limit: int) -> list[int]:
 
 
 def _checked(name: str, content: bytes) -> bytes:
-    """A column, of whole numbers."""
+    """Return a column's bytes, after checking that they are whole numbers."""
     if len(content) % BYTES:
         raise MalformedPushError(f"{name} has {len(content)} bytes: send 4 for each number")
     return content
 
 
 def _column(name: str, content: bytes) -> list[int]:
-    """The numbers of a column."""
+    """Return the numbers of a column."""
     return numbers(_checked(name, content))
 
 
@@ -127,7 +128,7 @@ def _new_hops(names: StringTable, nodes: bytes, keys: bytes, addresses: bytes) -
 
 
 def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> PushTargets:
-    """What entries lead to, way by way."""
+    """Return the ways that entries lead to, one row per way."""
     spare: list[NextHop | None] = [None, *hops]
     primaries = list(map(hops.__getitem__, _column("way_primaries", batch.way_primaries)))
     backups = list(map(spare.__getitem__, _column("way_backups", batch.way_backups)))
@@ -153,7 +154,7 @@ _TOGETHER = (
     ("link_sources", "link_targets", "link_keys"),
     ("nics", "nic_addresses"),
 )
-"""Columns of one length."""
+"""Columns in the same tuple must have the same length."""
 _OPTIONAL = {_ADDRESSES}
 _INDEXES = {
     "risk_links": ("link_sources", 0),
@@ -163,11 +164,11 @@ _INDEXES = {
     "way_backup_risks": ("risk_ends", 1),
     "ways": ("way_primaries", 1),
 }
-"""Into which table a column points, and from which number it counts."""
+"""For each index column: the table that it points into, and the number of the table's first row."""
 
 
 def _fault(batch: pb.OperationBatch, names: StringTable) -> str:
-    """Say which column does not fit, or which number points outside its table."""
+    """Return which column has a wrong length, or which number points outside its table."""
     read: Callable[[str], Any] = partial(getattr, batch)
     columns = {
         field.name: _column(field.name, read(field.name))
@@ -183,7 +184,7 @@ def _fault(batch: pb.OperationBatch, names: StringTable) -> str:
 
 
 def _beyond_table(columns: Mapping[str, list[int]], names: StringTable) -> str:
-    """The first number that cannot be; empty if all can."""
+    """Describe the first number that is out of range; empty if there is none."""
     for name in _PORTS:
         for row, port in enumerate(columns[name]):
             if port > _LAST_PORT:

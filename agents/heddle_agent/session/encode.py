@@ -1,4 +1,4 @@
-"""What goes up to the controller, from the agent's values onto the wire."""
+"""Encodes the agent's values as messages to the controller."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Identity:
     """Who an agent is, for as long as its process lives."""
 
     fabric: str
-    """As the protocol names it: "fabrics/f1"."""
+    """Resource name of the fabric, such as "fabrics/f1"."""
     switch: str
     instance_id: str
     software_version: str
     peer_address: str = ""
-    """Where other agents reach this one; empty for nowhere."""
+    """Where other agents reach this one; empty if it wants no peers or keys from controllers."""
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """A time in seconds since 1970, on the wire, to the microsecond: a float has no more."""
+    """Encode Unix seconds, rounded to a microsecond, which is the precision of a float."""
     whole, micros = divmod(round(seconds * 1e6), 10**6)
     return Timestamp(seconds=whole, nanos=micros * 1000)
 
 
 def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
-    """The first message of a session."""
+    """Return the first message of a session."""
     held = forwarding.held
     names = sorted(capability.name for capability in forwarding.fib.capabilities)
     return pb.AgentMessage(
@@ -64,9 +64,9 @@ def push_result(
     highest_epoch: int,
     table: pb.TableState | None = None,
 ) -> pb.AgentMessage:
-    """The answer to one stage of one push; ``table`` where it asked for that."""
+    """Return the answer to one stage of a push, with ``table`` if the push asked for it."""
     answer = pb.AgentMessage()
-    result = answer.push_result  # filled in place: a message handed to another is copied
+    result = answer.push_result  # filled in place, because assigning a message copies it
     result.nonce = push.nonce
     result.epoch = push.epoch
     result.generation = push.generation
@@ -82,7 +82,7 @@ def push_result(
 
 
 def table_state(held: Held, digest: bytes, entries: Mapping[Match, Group] | None) -> pb.TableState:
-    """What the switch holds, and the entries where they are to be told, and can be."""
+    """Return what the switch holds; with ``entries`` if none are dirty and they are few enough."""
     state = pb.TableState(generation=held.generation, digest=digest)
     if entries is not None and not held.dirty and len(entries) <= MOST_TOLD:
         state.entries.CopyFrom(listing(entries))
@@ -90,7 +90,7 @@ def table_state(held: Held, digest: bytes, entries: Mapping[Match, Group] | None
 
 
 def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.AgentMessage:
-    """Links that changed, or all of them."""
+    """Return a report of changed links, or of all links if ``full``."""
     links = [
         pb.LinkObservation(
             link=common_pb2.LinkRef(source=link.source, target=link.target, key=link.key),
@@ -109,9 +109,9 @@ def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.Ag
 def counter_report(
     counts: Mapping[Match, Count], unmatched: Mapping[tuple[Nic, Nic], Count], now: float
 ) -> pb.AgentMessage:
-    """Counters of entries, and of what none matched, by pair of NICs.
+    """Return counters of entries, and of unmatched packets by pair of NICs, at time ``now``.
 
-    Those that differ in nothing but the destination port are added up.
+    Entries that differ only in the destination port are added up.
     """
     sums: dict[tuple[str, str, int], list[int]] = {}
     for (source, destination, source_port, _), count in counts.items():

@@ -1,4 +1,4 @@
-"""The entries of a switch, as columns for a controller that does not know what it holds."""
+"""The entries of a switch as columns, for a controller that does not know what the switch holds."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Group, Link, Match
 
 MOST_TOLD = 65_536
-"""Entries beyond which none are told; a message of so many has some 4 MB."""
+"""With more entries than this, none are listed. A message with this many has about 4 MB."""
 Item = TypeVar("Item", bound=Hashable)
 
 
 class Numbers(dict[Item, int]):
-    """Gives each item a number when it is first asked for, from 0 on."""
+    """Numbers items from 0 in the order in which they are first looked up."""
 
     def __missing__(self, item: Item) -> int:
         number = self[item] = len(self)
         return number
 
     def optional(self, item: Item | None) -> int:
-        """The number plus 1; 0 for nothing."""
+        """Return the item's number plus 1; 0 for None or an empty item."""
         return self[item] + 1 if item else 0
 
 
 def listing(held: Mapping[Match, Group]) -> pb.OperationBatch:
-    """Every entry as the operation that would set it, without addresses."""
+    """Return every entry as the operation that would set it, without addresses."""
     names, hops = Numbers[str](), Numbers[tuple[str, str]]()
     links, risks = Numbers[Link](), Numbers[tuple[Link, ...]]()
     ways = Numbers[tuple[int, int, int, int]]()
@@ -37,7 +37,7 @@ def listing(held: Mapping[Match, Group]) -> pb.OperationBatch:
     for links_at_risk in risks:
         members += [links[link] for link in links_at_risk]
         ends.append(len(members))
-    # Ways, links and hops are all known by here; the names of all are given out below.
+    # All ways, links and hops have numbers by now. The columns below number the names.
     return pb.OperationBatch(
         sources=_column(names[match[0]] for match in held),
         destinations=_column(names[match[1]] for match in held),
@@ -55,7 +55,7 @@ def listing(held: Mapping[Match, Group]) -> pb.OperationBatch:
         link_sources=_column(names[link.source] for link in links),
         link_targets=_column(names[link.target] for link in links),
         link_keys=_column(names[link.key] for link in links),
-        names=names,  # last, as what stands above gives them out
+        names=names,  # last, because the columns above fill it
     )
 
 

@@ -1,8 +1,8 @@
-"""Names that the pushes of a session have given, by number.
+"""The names that the pushes of a session have given so far, by number.
 
-Thousands of pushes speak of the same NICs, neighbours and links. Each name comes once, and all that
-a push speaks of are found together. What was read before keeps the names that held then: arrays are
-replaced, never changed.
+Thousands of pushes name the same NICs, neighbours and links, so each name is sent only once. All
+names of a push are looked up together. A table that was read earlier keeps its names, because
+arrays are replaced and never changed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import NextHop
 
 BYTES = 4
-"""Of one number."""
+"""Size of one number."""
 
 
 class NamesError(Exception):
-    """Names of a push that cannot be taken; says why."""
+    """Names of a push that cannot be accepted; the message says why."""
 
 
 _Hops: TypeAlias = dict[tuple[bytes, ...], list[NextHop]]
 
 
 class StringTable(NamedTuple):
-    """Texts and their numbers."""
+    """Texts and their numbers, row by row."""
 
     numbers: NDArray[np.uint32]
-    """Ascending, none twice."""
+    """Ascending, without duplicates."""
     texts: NDArray[np.object_]
     hops: _Hops
-    """The next hops of the push before, by the columns that told them: a memo. A switch has few,
-    and pushes name the same again and again."""
+    """Memo of the next hops of the previous push, by the columns that gave them. A switch has few
+    next hops, and pushes name the same ones again and again."""
 
     def rows(self, *columns: bytes) -> list[NDArray[np.intp]]:
-        """The rows of the texts in columns of numbers; LookupError where a number has none."""
+        """Return the rows of the texts with these numbers; LookupError if a number is unknown."""
         asked = np.frombuffer(b"".join(columns), dtype="<u4")
         if len(asked) and not len(self.numbers):
             raise LookupError
@@ -67,17 +67,17 @@ def _no_names() -> StringTable:
 
 
 class ReceivedNames:
-    """What the numbers of one session stand for."""
+    """The names that belong to the numbers of one session."""
 
     def __init__(self) -> None:
         self._epoch = 0
         self._names = _no_names()
 
     def names(self, push: pb.Push) -> StringTable:
-        """The names that hold for a push, with those that it gives.
+        """Return the names that are valid for a push, including those that it gives.
 
         Raises:
-            NamesError: names that do not fit their numbers, or those given before.
+            NamesError: The names do not fit their numbers, or contradict earlier ones.
         """
         batch = push.operations
         if batch.names and not batch.name_numbers:
@@ -86,18 +86,18 @@ class ReceivedNames:
         known = _no_names() if push.new_names or not theirs else self._names
         if batch.names or batch.name_numbers:
             known = _joined(known, batch)
-        if theirs and push.epoch >= self._epoch:  # an older one is refused in any case
+        if theirs and push.epoch >= self._epoch:  # a push of an older epoch is refused anyway
             self._epoch, self._names = push.epoch, known
         return known
 
 
 def _joined(known: StringTable, batch: pb.OperationBatch) -> StringTable:
-    """Names and those of a batch."""
+    """Return the known names and those of a batch; NamesError if they do not fit."""
     size = len(batch.name_numbers)
     if size != BYTES * len(batch.names):
         raise NamesError(f"name_numbers has {size} bytes: send {BYTES} for each of names")
     given = np.frombuffer(batch.name_numbers, dtype="<u4")
-    if not len(known.numbers) and (given[1:] > given[:-1]).all():  # a controller's first
+    if not len(known.numbers) and (given[1:] > given[:-1]).all():  # a session's first push
         return _names(given, list(batch.names))
     texts = np.concatenate([known.texts, _texts(list(batch.names))])
     numbers = np.concatenate([known.numbers, given])
@@ -110,7 +110,10 @@ def _joined(known: StringTable, batch: pb.OperationBatch) -> StringTable:
 
 
 def _once(names: StringTable, again: NDArray[np.intp]) -> StringTable:
-    """Names; some come again right behind, in these rows."""
+    """Remove repeated names; each row in ``again`` has the same number as the row behind it.
+
+    Raises NamesError if two names have the same number.
+    """
     for row in again.tolist():
         one, other = names.texts[row : row + 2]
         if one != other:

@@ -1,4 +1,4 @@
-"""Why a session did not come to be, or ended, and what a person can do about it."""
+"""Why a session could not begin, or ended, and what a person can do about it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _CURES = {
 
 
 class SessionEnd(NamedTuple):
-    """How a session, or the attempt at one, ended."""
+    """How a session, or an attempt at one, ended."""
 
     code: grpc.StatusCode
     details: str
 
     def differs(self, other: SessionEnd) -> bool:
-        """Whether it is worth telling after the other; unreachable is unreachable in any words."""
+        """Whether it is worth logging after ``other``; all UNAVAILABLE ends count as the same."""
         return self != other and not self.code == other.code == grpc.StatusCode.UNAVAILABLE
 
     @property
     def cure(self) -> str:
-        """What a person can do; empty where time alone will tell."""
+        """What a person can do; empty if nothing but waiting helps."""
         return _CURES.get(self.code, "")

@@ -1,8 +1,8 @@
-"""Which controllers stand behind the addresses that an agent was given.
+"""Finds the controllers behind the addresses that an agent was given.
 
-A name may have several addresses, as that of a headless service has one for each controller. The
-agent keeps a session with each, so it looks names up itself, and again now and then. Certificates
-are still checked against the name.
+A name may have several addresses. A headless service, for example, has one for each controller. The
+agent keeps a session with each, so it looks names up itself, and again from time to time.
+Certificates are still checked against the name.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _log = structlog.get_logger()
 
 
 class Endpoint(NamedTuple):
-    """Where one controller listens."""
+    """The place where one controller listens."""
 
     address: Address
     """An IP address and a port."""
     name: str
-    """The host as it was given: a certificate has to be of it."""
+    """The host as it was given; the controller's certificate must be for this name."""
 
     def __str__(self) -> str:
         return str(self.address)
 
 
 def is_literal(address: Address) -> bool:
-    """Whether the host is an IP address, which nobody has to look up."""
+    """Whether the host is an IP address and needs no lookup."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -42,21 +42,21 @@ def is_literal(address: Address) -> bool:
 
 
 class Resolver:
-    """Looks names up; remembers what it found for when nobody answers."""
+    """Looks names up, and reuses the last result while lookups fail."""
 
     def __init__(self, addresses: Iterable[Address]) -> None:
         self._addresses = tuple(dict.fromkeys(addresses))
         self._known: dict[Address, list[Endpoint]] = {}
         self._unresolved: set[Address] = set()
-        """Logged as such already."""
+        """Addresses whose failure is already logged."""
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to look up again."""
+        """Whether all addresses are IP addresses, so that nothing needs to be looked up again."""
         return all(is_literal(address) for address in self._addresses)
 
     async def endpoints(self) -> list[Endpoint]:
-        """Every controller, each address once."""
+        """Return every controller, each address once."""
         found = await asyncio.gather(*(self._lookup(address) for address in self._addresses))
         by_address = {one.address: one for several in reversed(found) for one in reversed(several)}
         return [*by_address.values()]

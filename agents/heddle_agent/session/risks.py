@@ -1,7 +1,7 @@
-"""What ways of a push depend on: columns that are checked at once, and read when asked for.
+"""The risk links of a push's ways, as columns that are checked at once and decoded on demand.
 
-Most ways are gone with the next plan, and no link that they depend on was ever lost: there the
-bytes are all that was needed. The checks leave nothing that reading could stumble over.
+Most ways are replaced by the next plan before any link that they depend on is lost, so their
+columns are never decoded. Columns that pass the checks can be decoded without an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heddle_agent.session.names import BYTES
 
 
 def numbers(content: bytes) -> list[int]:
-    """A column, whose length is a multiple of ``BYTES``."""
+    """Return the numbers of a column, whose length must be a multiple of ``BYTES``."""
     found = array("I", content)
     if byteorder == "big":
         found.byteswap()
@@ -30,7 +30,7 @@ def numbers(content: bytes) -> list[int]:
 
 
 class LinkNames(NamedTuple):
-    """What links are called: ends and key, each the row of a text."""
+    """The names of links: for each link, the rows in ``texts`` of both ends and of the key."""
 
     texts: NDArray[np.object_]
     sources: NDArray[np.intp]
@@ -45,22 +45,22 @@ class LinkNames(NamedTuple):
         targets: NDArray[np.intp],
         keys: NDArray[np.intp],
     ) -> LinkNames:
-        """Columns of one length; ValueError where they are not."""
+        """Check that the columns have the same length; ValueError if not."""
         if not len(sources) == len(targets) == len(keys):
             raise ValueError
         return cls(texts, sources, targets, keys)
 
     def links(self) -> list[Link]:
-        """The links, row by row."""
+        """Return the links, row by row."""
         sources, targets, keys = (self.texts[rows].tolist() for rows in self[1:])
         rows = zip(sources, targets, keys, strict=True)
         if all(map(le, sources, targets)):
-            return list(map(tuple.__new__, repeat(Link), rows))  # ten thousand at a time, in C
+            return list(map(tuple.__new__, repeat(Link), rows))  # in C: there may be ten thousand
         return [Link.between(*row) for row in rows]
 
 
 class RiskColumns(NamedTuple):
-    """Groups of links, and of each way the group of its primary and of its backup."""
+    """Sets of links, and for each way the set of its primary and the set of its backup."""
 
     ends: bytes
     links: bytes
@@ -69,7 +69,7 @@ class RiskColumns(NamedTuple):
 
     @classmethod
     def of(cls, batch: pb.OperationBatch) -> RiskColumns:
-        """Those of a batch."""
+        """Return the columns of a batch."""
         return cls(
             batch.risk_ends,
             batch.risk_links,
@@ -78,18 +78,21 @@ class RiskColumns(NamedTuple):
         )
 
     def check(self, links: int, ways: int) -> None:
-        """Raise ValueError or IndexError where columns do not fit, or point outside a table."""
+        """Raise ValueError or IndexError if columns do not fit together or point outside a table.
+
+        ``links`` and ``ways`` are the numbers of links and ways in the push.
+        """
         if not len(self.primaries) == len(self.backups) == ways * BYTES:
             raise ValueError
         below(links, self.links)
         below(len(self.ends) // BYTES + 1, self.primaries + self.backups)
-        if self.ends != _counted(len(self.links)):  # two tiers: one link is ahead of each
+        if self.ends != _counted(len(self.links)):  # equal in two tiers: each set has one link
             ends = np.append(0, _array(self.ends)).astype(np.int64)
             if ends[-1] != len(self.links) // BYTES or (np.diff(ends) < 0).any():
                 raise ValueError
 
     def read(self, named: LinkNames) -> list[Risks]:
-        """Risks of each way, of links that go by these names."""
+        """Return the risks of each way; ``named`` gives the links."""
         groups = [(), *self._groups(named.links())]
         return list(
             zip(
@@ -114,11 +117,14 @@ def _array(content: bytes) -> NDArray[np.uint32]:
 
 
 def below(limit: int, content: bytes) -> None:
-    """Raise ValueError or IndexError unless these are numbers below a limit."""
+    """Raise ValueError or IndexError unless a column holds numbers below a limit."""
     if content and _array(content).max() >= limit:
         raise IndexError
 
 
 def _counted(size: int) -> bytes:
-    """Bytes of a column of 1, 2, 3 and so on."""
+    """Return the bytes of a column with the numbers 1, 2, 3 and so on.
+
+    ``size`` is its length in bytes.
+    """
     return np.arange(1, size // BYTES + 1, dtype="<u4").tobytes()

@@ -1,4 +1,4 @@
-"""A session with one controller, kept up for ever, with a back-off of its own."""
+"""A session with one controller, kept up for ever, with its own back-off."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How patient sessions are, in seconds, and who hears of pushes."""
+    """Time limits of sessions, in seconds, and who is informed of pushes."""
 
     backoff: Backoff = field(default_factory=Backoff)
     answer_timeout: float = 10.0
-    """After so long without an answer to the session parameters, try again."""
+    """Time to wait for a connection, and then for the answer to the session parameters."""
     steady: float = 1.0
-    """A session that lasted so long was no failure: the next attempt does not wait longer."""
+    """After a session that lasted longer than this, the back-off starts anew."""
     remind: float = 60.0
-    """The same failure is logged again after so long; in between only at debug level."""
+    """The same failure is logged as a warning again after this time. In between it is logged at
+    debug level."""
     resolve: float = 10.0
-    """How often names of controllers are looked up again."""
+    """How often the names of controllers are looked up again."""
     pushed: PushTold | None = None
-    """Is told of each push that was carried out."""
+    """Is called with each push that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +59,30 @@ class SessionContext:
     identity: Identity
     worker: TableWorker
     links: Callable[[], Sequence[LinkObservation]]
-    """All links as they are."""
+    """Returns the current state of all links."""
     introduced: Introduced
-    """Is told of peers and keys."""
+    """Is called with peers and keys."""
     channels: Channels
     options: SessionOptions
     answered: Counter[Status] = field(default_factory=Counter)
-    """Pushes by how they were taken."""
+    """Number of pushes by status."""
 
 
 class SessionOwner(Protocol):
-    """The sessions with all controllers, as one of them sees it."""
+    """The owner of all sessions of an agent, as a single session uses it."""
 
     @property
     def withdrawals(self) -> int:
         """How often entries were withdrawn because there was no controller."""
 
     def accepted(self, session: Session, controller: pb.SessionAccepted) -> None:
-        """A controller has accepted a session."""
+        """Take note that a controller has accepted a session."""
 
     def ended(self, session: Session, entry_ttl: float) -> None:
-        """A session that was accepted is over."""
+        """Take note that an accepted session is over; ``entry_ttl`` is in seconds, 0 for none."""
 
     def overlay_told(self, report: pb.OverlayReport) -> None:
-        """How the switch stands, for all controllers."""
+        """Report to all controllers whether the overlay is withdrawn."""
 
 
 class Session:
@@ -90,31 +91,32 @@ class Session:
     def __init__(self, endpoint: Endpoint, context: SessionContext, owner: SessionOwner) -> None:
         self.endpoint = endpoint
         self.conversation: Conversation | None = None
-        """Collects reports before it is accepted."""
+        """The current stream, if any. It collects reports even before it is accepted."""
         self.retired = False
-        """Whether nobody gives this address any more: what stands goes on, nothing is begun."""
+        """Whether names no longer resolve to this endpoint. The current stream continues, but no
+        new one begins."""
         self._context = context
         self._owner = owner
         self.over = asyncio.Event()
-        """Set while it is not accepted."""
+        """Set while no controller has accepted the session."""
         self.over.set()
         self._instead: Session | None = None
-        """Another session, with the same controller by another address."""
+        """Another session with the same controller, by another address."""
         self._random = random.SystemRandom()
         self._logged: tuple[SessionEnd, float] | None = None
         self._log = _log.bind(switch=context.identity.switch)
 
     @property
     def accepted(self) -> bool:
-        """Whether the controller has accepted it and it still stands."""
+        """Whether the controller has accepted the session and it has not ended."""
         return not self.over.is_set()
 
     def stand_by(self, other: Session) -> None:
-        """Leave the controller to another session of ours for as long as that one lasts."""
+        """Make no attempts for as long as another session with the same controller lasts."""
         self._instead = other
 
     async def run(self) -> None:
-        """Keep it up until cancelled, or retired."""
+        """Keep the session up until this task is cancelled or the session is retired."""
         failures, options = 0, self._context.options
         loop = asyncio.get_running_loop()
         while not self.retired:
@@ -132,7 +134,7 @@ class Session:
             await asyncio.sleep(delay)
 
     async def _attempt(self) -> tuple[SessionEnd, bool]:
-        """One stream to its end; and whether it was accepted."""
+        """Run one stream to its end; return how it ended, and whether it was accepted."""
         context, owner = self._context, self._owner
         if (end := await self._unreachable()) is not None:
             return end, False
@@ -150,7 +152,7 @@ class Session:
         try:
             async with asyncio.timeout(context.options.answer_timeout):
                 accepted = await conversation.introduce(context.identity)
-            if owner.withdrawals > withdrawals:  # it was introduced with what it has no longer
+            if owner.withdrawals > withdrawals:  # the parameters named entries that are gone now
                 aborted = "entries were withdrawn meanwhile"
                 return SessionEnd(grpc.StatusCode.ABORTED, aborted), False
             ttl = accepted.entry_ttl_seconds
@@ -171,11 +173,11 @@ class Session:
                 owner.ended(self, ttl)
 
     async def _unreachable(self) -> SessionEnd | None:
-        """Why there is no use in asking for a stream; None where somebody listens."""
+        """Return why no stream is worth trying; None if something listens at the address."""
         try:
             async with asyncio.timeout(self._context.options.answer_timeout):
                 await self._context.channels.reach(self.endpoint)
-        except ValueError as error:  # a name has got an address beyond this machine
+        except ValueError as error:  # the name now has an address on another machine
             return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except TimeoutError:
             return SessionEnd(grpc.StatusCode.UNAVAILABLE, "nothing answers at this address")
@@ -192,13 +194,13 @@ class Session:
         self._log.info("session accepted", controller=controller, address=str(self.endpoint))
 
     def _tell(self, end: SessionEnd, delay: float, *, met: bool) -> None:
-        """Log a failure once, and again only if it changes or lasts."""
+        """Log a failure once as a warning, and again only if it changes or lasts."""
         now = time.monotonic()
         loud = True
         if self._logged is not None:
             known, since = self._logged
             loud = end.differs(known) or now - since > self._context.options.remind
-        if self._instead is not None:  # the same controller, and all is well
+        if self._instead is not None:  # another session has this controller: no failure
             loud = False
         elif loud:
             self._logged = end, now
@@ -214,6 +216,6 @@ class Session:
 
 
 async def _end(call: Call) -> SessionEnd:
-    """How a call that is over came to its end."""
+    """Return how a finished call ended."""
     details = await call.details() or "the controller ended the stream"
     return SessionEnd(await call.code(), details)

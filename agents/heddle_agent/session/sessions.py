@@ -1,9 +1,9 @@
-"""Sessions with every controller an agent was given, at the same time.
+"""Sessions with all controllers of an agent, at the same time.
 
-All of them are told what the agent sees. Each push and each order carries an epoch, and the table
-obeys the highest alone: so whoever leads next has its session already. Losing all controllers is no
-emergency: entries stay and local repair goes on (fail-static), unless the controller that spoke
-last has asked for entries to withdraw after a while.
+All controllers receive what the agent sees. Each push and each order carries an epoch, and the
+table obeys only the highest, so the next leader already has its session. Losing all controllers is
+no emergency. Entries stay and local repair continues (fail-static), unless the controller whose
+session ended last has asked that entries are withdrawn after a while.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
-    """Takes the peers of an agent that sends no peer notices."""
+    """Ignore peers and keys, for an agent that sends no peer notices."""
 
 
 class Sessions:
@@ -44,38 +44,39 @@ class Sessions:
         options: SessionOptions,
         introduced: Introduced = _keep_to_oneself,
     ) -> None:
-        """``links`` gives all links as they are; ``introduced`` is told of peers and keys.
+        """Take ``links``, which returns all link states; ``introduced`` takes peers and keys.
 
-        ValueError if plain text would go out unasked.
+        Raises ValueError if there is no controller, or if plain text would leave this machine
+        without permission.
         """
         if not controllers:
             raise ValueError("an agent needs at least one controller address")
         for address in controllers:
             channels.check(address)
         self.begun = 0
-        """Sessions accepted since the start."""
+        """Number of sessions accepted since the start."""
         self.withdrawals = 0
         """How often entries were withdrawn because there was no controller."""
         self._context = SessionContext(identity, worker, links, introduced, channels, options)
         self._resolver = Resolver(controllers)
         self._sessions: dict[Endpoint, Session] = {}
         self._by_controller: dict[str, Session] = {}
-        """The session accepted last by each controller that is told from others, by its id."""
+        """The session accepted last by each controller, by the controller's instance id."""
         self._withdrawal: asyncio.Task[None] | None = None
         self._log = _log.bind(switch=identity.switch)
 
     @property
     def answered(self) -> Counter[Status]:
-        """Pushes by how they were taken."""
+        """Number of pushes by status."""
         return self._context.answered
 
     @property
     def connected(self) -> int:
-        """How many controllers there is a session with."""
+        """Number of controllers with which there is a session."""
         return sum(session.accepted for session in self._sessions.values())
 
     def report(self, observations: Iterable[LinkObservation]) -> None:
-        """Tell every controller of link changes; one that is away hears of all links later."""
+        """Report link changes to every controller. One without a session gets all links later."""
         seen = list(observations)
         for session in self._sessions.values():
             if session.conversation is not None:
@@ -95,7 +96,7 @@ class Sessions:
                 self._withdrawal.cancel()
 
     def _turn_to(self, endpoints: Sequence[Endpoint], tasks: asyncio.TaskGroup) -> None:
-        """Begin sessions with controllers that are new; retire those that nobody names any more."""
+        """Begin sessions with new endpoints; retire the sessions of endpoints that are gone."""
         for endpoint in endpoints:
             known = self._sessions.get(endpoint)
             if known is not None:
@@ -114,10 +115,10 @@ class Sessions:
                 del self._sessions[session.endpoint]
 
     def accepted(self, session: Session, controller: pb.SessionAccepted) -> None:
-        """A controller has accepted a session.
+        """Take note that a controller has accepted a session.
 
-        If it is one with which there is a session by another address already, that one stands by:
-        a controller has one session with a switch, and the two would replace each other for ever.
+        If there is already a session with the same controller by another address, that one stands
+        by. A controller has one session per switch, so the two would replace each other for ever.
         """
         self.begun += 1
         if self._withdrawal is not None:
@@ -132,14 +133,14 @@ class Sessions:
         self._by_controller[instance] = session
 
     def ended(self, session: Session, entry_ttl: float) -> None:
-        """A session is over; with the last one the time begins after which entries withdraw."""
+        """Take note that a session is over; after the last one, the time to withdrawal begins."""
         for instance in [key for key, one in self._by_controller.items() if one is session]:
             del self._by_controller[instance]
         if entry_ttl > 0 and not self.connected:
             self._withdrawal = asyncio.create_task(self._withdraw(entry_ttl))
 
     def overlay_told(self, report: pb.OverlayReport) -> None:
-        """Tell every controller how the switch stands."""
+        """Report to every controller whether the overlay is withdrawn."""
         for session in self._sessions.values():
             if session.conversation is not None:
                 session.conversation.report_overlay(report)

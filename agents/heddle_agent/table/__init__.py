@@ -1,4 +1,4 @@
-"""Intended, programmed and dirty entries of one switch, behind the epoch fence."""
+"""The intended, programmed and dirty entries of one switch, behind the epoch fence."""
 
 from heddle_agent.table.digest import table_digest
 from heddle_agent.table.fence_file import FenceFile

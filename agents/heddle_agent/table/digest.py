@@ -1,6 +1,7 @@
-"""A digest by which agent and controller know that they mean the same entries.
+"""A digest by which agent and controller check that they hold the same entries.
 
-SHA-256 over lines in the order and form that the protocol gives (SessionParameters.table_digest).
+It is SHA-256 over lines. The protocol defines their order and form
+(SessionParameters.table_digest).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heddle_agent.fib import Group, Match
 
 
 def table_digest(entries: Mapping[Match, Group]) -> bytes:
-    """Digest of entries; empty for none."""
+    """Return the digest of entries; empty if there are none."""
     if not entries:
         return b""
     ends = {group: _end(group) for group in set(entries.values())}
@@ -26,7 +27,7 @@ def table_digest(entries: Mapping[Match, Group]) -> bytes:
 
 
 def _end(group: Group) -> str:
-    """The part of a line that says where an entry leaves."""
+    """Return the part of a line that says where an entry leads."""
     backup = ("", "") if group.backup is None else group.backup.port
     risks = sorted(" ".join(link) for link in group.risks)
     if group.backup_risks:

@@ -1,7 +1,8 @@
-"""The fence on disk, so that a restarted agent refuses what the last one would have refused.
+"""The fence on disk, so that a restarted agent refuses what the previous one would have refused.
 
-Written before the push that raised it is answered: in one step, and through to the disk when the
-epoch grew. A generation may be lost with the power; the table it belonged to is then lost as well.
+The file is replaced in one step before the push that raised the fence is answered. It is synced to
+disk only when the epoch grew. A power loss may lose a generation, but then the table that it
+belonged to is lost as well.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ def _whole(value: object) -> int:
 
 
 class FenceFile:
-    """One small JSON file for one switch."""
+    """A small JSON file with the fence of one switch."""
 
     def __init__(self, path: Path, fabric: str, switch: str) -> None:
         self._path = path
         self._owner = {"fabric": fabric, "switch": switch}
-        self._epoch = 0  # on disk
+        self._epoch = 0  # the epoch on disk
 
     def load(self) -> Fence:
-        """The fence of earlier runs; ValueError if the file cannot be used, and why."""
+        """Return the fence of earlier runs; ValueError if the file is damaged or not accessible."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -42,7 +43,7 @@ class FenceFile:
         else:
             fence = self._parse(text)
         try:
-            self._write(fence)  # better to learn here than with the first push
+            self._write(fence)  # to fail at the start, not at the first push
         except OSError as error:
             raise ValueError(
                 f"state file {self._path} cannot be written: {error.strerror};"
@@ -51,7 +52,7 @@ class FenceFile:
         return fence
 
     def remember(self, fence: Fence) -> None:
-        """Keep a newer fence; forwarding goes on, and says so, if the disk does not take it."""
+        """Store a newer fence. If the disk refuses it, log an error and continue."""
         try:
             self._write(fence)
         except OSError as error:

@@ -1,19 +1,18 @@
 """The one place where a table meets its backend: pure functions decide, the backend acts.
 
-All methods are synchronous and one thread's, so that no other task sees a table that differs from
+All methods are synchronous and run in one thread, so no other task sees a table that differs from
 the backend in anything but its dirty matches.
 
-Meanwhile the backend may be lent to another thread, which brings a long batch into it. Links may
-change then too: the table follows at once, and so does ``avoid``, by which no packet leaves towards
-a lost link any more, whether its entry is old or part of that batch. Once the backend is given back
-it is steered by all that has changed, which also ends what was avoided. So a repair waits for no
-batch; what it costs is that flows which only share a next hop with those at risk are on their
-backups until the batch is through.
+The backend may be lent to another thread, which programs a long batch. Links may change meanwhile.
+The table then changes at once, and ``avoid`` makes the backend stop sending packets towards a lost
+link, by old entries and by entries of the batch. When the backend is returned, it is steered by all
+that has changed, which also ends the avoiding. So no repair waits for a batch. The cost is that
+flows which merely share a next hop with those at risk use their backups until the batch is done.
 
-Local repair: a link is lost or comes back, and the groups that depend on it move at once.
-
-Work grows with the groups at risk, not with the entries behind them. Links of this switch and links
-far away are the same to it; who reports them (the kernel, a peer, a test) is not its affair.
+Local repair: when a link is lost or comes back, the groups that depend on it move at once. The work
+grows with the number of groups at risk, not with the entries that use them. Local repair treats
+links of this switch and links far away alike. It does not matter whether the kernel, a peer or a
+test reports them.
 """
 
 from __future__ import annotations
@@ -49,22 +48,22 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a switch holds."""
+    """Summary of what a switch holds."""
 
     epoch: int
-    """Highest accepted."""
+    """Highest accepted epoch."""
     generation: int
-    """Held whole; 0 for none."""
+    """Generation held whole; 0 for none."""
     entries: int
-    """Programmed."""
+    """Number of programmed entries."""
     dirty: int
-    """Yet to be set or deleted in the backend."""
+    """Number of entries yet to be set or deleted in the backend."""
     stale: int
-    """Programmed, not named by the last full sync, not yet swept."""
+    """Number of entries that the last full sync did not name and that are not swept yet."""
 
 
 def keep_in_memory(_: Fence) -> None:
-    """Remember the fence no longer than this process lives."""
+    """Do not store the fence, so that it lasts only as long as this process."""
 
 
 class Forwarding:
@@ -80,10 +79,10 @@ class Forwarding:
         fence: Fence = NO_FENCE,
         remember: Callable[[Fence], None] = keep_in_memory,
     ) -> None:
-        """Adopt what ``fib`` holds.
+        """Adopt the entries that ``fib`` holds.
 
-        ``local`` are the switch's links as (neighbour, key), ``down`` all links known down.
-        ``remember`` is told of every newer fence before the push that brought it is answered.
+        ``local`` are the switch's links as (neighbour, key), ``down`` all links known to be down.
+        ``remember`` is called with every newer fence, before the push that brought it is answered.
         """
         empty = Table(
             Groups(switch),
@@ -107,7 +106,7 @@ class Forwarding:
 
     @property
     def held(self) -> Held:
-        """What is programmed at the moment."""
+        """Summary of what is programmed at the moment."""
         table = self.table
         return Held(
             epoch=table.fence.epoch,
@@ -118,7 +117,7 @@ class Forwarding:
         )
 
     def receive(self, push: Push) -> Receipt:
-        """Take a push into the table; ``program`` then brings it into the backend."""
+        """Take a push into the table. Call ``program`` to bring it into the backend."""
         taken, receipt = receive(self.table, push)
         if taken.fence > self.table.fence:
             self.remember(taken.fence)
@@ -126,18 +125,18 @@ class Forwarding:
         return receipt
 
     def follow(self, taken: Table) -> None:
-        """Have a table that was worked out from ours, of whose links some changed meanwhile."""
+        """Replace the table by one computed from an older copy, updated for links changed since."""
         before, now = taken.down, self.table.down
         changes = {link: link not in now for link in before ^ now}
         self.table, _ = links_changed(taken, changes)
 
     def program(self, push: Push) -> list[OperationFailure]:
-        """Bring everything that is dirty into the backend; return the push's own failures."""
+        """Bring everything dirty into the backend; return the failures of this push."""
         return self.own_failures(push, self._apply())
 
     @staticmethod
     def own_failures(push: Push, failures: Sequence[Failure]) -> list[OperationFailure]:
-        """Which of a backend's failures are a push's own; others are logged."""
+        """Return those of a backend's failures that belong to the push; log the others."""
         if not failures:
             return []
         rows = {match: row for row, match in enumerate(push.operations.matches)}
@@ -147,7 +146,7 @@ class Forwarding:
         return [OperationFailure(rows[m], r, text) for m, r, text in failures if m in rows]
 
     def mend(self) -> None:
-        """Try again what the backend has refused before, and put back what others took."""
+        """Restore what others changed in the backend, and retry operations that it refused."""
         self.fib.refresh()
         if self.table.dirty:
             self._apply()
@@ -168,16 +167,16 @@ class Forwarding:
 
     @property
     def can_lend(self) -> bool:
-        """Whether the backend can be told what to avoid while another thread is at it."""
+        """Whether the backend can avoid next hops while another thread is using it."""
         return self._avoiding is not None
 
     def lend(self) -> Table:
-        """Leave the backend to another thread; the table that it is to work from."""
+        """Leave the backend to another thread, and return the table for that thread."""
         self._lent = True
         return self.table
 
     def take_back(self, table: Table) -> None:
-        """The backend is free, and holds what this table says: bring it up to date with links."""
+        """Take the backend back, which holds ``table``, and apply link changes made meanwhile."""
         self._lent = False
         self.follow(table)
         owed, self._owed = self._owed, None
@@ -186,7 +185,7 @@ class Forwarding:
             self._detour()
 
     def _detour(self) -> None:
-        """Lead flows that only the underlay is left for around what it does not know of yet."""
+        """Lead flows on the underlay around lost links that routing does not know of yet."""
         if self._detouring is None:
             return
         down, groups, local = self.table.down, self.table.groups, self.table.local
@@ -203,9 +202,9 @@ class Forwarding:
             self._detouring.detour(wanted)
 
     def _leave(self, lost: set[Link]) -> None:
-        """Links of this switch are left at once, before anybody thinks about single groups.
+        """Stop sending over lost links of this switch, before single groups are considered.
 
-        While the backend is lent, so are all next hops from which a lost link would be met.
+        While the backend is lent, avoid all next hops that lead over any newly lost link.
         """
         groups, fresh = self.table.groups, lost - self.table.down
         if self._lent and self._avoiding is not None:
@@ -215,14 +214,14 @@ class Forwarding:
             self.fib.steer(Steering({}, self.table.down | lost))
 
     def withdraw(self) -> None:
-        """Take every entry out: all flows fall to the underlay."""
+        """Delete every entry, so that all flows follow the underlay."""
         self.table = withdraw(self.table)
         self._apply()
 
     def set_overlay(self, *, withdrawn: bool, epoch: int) -> str:
-        """Match no packet against the entries, or all again; why not, empty if it was done.
+        """Withdraw or restore the overlay; return why that failed, or an empty string.
 
-        An order of an epoch older than the highest accepted is not obeyed.
+        An order with an epoch below the highest accepted one is refused.
         """
         highest = self.table.fence.epoch
         if epoch < highest:
@@ -230,9 +229,9 @@ class Forwarding:
         return self.fib.set_overlay(withdrawn=withdrawn)
 
     def digest(self) -> bytes:
-        """Digest of what is programmed; worked out once for each table.
+        """Return the digest of the programmed entries, computed once per table.
 
-        An agent that finds no controller asks at every attempt, while it repairs.
+        An agent that finds no controller asks at every attempt, even while it repairs.
         """
         table, known = self._digest
         if table is not self.table.programmed:
@@ -242,15 +241,15 @@ class Forwarding:
         return known
 
     def counters(self) -> Mapping[Match, Count]:
-        """What the entries have carried."""
+        """Return what the entries have carried."""
         return self.fib.counters()
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """What pairs of metered NICs have sent without an entry, where the backend can tell."""
+        """Return what pairs of metered NICs sent without an entry; empty without Metering."""
         return self.fib.unmatched() if isinstance(self.fib, Metering) else {}
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """Whose packets to count where no entry matches them, where the backend can."""
+        """Set the source NICs whose unmatched packets the backend counts, if it can."""
         if isinstance(self.fib, Metering):
             self.fib.meter(sources)
 
@@ -261,7 +260,10 @@ class Forwarding:
 
 
 def links_changed(table: Table, changes: Mapping[Link, bool]) -> tuple[Table, Steering | None]:
-    """The table after links went up (True) or down (False); None if it knew all of that."""
+    """Return the table after links went up (True) or down (False), and the steering it needs.
+
+    The steering is None if the table already knew all of these states.
+    """
     up = {link for link, state in changes.items() if state}
     down = (table.down - up) | (changes.keys() - up)
     news = down ^ table.down

@@ -1,10 +1,10 @@
-"""Groups of a switch, one of each kind, and by every link that matters to them.
+"""The groups of a switch, indexed by every link that they depend on.
 
-A link event looks up the groups that name the link, and walks at most ``FEW`` others that are too
-new to be in the index: most go again without ever having been looked for, and until then nobody
-has worked out what they depend on. It never walks entries.
-Groups outlive their entries for a while, because counting references on every push costs more than
-a rare sweep.
+A link event looks up the groups that depend on the link. It also walks at most ``FEW`` groups that
+are too new to be in the index. Most groups are removed again before any link event, so their risks
+need not be computed at once. A link event never walks entries. Equal groups are merged if their
+risks are known. Groups outlive their entries for a while, because counting references on every push
+costs more than a rare sweep.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heddle_agent.fib import Choice, Group, Link, NextHop
 from heddle_agent.table.push import GroupKey, PushTargets
 
 FEW = 512
-"""Groups that are walked in less time than anybody would notice a lost link in."""
+"""Number of groups that can be walked without noticeably delaying the repair of a lost link."""
 _PERILS = itemgetter(2)
 
 
@@ -29,22 +29,22 @@ class Groups:
 
     switch: str
     own: dict[NextHop, Link] = field(default_factory=dict)
-    """Links of this switch by next hop, as far as they were asked for: a memo."""
+    """Links of this switch by next hop: a memo that ``link`` fills."""
     by_key: Mapping[GroupKey, Group] = field(default_factory=dict)
-    """Those whose risks were known when they came: of several that are alike, one."""
+    """Groups whose risks were known when they were added; of several equal groups, only one."""
     by_link: Mapping[Link, tuple[Group, ...]] = field(default_factory=dict)
     new: tuple[Group, ...] = ()
-    """Those that are not in ``by_link`` yet."""
+    """Groups that are not in ``by_link`` yet."""
 
     def link(self, hop: NextHop) -> Link:
-        """The link of this switch that leads to a next hop."""
+        """Return the link of this switch that leads to a next hop."""
         link = self.own.get(hop)
         if link is None:
             link = self.own[hop] = Link.between(self.switch, hop.node, hop.key)
         return link
 
     def choose(self, group: Group, down: frozenset[Link]) -> Choice:
-        """Which choice a group uses when these links are down."""
+        """Return the choice that a group uses when these links are down."""
         if self.link(group.primary) not in down and down.isdisjoint(group.risks):
             return Choice.PRIMARY
         backup = group.backup
@@ -53,7 +53,7 @@ class Groups:
         return Choice.UNDERLAY
 
     def touched(self, links: Iterable[Link]) -> set[Group]:
-        """The groups to which any of these links matters."""
+        """Return the groups that depend on any of these links."""
         links = set(links)
         found = {group for link in links for group in self.by_link.get(link, ())}
         for group in self.new:
@@ -62,7 +62,7 @@ class Groups:
         return found
 
     def naming(self, group: Group) -> set[Link]:
-        """The links that matter to a group."""
+        """Return the links that a group depends on."""
         primary, backup, link_risks, row = group
         risks, backup_risks = link_risks.rows[row]
         links = {self.own.get(primary) or self.link(primary), *risks, *backup_risks}
@@ -73,11 +73,13 @@ class Groups:
     def meeting(
         self, lost: frozenset[Link], down: frozenset[Link], local: Collection[tuple[str, str]]
     ) -> set[tuple[str, str]]:
-        """Next hops from which flows might meet a lost link, as far as we can tell.
+        """Return next hops from which flows might meet a lost link, as far as this switch can tell.
 
-        ``lost`` are those of the flows' own ways. Others that end where one of these does are
-        likely on other ways to the same destinations: whatever leads over them, or is next to them,
-        is to be kept off. ``local`` are all links of this switch, as neighbour and key.
+        ``lost`` are the lost links on the flows' own paths, ``down`` all lost links. Lost links
+        that share an end with a link in ``lost``, and lost links of this switch, may lie on other
+        paths to the same destinations. So next hops that lead over such links, or to an end of one,
+        are included. ``local`` are all links of this switch, as neighbour and key, and so is the
+        result.
         """
         ends = {end for link in lost for end in link[:2]}
         near = [link for link in down if self.switch in link[:2] or not ends.isdisjoint(link[:2])]
@@ -85,7 +87,7 @@ class Groups:
         return {port for port in local if port[0] in nodes} | self.leading_over(near)
 
     def leading_over(self, links: Collection[Link]) -> set[tuple[str, str]]:
-        """Next hops, as neighbour and key, from which any group comes to one of these links."""
+        """Return next hops (neighbour, key) from which any group leads over one of these links."""
         found = {
             (link.target if link.source == self.switch else link.source, link.key)
             for link in links
@@ -101,9 +103,9 @@ class Groups:
 
 
 def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group], list[Group]]:
-    """The groups of these keys, in their order, and those among them that are new.
+    """Return the updated groups, the group of each key in order, and those that are new.
 
-    Keys whose risks nobody has looked at yet are not compared: their groups are new.
+    Keys whose risks are not computed yet are not compared: their groups all count as new.
     """
     ways = PushTargets.of(keys)
     made = ways.groups()
@@ -116,12 +118,12 @@ def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group
 
 
 def key_of(group: Group) -> GroupKey:
-    """All in which a group differs from others."""
+    """Return everything in which a group can differ from others."""
     return (group.primary, group.backup, group.risks, group.backup_risks)
 
 
 def only(groups: Groups, kept: Iterable[Group]) -> Groups:
-    """These groups and no others."""
+    """Return a copy of ``groups`` that contains only the kept groups."""
     unique = list(dict.fromkeys(kept))
     by_key: dict[GroupKey, Group] = {}
     if any(link_risks.known for link_risks in {*map(_PERILS, unique)}):
@@ -132,7 +134,7 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
 
 
 def _with(groups: Groups, by_key: Mapping[GroupKey, Group], more: Sequence[Group]) -> Groups:
-    """Groups, some of them new: in the index once they are no longer few."""
+    """Add groups; once more than ``FEW`` are not in the index, add all of them to it."""
     new = (*groups.new, *more)
     if len(new) <= FEW:
         return Groups(groups.switch, groups.own, by_key, groups.by_link, new)

@@ -1,4 +1,4 @@
-"""The state of a link as somebody saw it: what repair acts on and reports speak of."""
+"""The observed state of a link, which repair acts on and reports contain."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from heddle_agent.fib import Link
 
 
 class LinkObservation(NamedTuple):
-    """One link at one time."""
+    """The state of one link at one time."""
 
     link: Link
     up: bool
     time: float
-    """When it was seen, in seconds since 1970 by the agent's clock."""
+    """When it was seen, in Unix seconds by the agent's clock."""
     sequence: int
-    """Grows with every change that this agent instance sees; 0 is how it found the link."""
+    """Grows with every change that this agent instance sees. 0 is the state at the start."""
     reason: str
-    """Why, for example "carrier", "probe", "flap-damped", "grey", "slow"."""
+    """Why the link has this state, for example "carrier", "probe", "flap-damped", "grey",
+    "slow"."""
     loss: float = 0.0
     """Share of probes or packets that a grey link loses, 0 to 1."""
     rate: float = 0.0
-    """Share of its rate that a slow link has to offer, below 1; 0 for others."""
+    """Share of its rate that a slow link can still offer, below 1; 0 for other links."""

@@ -1,4 +1,4 @@
-"""From table to backend and back: what is pending, what has been confirmed, what was found."""
+"""From the table to the backend and back: pending changes, confirmed changes, adopted entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heddle_agent.table.state import NOTHING, Table
 
 
 def pending(table: Table) -> Batch:
-    """Everything in which the backend differs from what is intended."""
+    """Return everything in which the backend differs from the intended entries."""
     dirty = table.dirty
     deletes: Collection[Match] = ()
     if any(map(is_, dirty.values(), repeat(None))):
@@ -26,7 +26,7 @@ def pending(table: Table) -> Batch:
 
 
 def confirm(table: Table, failed: Collection[Match]) -> Table:
-    """The table after the backend has taken ``pending(table)`` except some matches."""
+    """Return the table after the backend took ``pending(table)``, except the failed matches."""
     if not failed:
         whole = table.completing if table.completing and not table.rejected else table.whole
         done = table._replace(programmed=table.intended, dirty=NOTHING, whole=whole)
@@ -47,10 +47,11 @@ def adopt(
     down: frozenset[Link],
     addresses: Mapping[str, str] | None = None,
 ) -> tuple[Table, Steering]:
-    """An empty table takes over what the backend already forwards by, and where it may.
+    """Let an empty table take over the entries that the backend already forwards by.
 
-    ``addresses`` are those under which the entries were programmed: a push that gives a NIC
-    another one makes its entries dirty.
+    Returns the table, and the steering that moves groups off the links in ``down``. ``addresses``
+    are those with which the entries were programmed, by NIC. A later push that gives a NIC another
+    address makes its entries dirty.
     """
     unique = list(dict.fromkeys(found.values()))
     firsts: dict[GroupKey, Group] = {}
@@ -71,7 +72,7 @@ def adopt(
 
 
 def withdraw(table: Table) -> Table:
-    """Intend nothing: every flow goes back to the underlay."""
+    """Return a table that intends no entries, so that every flow returns to the underlay."""
     return table._replace(
         intended=NOTHING,
         dirty=dict.fromkeys(table.programmed),
@@ -83,7 +84,7 @@ def withdraw(table: Table) -> Table:
 
 
 def _pruned(table: Table) -> Table:
-    """Drop groups without entries once there are many."""
+    """Drop groups that no entry uses, once there are many of them."""
     groups, entries = table.groups, len(table.intended)
     if len(groups.by_key) <= 3 * entries + 64 and len(groups.new) < entries + 64:
         return table

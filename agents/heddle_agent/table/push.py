@@ -1,4 +1,4 @@
-"""A push as the table takes it: decoded once, as columns, with groups instead of next hops."""
+"""A push as the table receives it: decoded once, in columns, with groups instead of next hops."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ DELETE = -1
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 GroupKey: TypeAlias = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
-"""Primary, backup, risk links of each (sorted, none twice): all in which groups differ."""
+"""Primary, backup, and the risk links of each (sorted, no duplicates). Groups differ in nothing
+else."""
 
 
 class Mode(Enum):
-    """What becomes of entries that a push does not name."""
+    """What happens to entries that a push does not name."""
 
     FULL_SYNC = "they turn stale"
     INCREMENTAL = "they stay"
 
 
 class Status(Enum):
-    """How a push was taken as a whole; names as in the protocol."""
+    """How a push as a whole was received; the names are those of the protocol."""
 
     APPLIED = "applied"
     STALE_EPOCH = "older than one already seen"
@@ -33,7 +34,7 @@ class Status(Enum):
 
 
 class Fence(NamedTuple):
-    """The newest (epoch, generation) ever accepted; compares as the two in this order."""
+    """The newest (epoch, generation) ever accepted, compared in this order."""
 
     epoch: int = 0
     generation: int = 0
@@ -43,25 +44,25 @@ NO_FENCE = Fence()
 
 
 class PushTargets(Sequence[GroupKey]):
-    """What entries lead to, way by way; risk links are worked out when they are first looked at."""
+    """The ways that entries lead to, one row per way; risk links are computed on first use."""
 
     def __init__(
         self, primaries: Sequence[NextHop], backups: Sequence[NextHop | None], link_risks: LinkRisks
     ) -> None:
-        """Columns of one length."""
+        """Take columns of the same length, one row per way."""
         self.link_risks = link_risks
         self._primaries, self._backups = primaries, backups
 
     @classmethod
     def of(cls, keys: Sequence[GroupKey]) -> PushTargets:
-        """Those whose keys are there already."""
+        """Return ``keys`` as columns; a PushTargets is returned unchanged."""
         if isinstance(keys, PushTargets):
             return keys
         link_risks = LinkRisks([key[2:] for key in keys])
         return cls([key[0] for key in keys], [key[1] for key in keys], link_risks)
 
     def groups(self) -> list[Group]:
-        """A new group of each way."""
+        """Make a new group for each way."""
         return Group.many(self._primaries, self._backups, self.link_risks)
 
     def __len__(self) -> int:
@@ -85,16 +86,17 @@ class PushTargets(Sequence[GroupKey]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Sets and deletes, one row each; the row number names the operation in answers."""
+    """Sets and deletes, one row each. The row number identifies the operation in answers."""
 
     matches: Sequence[Match] = ()
     groups: Sequence[int] = ()
-    """Row of ``keys`` that the entry shall forward by, or DELETE."""
+    """For each operation, the row of ``keys`` by which the entry forwards, or DELETE."""
     keys: Sequence[GroupKey] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """IP address by NIC, where the push gives one."""
+    """IP address by NIC, for the NICs whose address the push gives."""
     hops: Collection[NextHop] | None = None
-    """Next hops, all that ``keys`` name among them; None: whoever asks has to look there."""
+    """Next hops that include all those in ``keys``. None means that they must be read from
+    ``keys``."""
 
 
 NO_OPERATIONS = Operations()
@@ -113,7 +115,7 @@ class Push:
 
 
 class OperationFailure(NamedTuple):
-    """One operation of a push that did not succeed."""
+    """An operation of a push that did not succeed; ``operation`` is its row."""
 
     operation: int
     reason: Reason
@@ -121,7 +123,7 @@ class OperationFailure(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What became of a push in the table; failures name single operations of an applied push."""
+    """How the table received a push; failures are single operations of an applied push."""
 
     status: Status
     failures: tuple[OperationFailure, ...] = ()

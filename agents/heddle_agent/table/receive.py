@@ -1,10 +1,8 @@
-"""From push to table: fence, checks of single operations, intent.
+"""From a push to the table: check the fence, check single operations, change the intended entries.
 
-Nothing here depends on order within a batch, except that a later operation on the same match
-replaces an earlier one: deletes and sweeps make room for sets wherever they stand, and a push that
-is repeated changes nothing.
-
-Operations that this switch cannot carry out whatever else it holds.
+The order within a batch does not matter, except that a later operation on a match replaces an
+earlier one. Deletes and sweeps make room for sets wherever they are in the batch. Receiving the
+same push twice changes nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ _FIRST: Callable[[Any], object] = itemgetter(0)
 
 
 class Updates(NamedTuple):
-    """The last word on each match that can be carried out; no match is in both."""
+    """The last valid operation on each match; no match is in both fields."""
 
     sets: dict[Match, Group]
     deletes: set[Match]
 
 
 def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
-    """Take a push into the table; what the backend must do for it is dirty afterwards."""
+    """Take a push into the table. Afterwards, ``dirty`` holds what the backend must do for it."""
     if (late := outdated(push.version, table.fence)) is not None:
         return table, late
     operations = push.operations
@@ -57,7 +55,7 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     changed = _changed(before, updates.sets)
     intended = _merged(kept, updates.sets, all_known=kept is table.programmed and all(before))
     dirty = _dirty(table, changed, gone, intended)
-    known = operations.addresses.items() <= table.addresses.items()  # as after a first push
+    known = operations.addresses.items() <= table.addresses.items()  # usual after the first push
     if not known:
         dirty = _moved(table, dirty, operations.addresses)
     rejected = _rejected(frozenset() if full else table.rejected, operations, failures)
@@ -77,7 +75,7 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
 
 
 def outdated(version: Fence, fence: Fence) -> Receipt | None:
-    """The refusal of a push that is older than one accepted; None for others."""
+    """Return the refusal of a version that is older than the fence; None for other versions."""
     if version >= fence:
         return None
     message = (
@@ -88,7 +86,7 @@ def outdated(version: Fence, fence: Fence) -> Receipt | None:
 
 
 def _updates(operations: Operations, found: list[Group], failed: Collection[int]) -> Updates:
-    if DELETE not in operations.groups and not failed:  # the usual push, at the speed of C
+    if DELETE not in operations.groups and not failed:  # the usual push, done in C
         groups = map(found.__getitem__, operations.groups)
         return Updates(dict(zip(operations.matches, groups, strict=True)), set())
     last: dict[Match, int] = {}
@@ -110,7 +108,7 @@ def _without(entries: Mapping[Match, Group], matches: AbstractSet[Match]) -> Map
 def _overflow(
     size: int, kept: Mapping[Match, Group], operations: Operations, updates: Updates
 ) -> list[OperationFailure]:
-    """Take sets that find no room out of ``updates``: the first ones stay."""
+    """Remove sets that do not fit from ``updates`` and return their failures; first sets stay."""
     new = [match for match in updates.sets if match not in kept]
     last = {match: operation for operation, match in enumerate(operations.matches)}
     message = f"the table holds {size} entries and is full; remove some first"
@@ -124,7 +122,7 @@ def _overflow(
 def _merged(
     kept: Mapping[Match, Group], sets: dict[Match, Group], *, all_known: bool
 ) -> Mapping[Match, Group]:
-    """Entries that stay and those to set; ``all_known`` if each of these takes one's place."""
+    """Return ``kept`` with ``sets`` merged in; ``all_known`` if each set replaces a kept entry."""
     if not sets:
         return kept
     return sets if all_known and len(sets) == len(kept) else {**kept, **sets}
@@ -133,9 +131,12 @@ def _merged(
 def _changed(
     before: Sequence[Group | None], sets: dict[Match, Group]
 ) -> Mapping[Match, Group | None]:
-    """Those sets that change something; all others become what is programmed ``before``."""
+    """Return the sets that change something; in ``sets``, all others become their old group.
+
+    ``before`` holds the programmed group of each set, None for a new match.
+    """
     if all(before) and not any(map(eq, map(_FIRST, before), map(_FIRST, sets.values()))):
-        return sets  # all leave by another next hop: seen at the speed of C
+        return sets  # all get another next hop: this check runs in C
     rows = zip(sets, sets.values(), before, strict=True)
     same = {
         match: old
@@ -155,7 +156,7 @@ def _dirty(
     gone: AbstractSet[Match],
     intended: Mapping[Match, Group],
 ) -> Mapping[Match, Group | None]:
-    """Matches in which intended and programmed may differ."""
+    """Return the matches in which intended and programmed entries may differ."""
     dirty = changed
     if gone:
         dirty = {**dirty, **dict.fromkeys(gone & table.programmed.keys())}
@@ -167,7 +168,7 @@ def _dirty(
 def _moved(
     table: Table, dirty: Mapping[Match, Group | None], addresses: Mapping[str, str]
 ) -> Mapping[Match, Group | None]:
-    """These and the programmed matches whose NICs have a new address."""
+    """Return ``dirty`` and all programmed matches whose NICs have a new address."""
     known = table.addresses
     moved = {nic for nic, address in addresses.items() if known.get(nic, address) != address}
     if not moved:
@@ -179,7 +180,7 @@ def _moved(
 def _rejected(
     before: frozenset[Match], operations: Operations, failures: list[OperationFailure]
 ) -> frozenset[Match]:
-    """Matches whose last operation failed, in this push or in one before it."""
+    """Return the matches whose last operation failed, in this push or in an earlier one."""
     if not before and not failures:
         return before
     last = {match: operation for operation, match in enumerate(operations.matches)}
@@ -188,14 +189,17 @@ def _rejected(
 
 
 def _completing(table: Table, push: Push) -> int:
-    """The generation that is whole once all is well; a retry of its failures may complete it."""
+    """Return the generation that will be whole once nothing is dirty or rejected; 0 for none.
+
+    A later push of the same version, such as a retry of failed operations, may complete it.
+    """
     if push.completes_generation:
         return push.version.generation
     return table.completing if push.version == table.fence else 0
 
 
 def _diverted(table: Table, groups: Groups, new: list[Group]) -> Mapping[Group, Choice]:
-    """New groups that have lost their primary already join those that did before."""
+    """Return ``table.diverted``, and new groups whose primary is already lost."""
     if not table.down or not new:
         return table.diverted
     choices = {group: groups.choose(group, table.down) for group in new}
@@ -204,7 +208,7 @@ def _diverted(table: Table, groups: Groups, new: list[Group]) -> Mapping[Group, 
 
 
 def impossible(table: Table, operations: Operations) -> list[OperationFailure]:
-    """Sets over links that the switch has not, or of matches that its backend has not."""
+    """Return failures of sets over unknown links or with matches that the backend lacks."""
     failures = [*_without_link(table, operations)]
     if not {Capability.MATCH_PORTS, Capability.MATCH_PAIR} <= table.capabilities:
         seen = {failure.operation for failure in failures}

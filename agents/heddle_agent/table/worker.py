@@ -1,16 +1,16 @@
-"""Long work on a table, one piece at a time, and away from the event loop where that is safe.
+"""Long work on a table, one piece at a time, and outside the event loop where that is safe.
 
-To take in ten thousand entries keeps a processor and the kernel busy for a tenth of a second; a
-notice of a lost link must not wait for so long. So where the backend can be lent, decoding, taking
-in, programming and counting each go to a thread, and the loop goes on. Only the loop's own thread
-ever changes ``Forwarding``: what a thread works from is a frozen table, and what it returns is
-brought up to date with the links that changed meanwhile.
+Programming ten thousand entries keeps a processor and the kernel busy for a tenth of a second. A
+notice of a lost link must not wait that long. So if the backend can be lent, decoding, receiving,
+programming and counting each run in a thread, and the loop continues. Only the loop's own thread
+ever changes ``Forwarding``. A thread works from a frozen table, and its result is then updated with
+the links that changed meanwhile.
 
-Backends that cannot be lent are memory, which is fast, and evaluated by the same loop: there, all
-of it happens at once, as if it were not in between.
+A backend that cannot be lent, such as memory, is fast and is used by the loop itself. There all
+work happens at once, in the calling task.
 
-Work that was begun is finished, whatever becomes of the task that asked for it: what is in the
-table goes into the backend, and nobody else may touch it before.
+Work that has begun is always finished, even if the task that asked for it is cancelled: what is in
+the table must reach the backend before anybody else uses it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from heddle_agent.table.state import Table
 
 _Result = TypeVar("_Result")
 Unmatched: TypeAlias = Mapping[tuple[Nic, Nic], Count]
-"""By pair of NICs, source first."""
+"""Unmatched packets and bytes by pair of NICs, source first."""
 
 
 class TableWorker:
-    """Lets one task at a time work on the table of a switch, in the order of asking."""
+    """Lets one task at a time work on the table of a switch, in the order of their requests."""
 
     def __init__(self, forwarding: Forwarding) -> None:
         self.forwarding = forwarding
@@ -46,7 +46,7 @@ class TableWorker:
         return not self.forwarding.can_lend
 
     async def away(self, call: Callable[[], _Result]) -> _Result:
-        """Call something that touches neither table nor backend."""
+        """Run ``call``, which touches neither table nor backend, in a thread if useful."""
         return await asyncio.to_thread(call) if self.forwarding.can_lend else call()
 
     async def receive(self, push: Push) -> Receipt:
@@ -56,20 +56,20 @@ class TableWorker:
         return await self._finish(self._receive(push))
 
     async def program(self, push: Push) -> list[OperationFailure]:
-        """Bring everything that is dirty into the backend, as ``Forwarding.program`` does."""
+        """Bring everything dirty into the backend, as ``Forwarding.program`` does."""
         if not self.forwarding.can_lend:
             return self.forwarding.program(push)
         return Forwarding.own_failures(push, await self._finish(self._program()))
 
     async def mend(self) -> None:
-        """Put back what others took, and try again what was refused."""
+        """Restore and retry, as ``Forwarding.mend`` does."""
         if not self.forwarding.can_lend:
             self.forwarding.mend()
             return
         await self._finish(self._program(refresh=True))
 
     async def withdraw(self) -> None:
-        """Take every entry out."""
+        """Delete every entry."""
         if not self.forwarding.can_lend:
             self.forwarding.withdraw()
             return
@@ -83,13 +83,13 @@ class TableWorker:
         return await self._finish(self._read(order))
 
     async def digest(self) -> bytes:
-        """Digest of what is programmed, once all that was begun is."""
+        """Return the digest of the programmed entries, after all work that has begun."""
         if not self.forwarding.can_lend:
             return self.forwarding.digest()
         return await self._finish(self._read(self.forwarding.digest))
 
     async def counters(self) -> tuple[Mapping[Match, Count], Unmatched]:
-        """What the entries have carried, and pairs of NICs without one."""
+        """Return what entries have carried, and what pairs of NICs have sent without one."""
         if not self.forwarding.can_lend:
             return self._counted()
         return await self._finish(self._read(self._counted))
@@ -98,7 +98,7 @@ class TableWorker:
         return self.forwarding.counters(), self.forwarding.unmatched()
 
     async def meter(self, sources: Collection[Nic]) -> None:
-        """Say whose packets to count where no entry matches them."""
+        """Set the source NICs whose unmatched packets are counted."""
         order = partial(self.forwarding.meter, sources)
         if not self.forwarding.can_lend:
             order()
@@ -106,11 +106,11 @@ class TableWorker:
         await self._finish(self._read(order))
 
     async def idle(self) -> None:
-        """Wait until all work that was begun is finished."""
+        """Wait until all work that has begun is finished."""
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def _finish(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do some work to its end, even if whoever waits for it gives up."""
+        """Run work to its end, even if the task that waits for it is cancelled."""
         task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -124,7 +124,7 @@ class TableWorker:
         return receipt
 
     def _taken(self, table: Table, push: Push) -> tuple[Table, Receipt]:
-        # Here groups have numbers, in the kernel: those that are alike shall be one.
+        # Groups have numbers in the kernel, so equal groups are merged. That needs their risks.
         keys = push.operations.keys
         if isinstance(keys, PushTargets):
             keys.link_risks.read()
@@ -136,7 +136,7 @@ class TableWorker:
     async def _program(
         self, *, refresh: bool = False, withdrawn: bool = False
     ) -> Sequence[Failure]:
-        """Bring what is dirty into the backend, in a thread to which it is lent."""
+        """Bring everything dirty into the backend, which is lent to a thread for this."""
         forwarding = self.forwarding
         async with self._turn:
             table = done = forwarding.lend()

@@ -1,4 +1,4 @@
-"""Link state and counters as the switch sees them."""
+"""The state of the switch's links, as the switch sees it."""
 
 from heddle_agent.watch.damping import HoldDown
 from heddle_agent.watch.kernel import KernelLinks

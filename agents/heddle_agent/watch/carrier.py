@@ -1,8 +1,8 @@
-"""Carriers and speeds asked for directly.
+"""Carriers and speeds of interfaces, read directly from the kernel.
 
-The kernel tells of changed carriers at most once a second, except where it holds a change to be
-urgent, which a loss usually is not: the first of several losses comes at once and the others late,
-and so does the withdrawal of routes over them. To ask costs a microsecond a link.
+The kernel announces carrier changes at most once a second, except those that it considers urgent,
+and a loss usually is not. So the first of several losses is announced at once and the others late,
+as is the withdrawal of routes over them. Reading a carrier costs a microsecond per link.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _UNKNOWN = (0, 0xFFFF, 0xFFFFFFFF)
 
 
 class Carriers:
-    """Asks interfaces by name; a microsecond each."""
+    """Reads the state of interfaces by name, at a microsecond each."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._value = array.array("I", [_GET_LINK, 0])
 
     def carries(self, name: str) -> bool | None:
-        """Whether an interface has carrier; None if the kernel cannot say."""
+        """Whether an interface exists and has carrier; None if the kernel cannot tell."""
         self._value[0], self._value[1] = _GET_LINK, 0
         try:
             self._ask(name, self._value)
@@ -36,7 +36,7 @@ class Carriers:
         return bool(self._value[1])
 
     def gbps(self, name: str) -> float:
-        """The speed that an interface has agreed on with its other end; 0 if nobody knows."""
+        """Return the speed that both ends of the link agreed on, in Gbit/s; 0 if unknown."""
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
         try:
             self._ask(name, settings)

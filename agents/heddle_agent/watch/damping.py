@@ -1,8 +1,8 @@
-"""A link that flaps is kept down, longer each time.
+"""Keeps a flapping link down, longer each time.
 
-Down is believed at once. Up is believed after a pause that doubles with every time the link went
-down lately: each flap costs packets and moves flows, and a link that cannot hold is better left
-alone. Times are monotonic; nothing here reads a clock.
+A loss is believed at once. A recovery is believed after a pause that doubles with every recent
+loss. Each flap costs packets and moves flows, so an unstable link is better left unused. Times are
+monotonic, in seconds, and this module never reads a clock.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ _MOST_DOUBLINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class HoldDown:
-    """How long a link that came back must hold before it is used; all in seconds."""
+    """How long a link that came back must stay up before it is used, in seconds."""
 
     first: float = 0.5
-    """After the first time down: routing beyond the link needs a moment as well."""
+    """Pause after the first loss; routing beyond the link also needs a moment."""
     longest: float = 60.0
     memory: float = 300.0
-    """Times down longer ago than this do not count."""
+    """Losses longer ago than this do not count."""
 
     def pause(self, times: int) -> float:
-        """The pause after so many times down."""
+        """Return the pause after this many losses."""
         return min(self.longest, self.first * 2.0 ** min(max(times - 1, 0), _MOST_DOUBLINGS))
 
 
 class Damper:
-    """One link: what is seen goes in, what to believe comes out."""
+    """One link: observed states go in, the state to believe comes out."""
 
     def __init__(self, patience: HoldDown, *, up: bool = True) -> None:
         self.up = up
-        """What to believe."""
+        """The state to believe."""
         self.until = float("inf")
-        """When a link that is seen up will be believed."""
+        """When a link that is seen up will be believed; infinity while it is up or seen down."""
         self._patience = patience
         self._downs: deque[float] = deque(maxlen=_MOST_DOUBLINGS + 1)
 
     @property
     def flapping(self) -> bool:
-        """Whether a link that is back is kept down because it was lost before that as well."""
+        """Whether the link is back but kept down because of more than one recent loss."""
         return not self.up and self.until != float("inf") and len(self._downs) > 1
 
     def seen(self, *, up: bool, now: float) -> None:
-        """The link is seen in this state."""
+        """Take in the observed state of the link at time ``now``."""
         if not up:
             if self.up or self.until != float("inf"):
                 self._downs.append(now)
@@ -57,6 +57,6 @@ class Damper:
         self.settle(now)
 
     def settle(self, now: float) -> None:
-        """Believe what has held long enough."""
+        """Believe a recovery that has lasted long enough."""
         if not self.up and now >= self.until:
             self.up, self.until = True, float("inf")

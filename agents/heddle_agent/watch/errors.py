@@ -1,6 +1,6 @@
-"""Packets that an interface received and had to throw away: a cable or a transceiver going bad.
+"""The share of packets that an interface received with errors, as from a bad cable or transceiver.
 
-Few probes meet an error of one packet in a thousand, but the interface counts every one of them.
+Probes rarely meet an error rate of one packet in a thousand, but the interface counts every error.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections import deque
 
 ERROR_LOOK_SECONDS = 1.0
-_LOOKS = 10  # that make up what is remembered
+_LOOKS = 10  # intervals that are remembered
 _LEAST_ERRORS = 10
 _LEAST_SHARE = 1e-4
 
 
 class ErrorShare:
-    """The share of errors of one interface over the last few looks."""
+    """The error share of one interface over the last few looks."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque(maxlen=_LOOKS + 1)
 
     def look(self, packets: int, errors: int) -> float:
-        """The share of bad packets lately, 0 where there are too few to speak of.
+        """Take in the counters and return the recent share of bad packets; 0 if it is negligible.
 
-        ``packets`` and ``errors`` only grow, as the kernel's counters do; if they do not, the
-        interface is another one, and counting begins anew.
+        ``packets`` and ``errors`` are counters that only grow, as the kernel's do. If they shrink,
+        the interface has been replaced, and counting begins anew.
         """
         if self._seen and (packets < self._seen[-1][0] or errors < self._seen[-1][1]):
             self._seen.clear()

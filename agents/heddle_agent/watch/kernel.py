@@ -1,21 +1,22 @@
-"""Links as the kernel and the far end know them: carrier, probes, and patience with both.
+"""Links as the kernel and the far end see them: carrier and probes, with damping of both.
 
-    netlink says carrier lost or back  --+
-    the switch's own databases say so  --+-> Damper -> ObservationQueue -> agent
-    probes unanswered, or again answered +
+    netlink: carrier lost or back           --+
+    the switch's own databases: up or down  --+-> Damper -> ObservationQueue -> agent
+    probes: unanswered, or answered again   --+
 
-The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
-seen up when it has carrier, no database of the switch says otherwise (``reports``), and its
-neighbour answers. Down is passed on at once; up once the link
-has held (``damping``) and routing uses it again, if it ever did (``routing``). Some probes lost,
-but not all, or packets received in error (``errors``), is a grey link, and one that carries less
-than it is meant for while packets wait (``rates``), or whose ends have agreed on less, is a slow
-one: both stay up, since only a plan can say whether the fabric can spare them, and the controller
-is told.
+The kernel may announce a lost carrier late, so carriers are also read directly (``carrier``). A
+link is seen up when it has carrier, no database of the switch says otherwise (``reports``), and its
+neighbour answers. Down is passed on at once. Up is passed on when the link has stayed up
+(``damping``) and routing uses it again, if it ever did (``routing``).
 
-An interface may go, and another be made in its place, under its name or with its alias: a driver
-that is loaded anew, a port that is broken out. That is a lost carrier and a new one on the same
-link; whoever forwards over it is told where it is now (``on_moved``).
+A link that loses some probes but not all, or receives packets with errors (``errors``), is grey. A
+link that carries less than its rate while packets wait (``rates``), or whose ends agreed on a lower
+speed, is slow. Both kinds stay up and are reported to the controller, since only a plan can say
+whether the fabric can spare them.
+
+An interface may vanish and another take its place under its name or alias, for example when a
+driver is reloaded or a port is broken out. This counts as a lost carrier and a new one on the same
+link. ``on_moved`` tells the FIB where the link is now.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from heddle_agent.watch.routing import LONGEST_SECONDS, ROUTING_LOOK_SECONDS, Ro
 _log = structlog.get_logger()
 
 _ASK_SECONDS = 0.004
-_GONE = 0  # the index of no interface
+_GONE = 0  # no interface has this index
 
 
 class KernelLinks:
-    """The links of this network namespace. Watching begins and ends with ``changes``."""
+    """The links of this network namespace, watched while ``changes`` is being iterated."""
 
     def __init__(
         self,
@@ -57,15 +58,15 @@ class KernelLinks:
         patience: HoldDown | None = None,
         reports: PortReports | None = None,
     ) -> None:
-        """``probe_seconds`` is the interval of probes, 0 for none.
+        """Take ``probe_seconds``, the interval of probes, with 0 for none.
 
-        ``reports`` tells what the switch's own databases say of interfaces, where it has any.
-        ValueError if probes are wanted and this process may not send them.
+        ``reports`` gives what the switch's own databases say of interfaces, None if it has none.
+        Raises ValueError if probes are wanted and this process may not send them.
         """
         self.next_hops: Sequence[NextHop] = [port.hop for port in ports]
         self.ports = list(ports)
         self.on_moved: Callable[[Port], None] = _unheard
-        """Told of each port whose interface is another than before."""
+        """Is called with each port whose interface has been replaced."""
         self._switch = switch
         patience = patience or HoldDown()
         self._lines = [
@@ -98,11 +99,11 @@ class KernelLinks:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def current(self) -> Sequence[LinkObservation]:
-        """All links as they are believed to be now."""
+        """Return the state of all links as believed now."""
         return self._board.current()
 
     async def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
-        """Changes as they come; the kernel is watched while somebody asks."""
+        """Yield changes as they come. The kernel is watched only while this is being iterated."""
         loop = asyncio.get_running_loop()
         events = rtnetlink.LinkSocket()
         self._carriers = Carriers()
@@ -142,7 +143,7 @@ class KernelLinks:
             self._seen(interface)
 
     def _look(self) -> None:
-        """Take all interfaces as they are; one that is missing carries nothing."""
+        """Read all interfaces; one that is missing has no carrier."""
         found = rtnetlink.interface_states()
         present = {interface.number for interface in found}
         for index in self._at.keys() - present:
@@ -166,7 +167,7 @@ class KernelLinks:
             self._carrier(row, line, carries=interface.carries)
 
     def _missing(self, interface: rtnetlink.InterfaceState) -> int | None:
-        """The link whose interface is gone and whose place this new one takes."""
+        """Return the row of the link whose vanished interface this one replaces, else None."""
         gone = [row for row, line in enumerate(self._lines) if line.index == _GONE]
         alias = alias_of(interface)
         if any(alias == port.hop.port for port in self.ports):
@@ -176,7 +177,7 @@ class KernelLinks:
         return rows[0] if rows else None
 
     def _move(self, row: int, interface: rtnetlink.InterfaceState) -> None:
-        """A link is on another interface now, or on one of another name."""
+        """Use another interface, or one with another name, for a link."""
         line = self._lines[row]
         line.index, line.interface = interface.number, interface.name
         self._at[interface.number] = row
@@ -212,7 +213,7 @@ class KernelLinks:
         self._update(line)
 
     def _ask(self) -> None:
-        """Find losses that the kernel has not told of yet."""
+        """Find lost carriers that the kernel has not announced yet."""
         assert self._carriers is not None
         self._later("ask", _ASK_SECONDS, self._ask)
         for row, line in enumerate(self._lines):
@@ -229,7 +230,7 @@ class KernelLinks:
                 self._update(line)
 
     def _count(self) -> None:
-        """Look for packets received in error, and for links that are slower than they should be."""
+        """Look for packets received with errors, and for links that are too slow."""
         assert self._carriers is not None
         self._later("count", ERROR_LOOK_SECONDS, self._count)
         rated = any(line.gbps for line in self._lines)
@@ -250,7 +251,7 @@ class KernelLinks:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
     def _update(self, line: MonitoredLink) -> None:
-        """Form an verdict of a link, and pass it on if it is a new one."""
+        """Form a verdict of a link, and pass it on if it has changed."""
         loop, before = asyncio.get_running_loop(), line.damper.up
         line.judge(loop.time())
         if line.damper.up and not before:
@@ -267,7 +268,7 @@ class KernelLinks:
             self._put(line, line.told)
 
     def _await_routing(self, line: MonitoredLink) -> None:
-        """Look whether routing is back; if it is not, look again soon, and not for ever."""
+        """Check whether routing is back; if not, check again soon, until a time limit."""
         loop = asyncio.get_running_loop()
         lacks = self._routing.lacks(line.link, line.index)
         log = _log.bind(switch=self._switch, link=str(line.link))
@@ -296,4 +297,4 @@ class KernelLinks:
 
 
 def _unheard(_: Port) -> None:
-    """Whom a watch tells of moved links that nobody listens to."""
+    """Ignore a moved port, if nobody has set ``on_moved``."""

@@ -1,8 +1,9 @@
-"""Whether the far end of a link still answers, from probes sent and answered.
+"""Whether the far end of a link still answers, judged from probes sent and answered.
 
-So many probes in a row without an answer are a dead link, as many answered in a row a living one.
-A neighbour that has never answered proves nothing (something between may not let probes through),
-so its silence is not believed until it has spoken once. Losses that are no silence are a grey link.
+A link is dead after ``misses`` probes in a row without an answer, and alive again after as many
+answers in a row. A neighbour that has never answered proves nothing, because something may filter
+the probes. So its silence counts only after its first answer. A link that loses some probes but is
+not dead is grey.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _GREY_WINDOW = 256  # probes
-_GREY_LEAST = 4  # lost probes of a window: one alone may be anything
+_GREY_LEAST = 4  # lost probes in a window that make a link grey; one alone proves nothing
 _GREY_BACK = 1
 
 
 @dataclass(slots=True)
 class Liveness:
-    """The probes of one link; sequence numbers grow by one from 1."""
+    """The probes of one link; sequence numbers count from 1."""
 
     misses: int = 3
     alive: bool = True
@@ -25,30 +26,30 @@ class Liveness:
     grey: bool = False
     _sent: int = 0
     _judged: int = 0
-    _open: int = 0  # bit n: probe _sent - n has no answer yet
-    _run: int = 0  # probes in a row with the same end; > 0 answered, < 0 lost
-    _history: int = 0  # of judged probes, bit 0 the newest: 1 for lost
+    _open: int = 0  # bit n: probe number _sent - n has no answer yet
+    _run: int = 0  # probes in a row with the same outcome: > 0 answered, < 0 lost
+    _history: int = 0  # judged probes, bit 0 is the newest: 1 for lost
     _length: int = 0
 
     def send(self) -> int:
-        """The number of the next probe."""
+        """Count a new probe and return its sequence number."""
         self._sent += 1
         self._open = (self._open << 1 | 1) & (1 << 64) - 1
         return self._sent
 
     def answer(self, sequence: int) -> None:
-        """A probe was answered; late answers to judged probes change nothing."""
+        """Take in the answer to a probe; late answers to judged probes change nothing."""
         age = self._sent - sequence
         if 0 <= age < 64:  # noqa: PLR2004 - bits of _open
             self._open &= ~(1 << age)
             self.answered = max(self.answered, sequence)
 
     def answer_to(self, number: int) -> None:
-        """The same, where an answer tells only the last 16 bits of the sequence number."""
+        """Take in an answer that has only the low 16 bits of the sequence number."""
         self.answer(self._sent - (self._sent - number & 0xFFFF))
 
     def judge(self) -> None:
-        """The time to answer is up for every probe sent so far."""
+        """Judge every probe sent so far: those without an answer are lost."""
         while self._judged < self._sent:
             self._judged += 1
             lost = self._open >> (self._sent - self._judged) & 1 if self._recent else 1
@@ -56,19 +57,22 @@ class Liveness:
                 self._count(lost=bool(lost))
 
     def cut(self) -> None:
-        """The link lost its carrier: probes under way prove nothing, and new ones have to."""
+        """Treat the link as dead because it lost its carrier; it must earn new answers to be alive.
+
+        Probes under way are not judged. A neighbour that never answered stays believed alive.
+        """
         self._judged, self._run = self._sent, 0
         if self.answered:
             self._die()
 
     @property
     def suspect(self) -> bool:
-        """Whether it is believed alive, and left the last probe unanswered."""
+        """Whether the link is believed alive although its last probe was lost."""
         return self.alive and self._run < 0
 
     @property
     def loss(self) -> float:
-        """Share of the last probes that were lost while the link was believed alive, 0 to 1."""
+        """Share of recent probes lost while the link was believed alive, 0 to 1."""
         return self._history.bit_count() / self._length if self._length else 0.0
 
     @property
@@ -77,7 +81,7 @@ class Liveness:
 
     def _die(self) -> None:
         self.alive = self.grey = False
-        self._history = self._length = 0  # that was no greyness
+        self._history = self._length = 0  # losses before death do not make the link grey later
 
     def _count(self, *, lost: bool) -> None:
         if lost:

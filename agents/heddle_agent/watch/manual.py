@@ -1,4 +1,4 @@
-"""Links that somebody sets by hand: tests, the emulator, a switch that exists in memory."""
+"""Links that are set by hand, for tests, the emulator and switches in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heddle_agent.watch.observation_queue import ObservationQueue
 
 
 class ManualLinks:
-    """The links of one switch, all up at first. Belongs to one event loop."""
+    """The links of one switch, all up at first. Use it in one event loop only."""
 
     def __init__(
         self, switch: str, next_hops: Iterable[NextHop], *, clock: Callable[[], float] = time.time
@@ -22,23 +22,23 @@ class ManualLinks:
         self._board = ObservationQueue(links, clock)
 
     def up(self, node: str, key: str = "0", *, reason: str = "carrier") -> None:
-        """The link to a neighbour carries again; ValueError if there is no such link."""
+        """Set the link to a neighbour up; ValueError if there is no such link."""
         self._change(node, key, up=True, reason=reason)
 
     def down(self, node: str, key: str = "0", *, reason: str = "carrier") -> None:
-        """The link to a neighbour carries nothing; ValueError if there is no such link."""
+        """Set the link to a neighbour down; ValueError if there is no such link."""
         self._change(node, key, up=False, reason=reason)
 
     async def settled(self) -> None:
-        """Wait until the agent has dealt with every change so far; it must be running."""
+        """Wait until the agent, which must be running, has handled every change so far."""
         await self._board.settled()
 
     def current(self) -> Sequence[LinkObservation]:
-        """All links as they are now."""
+        """Return the current state of all links."""
         return self._board.current()
 
     def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
-        """Changes as they come, the newest of each link."""
+        """Yield changes as they come, the newest of each link."""
         return self._board.changes()
 
     def _change(self, node: str, key: str, *, up: bool, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One link and what is known of it; forms the verdict that is passed on."""
+"""What is known of one link, and the verdict that follows from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CARRIER, PROBE, FLAPPING, GREY, SLOW = "carrier", "probe", "flap-damped", "grey"
 
 
 class LinkVerdict(NamedTuple):
-    """What is told of a link; a new one is passed on."""
+    """The verdict on a link; only a changed verdict is passed on."""
 
     up: bool
     reason: str
@@ -25,34 +25,34 @@ class LinkVerdict(NamedTuple):
 
 @dataclass(slots=True)
 class MonitoredLink:
-    """One link."""
+    """One link and everything observed on it."""
 
     link: Link
     interface: str
     index: int
-    """Of the interface; 0 while it is not there."""
+    """Index of the interface; 0 while there is none."""
     carries: bool
     """Whether the kernel says that it has carrier."""
     damper: Damper
     gbps: float = 0.0
-    """What the link is meant for; 0 where nobody has said."""
+    """The rate that the link should have, in Gbit/s; 0 if unknown."""
     reported: bool = True
-    """Whether the switch's own databases do not say that it is down."""
+    """False if the switch's own databases say that it is down."""
     answers: bool = True
     grey: bool = False
     loss: float = 0.0
-    """Share of probes lost, where it is grey."""
+    """Share of probes lost, if it is grey; else 0."""
     errors: float = 0.0
-    """Share of packets received in error, where that is worth a word."""
+    """Share of packets received with errors; 0 if negligible."""
     agreed: float = 0.0
-    """Share of its rate that its ends have agreed on, where that is less than all of it."""
+    """Share of ``gbps`` that both ends agreed on, if that is less than all of it; else 0."""
     rate: float = 0.0
-    """Share of its rate that it sends while packets wait, where it is slow."""
+    """Share of ``gbps`` that it sends while packets wait, if it is slow; else 0."""
     history: ErrorShare = field(default_factory=ErrorShare)
     awaits_routing: float = 0.0
-    """Until when it is waited for that routing comes back to the link; 0 for not at all."""
+    """Until when to wait for routing to return to the link; 0 if not waiting."""
     why: str = CARRIER
-    """It is down, until it is believed up again."""
+    """The reason while it is down."""
     told: LinkVerdict = LinkVerdict(up=True, reason="start")  # noqa: RUF009 - it cannot be changed
     timer: asyncio.TimerHandle | None = None
     sending: RateShare = field(init=False)
@@ -62,22 +62,22 @@ class MonitoredLink:
 
     @property
     def linked(self) -> bool:
-        """Whether nobody at this end says that it is down."""
+        """Whether neither the kernel nor the switch's databases say that it is down."""
         return self.carries and self.reported
 
     @property
     def seen_up(self) -> bool:
-        """Whether it is up at both ends, as far as anybody knows."""
+        """Whether it is up at both ends, as far as is known."""
         return self.linked and self.answers
 
     @property
     def lost(self) -> float:
-        """Share of packets lost, as far as anybody knows."""
+        """Share of packets lost, as far as is known."""
         return max(self.loss, self.errors)
 
     @property
     def rate_share(self) -> float:
-        """The least that is known of its rate as a share; 0 where nothing is wrong with it."""
+        """The lowest known share of its rate; 0 if it is not slow."""
         return min((share for share in (self.agreed, self.rate) if share), default=0.0)
 
     @property
@@ -89,7 +89,7 @@ class MonitoredLink:
         return LinkVerdict(True, GREY if loses else SLOW if slow else CARRIER, loses, slow)
 
     def judge(self, now: float) -> None:
-        """Form an verdict from what is known."""
+        """Update the damper and the reason from what is known."""
         before = self.damper.up
         self.damper.seen(up=self.seen_up, now=now)
         if before and not self.damper.up:

@@ -1,7 +1,7 @@
-"""Observations on their way from whoever makes them to the agent.
+"""Passes observations of links to the agent.
 
-At most one observation a link waits for the consumer, the newest: state is what counts, and a link
-that flaps while nobody looks cannot fill the memory.
+At most one observation per link waits for the consumer, the newest. Only the state matters, and a
+link that flaps meanwhile cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from heddle_agent.table import LinkObservation
 
 
 class ObservationQueue:
-    """The links of one switch as they were last seen. Belongs to one event loop."""
+    """The last seen states of one switch's links. Use it in one event loop only."""
 
     def __init__(self, links: Iterable[Link], clock: Callable[[], float] = time.time) -> None:
-        """``clock`` dates observations, in seconds since 1970; nothing is measured by it."""
+        """Take ``clock``, which dates observations in Unix seconds and measures nothing."""
         self._clock = clock
         self._sequence = 0
         self._states = {link: LinkObservation(link, True, clock(), 0, "start") for link in links}
@@ -34,17 +34,17 @@ class ObservationQueue:
         return self._states[link]
 
     def current(self) -> Sequence[LinkObservation]:
-        """All links as they are now."""
+        """Return the current state of all links."""
         return list(self._states.values())
 
     def found(self, link: Link, *, up: bool, reason: str = "start") -> None:
-        """How a link was found at the start: no change."""
+        """Set the state in which a link was found at the start; this is not a change."""
         self._states[link] = LinkObservation(link, up, self._clock(), 0, reason)
 
     def put(
         self, link: Link, *, up: bool, reason: str, loss: float = 0.0, rate: float = 0.0
     ) -> None:
-        """A link was seen otherwise than before."""
+        """Add a changed state of a link."""
         self._sequence += 1
         observation = LinkObservation(link, up, self._clock(), self._sequence, reason, loss, rate)
         self._states[link] = self._waiting[link] = observation
@@ -52,11 +52,11 @@ class ObservationQueue:
         self._more.set()
 
     async def settled(self) -> None:
-        """Wait until the consumer has dealt with every change so far; there must be one."""
+        """Wait until the consumer has handled every change so far; there must be a consumer."""
         await self._settled.wait()
 
     async def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
-        """Changes as they come, the newest of each link, for one consumer."""
+        """Yield changes as they come, the newest of each link, to a single consumer."""
         while True:
             await self._more.wait()
             self._more.clear()

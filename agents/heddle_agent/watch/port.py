@@ -1,4 +1,4 @@
-"""The port to whatever knows the state of this switch's links."""
+"""The Protocol of whatever knows the state of this switch's links."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class LinkWatch(Protocol):
         """Every link of the switch, as the neighbour behind it; fixed while the agent runs."""
 
     def current(self) -> Sequence[LinkObservation]:
-        """All links as they are now."""
+        """Return the current state of all links."""
 
     def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
-        """Changes as they come, those that come together in one step: one repair sees them all.
+        """Yield steps of changes as they come.
 
-        For one consumer, which has dealt with a step when it asks for the next.
+        Simultaneous changes are in one step, so that one repair sees them all. There is one
+        consumer, which has handled a step when it asks for the next.
         """

@@ -1,16 +1,16 @@
-"""Which interface is which link of the fabric.
+"""Finds out which interface is which link of the fabric.
 
-By the alias of the interface, ``NEIGHBOUR,KEY`` or ``NEIGHBOUR,KEY,GBPS`` (``ip link set eth1 alias
-spine0,0,400``), or by a file where aliases have other uses::
+Either the alias of an interface says so, ``NEIGHBOUR,KEY`` or ``NEIGHBOUR,KEY,GBPS`` (``ip link set
+eth1 alias spine0,0,400``), or a file does, if aliases have other uses::
 
     {"eth1": {"neighbour": "spine0", "key": "0", "gbps": 400, "address": "198.18.0.1"}}
 
-``key`` is "0" by default; ``gbps`` is the speed that the link is meant for, without which nobody
-minds how slow it is; ``address`` is the neighbour's on the link, which an interface with a /31, a
-/30 or a /127 tells by itself; ``"probe": false`` leaves a link to its carrier alone.
+``key`` is "0" by default. ``gbps`` is the rate that the link should have; without it, the link is
+never slow. ``address`` is the neighbour's address on the link, which is known anyway if the
+interface has a /31, a /30 or a /127. With ``"probe": false`` the link is not probed.
 
-Interfaces may go and be made anew while the agent runs: what bears the name or the alias of one
-that is gone takes its place.
+Interfaces may vanish and be created again while the agent runs. An interface with the name or the
+alias of one that vanished takes its place.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _MOST_GBPS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One link of the switch and the interface that it is on."""
+    """One link of the switch, and the interface that it uses."""
 
     hop: NextHop
-    """The neighbour and the link key; its address where it is known."""
+    """The neighbour and the link key, and the neighbour's address if it is known."""
     interface: str
     index: int
     carries: bool
-    """As it was found."""
+    """Whether it had carrier when it was found."""
     probe: bool = True
     gbps: float = 0.0
-    """The speed that the link is meant for; 0 where nobody has said."""
+    """The rate that the link should have, in Gbit/s; 0 if unknown."""
 
 
 def find_ports(where: str, switch: str) -> list[Port]:
-    """All links: by aliases where ``where`` is "alias", else by the file of that name.
+    """Return all links: by aliases if ``where`` is "alias", else by the file at that path.
 
-    ValueError that names what is wrong and how to put it right.
+    Raises ValueError, which says what is wrong and how to correct it.
     """
     found = {interface.name: interface for interface in rtnetlink.interface_states()}
     told = _by_alias(found.values()) if where == ALIAS else _by_file(Path(where))
@@ -97,7 +97,7 @@ def _by_alias(found: Iterable[rtnetlink.InterfaceState]) -> dict[str, Mapping[st
 
 
 def alias_of(interface: rtnetlink.InterfaceState) -> tuple[str, str] | None:
-    """The neighbour and the key that an interface's alias names; None if it names none."""
+    """Return the neighbour and the key in an interface's alias; None if it names no link."""
     match = _FORM.fullmatch(interface.alias)
     return (match[1], match[2]) if match else None
 

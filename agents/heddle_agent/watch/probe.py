@@ -1,12 +1,12 @@
 """Probes over the links themselves: echo requests that the neighbour's kernel answers.
 
-An agent that is busy, stopped or not there at all must not look like a dead link; a kernel that
-answers is proof enough that the link carries packets both ways. Requests leave by the interface of
-the link and only answers that come in by it count. They bear CS6, as routing protocols do, so that
-a full link does not look like a dead one.
+An agent that is busy, stopped or absent must not look like a dead link. A kernel that answers is
+proof enough that the link carries packets both ways. Requests leave by the link's interface, and
+only answers that arrive on it count. They are marked CS6, like routing protocols, so that a full
+link does not look like a dead one.
 
-A probe is judged once: what has come by then is read first, so that an agent that was held up sees
-answers, not silence. Should the loop be late, probes are skipped, never sent in a bunch.
+Each probe is judged once. Answers that have arrived are read first, so that an agent that was held
+up sees answers and not silence. If the loop is late, probes are skipped and never sent in a burst.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Target:
     interface: int
     """Index of the link's interface."""
     address: str
-    """Of the neighbour on it."""
+    """IP address of the neighbour on the link."""
 
     @property
     def ipv6(self) -> bool:
@@ -52,9 +52,9 @@ class Target:
 
 
 def open_echo_sockets(targets: Iterable[Target]) -> dict[bool, socket.socket]:
-    """Sockets for echo requests, by whether they are of IPv6, as far as targets need them.
+    """Return sockets for echo requests, keyed by whether they are for IPv6, as targets need them.
 
-    ValueError if this process may not have one.
+    Raises ValueError if this process may not open raw sockets.
     """
     opened: dict[bool, socket.socket] = {}
     try:
@@ -96,7 +96,7 @@ def _open_6() -> socket.socket:
 def request(
     identity: int, token: bytes, number: int, sequence: int, *, ipv6: bool = False
 ) -> bytes:
-    """An echo request, checksum and all; of one of IPv6 the kernel makes the checksum."""
+    """Return an echo request. The kernel fills in the checksum of ICMPv6."""
     payload = _PAYLOAD.pack(token, number, sequence)
     if ipv6:
         return _ICMP.pack(_ECHO_REQUEST_6, 0, 0, identity, sequence & 0xFFFF) + payload
@@ -108,9 +108,9 @@ def request(
 
 
 def reply(packet: bytes, token: bytes, *, ipv6: bool = False) -> tuple[int, int] | None:
-    """Number of the link and sequence of an echo reply to us; None if it is none.
+    """Return link number and sequence of an echo reply to us; None for any other packet.
 
-    Packets of IPv4 have their header, those of IPv6 have none.
+    ``packet`` includes the IP header for IPv4, but not for IPv6.
     """
     if not packet:
         return None
@@ -122,7 +122,7 @@ def reply(packet: bytes, token: bytes, *, ipv6: bool = False) -> tuple[int, int]
 
 
 class Prober:
-    """Probes all links of a switch at one rhythm."""
+    """Probes all links of a switch at the same interval."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class Prober:
         judged: Callable[[], None],
         sockets: Mapping[bool, socket.socket],
     ) -> None:
-        """``targets`` by any number of the caller's; ``interval`` in seconds; ``sockets`` for them.
+        """Take ``targets`` by the caller's numbers, and open ``sockets`` by whether they are IPv6.
 
-        ``judged`` is called after each judgement.
+        ``interval`` is in seconds. ``judged`` is called after each judgement.
         """
         self.links = {number: Liveness() for number in targets}
         self._targets = dict(targets)
@@ -148,18 +148,18 @@ class Prober:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Probe from now on."""
+        """Begin to probe."""
         for raw in self._sockets.values():
             self._loop.add_reader(raw, self._drain)
         self._due = self._loop.time()
         self._send()
 
     def aim(self, number: int, target: Target) -> None:
-        """Probe a link at another place from now on."""
+        """Probe a link at another target from now on."""
         self._targets[number] = target
 
     def close(self) -> None:
-        """Stop."""
+        """Stop probing and close the sockets."""
         if self._timer is not None:
             self._timer.cancel()
         for raw in self._sockets.values():
@@ -177,7 +177,7 @@ class Prober:
             else:
                 about = (socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO.pack(target.interface))
                 to = (target.address, 0)
-            with suppress(OSError):  # no carrier, no neighbour: then there is no answer either
+            with suppress(OSError):  # no carrier or no neighbour: the missing answer tells
                 self._sockets[ipv6].sendmsg([packet], [about], 0, to)
         self._timer = self._loop.call_later(self._wait, self._judge)
 
@@ -214,7 +214,7 @@ class Prober:
 
 
 def _interface(control: Sequence[tuple[int, int, bytes]]) -> int:
-    """The index of the interface that a packet came in by."""
+    """Return the index of the interface by which a packet arrived; 0 if unknown."""
     for level, kind, data in control:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
             return int(_PKTINFO.unpack_from(data)[0])

@@ -1,4 +1,4 @@
-"""The port to what a switch's own databases say of its interfaces."""
+"""The Protocol of what a switch's own databases say of its interfaces."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Protocol
 
 
 class PortReports(Protocol):
-    """What is told of interfaces by others than the kernel."""
+    """Reports on interfaces from a source other than the kernel."""
 
     async def watch(self, interfaces: Sequence[str], told: Callable[[str, bool], None]) -> None:
-        """Tell of each of these interfaces whether it is up, until cancelled.
+        """Report whether each of these interfaces is up, until cancelled.
 
-        At first, and with every change; what has not changed may be told again. Of an interface
-        that the databases do not know it is told that it is up: that is left to the kernel.
+        ``told`` is called with interface and state, at first and at every change; unchanged states
+        may be repeated. An interface that the databases do not know is reported up, which leaves it
+        to the kernel.
         """

@@ -1,8 +1,8 @@
-"""Whether routing has come back to a link that came back.
+"""Whether routing uses a link again after it came back.
 
-A link that came back carries packets at once, but a neighbour throws away what it has no route for
-until both have found each other again, which may take routing seconds. So a link that routing used
-is believed up no sooner than routing uses it again, at both ends, as each agent looks at its own.
+A link that came back carries packets at once. But the neighbour drops what it has no route for
+until routing has found it again, which may take seconds. So a link that routing used is believed up
+only when routing uses it again, at both ends: the agent of each end checks its own.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from heddle_agent.fib import Link
 from heddle_agent.watch import rtnetlink
 
 ROUTING_LOOK_SECONDS = 0.05
-"""How often is looked whether routing is back."""
+"""Interval of checks whether routing is back."""
 LONGEST_SECONDS = 60.0
-"""After so long routing may well have been taken off the link: it is believed without."""
+"""After this time routing has probably been removed from the link, which then counts as up without
+it."""
 
 IsRouted = Callable[[int], bool]
-"""Whether routes beyond the neighbour go by an interface; OSError where nobody can tell."""
+"""Whether routes beyond the neighbour use the interface with this index; OSError if unknown."""
 
 
 class Routing:
-    """Which links routing has ever used; learned link by link, as asking takes time."""
+    """Which links routing has ever used, learned link by link because asking takes time."""
 
     def __init__(self, links: Iterable[Link], is_routed: IsRouted = rtnetlink.is_routed) -> None:
         self._used: set[Link] = set()
@@ -31,9 +32,9 @@ class Routing:
         self._is_routed = is_routed
 
     def look(self, indexes: Mapping[Link, int]) -> list[Link]:
-        """Look at links that are up, and the interfaces of these, until one is not used.
+        """Ask about links until one is not used, and return those newly known to be used.
 
-        Returns those that routing is now known to use, each once.
+        ``indexes`` holds the interface index of every link that is up.
         """
         learned: list[Link] = []
         for _ in range(len(self._unknown)):
@@ -48,7 +49,7 @@ class Routing:
         return learned
 
     def lacks(self, link: Link, index: int) -> bool:
-        """Whether routing used a link, and does not at present."""
+        """Whether routing once used a link and does not use it now."""
         return link in self._used and not self._tells(index, otherwise=True)
 
     def _tells(self, index: int, *, otherwise: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The kernel's interfaces by netlink: as they are, and every change as it comes."""
+"""The kernel's interfaces, read over netlink: their present state, and every change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _TYPE_MASK = 0x3FFF
 _READ = 1 << 18
 _BUFFER_BYTES = 4 << 20
-_NARROW = 4  # addresses in the largest network that has one other end: a /30
+_NARROW = 4  # addresses in a /30, the largest network with only one other end
 _SO_RCVBUFFORCE = 33
 _SOL_NETLINK, _GET_STRICT = 270, 12
 
@@ -50,15 +50,15 @@ class InterfaceState(NamedTuple):
     name: str
     alias: str
     carries: bool
-    """Set up, and with carrier."""
+    """Whether it is set up and has carrier."""
     gone: bool = False
 
 
 class LinkSocket:
-    """Tells of every change to an interface of this network namespace."""
+    """Reports every change to an interface of this network namespace."""
 
     def __init__(self) -> None:
-        """OSError if there is no netlink."""
+        """Open the socket; OSError if there is no netlink."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
         try:
@@ -68,11 +68,11 @@ class LinkSocket:
         self._socket.bind((0, _LINK_GROUP))
 
     def fileno(self) -> int:
-        """For event loops."""
+        """Return the file descriptor, for event loops."""
         return self._socket.fileno()
 
     def read(self) -> list[InterfaceState] | None:
-        """Changes since the last call, in order; None if some were lost: then ask for all."""
+        """Return changes since the last call, in order; None if some were lost."""
         found: list[InterfaceState] = []
         while True:
             try:
@@ -86,29 +86,29 @@ class LinkSocket:
             found += (_interface(*message) for message in _messages(data) if _tells(*message))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         self._socket.close()
 
 
 def interface_states() -> list[InterfaceState]:
-    """All interfaces of this network namespace."""
+    """Return all interfaces of this network namespace."""
     body = _LINK.pack(0, 0, 0, 0, 0)
     return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]
 
 
 class Counts(NamedTuple):
-    """What an interface has counted since it is there."""
+    """What an interface has counted since it exists."""
 
     packets: int
-    """Received, and not thrown away."""
+    """Packets received and not dropped for an error."""
     errors: int
-    """Received in error."""
+    """Packets received with errors."""
     sent: int
-    """Bytes."""
+    """Bytes sent."""
 
 
 def counts() -> dict[int, Counts]:
-    """What interfaces have counted, by index."""
+    """Return what interfaces have counted, by index."""
     found = {}
     for message in _dump(_GET_LINK, _LINK.pack(0, 0, 0, 0, 0)):
         if _tells(*message):
@@ -121,7 +121,7 @@ def counts() -> dict[int, Counts]:
 
 
 def waiting() -> set[int]:
-    """Indexes of interfaces at which packets wait to be sent, as far as the kernel queues them."""
+    """Return indices of interfaces with packets in the kernel's send queue."""
     found = set()
     for kind, body in _dump(_GET_QUEUE, _QUEUE.pack(0, 0, 0, 0, 0, 0)):
         if kind != _NEW_QUEUE or len(body) < _QUEUE.size:
@@ -135,10 +135,10 @@ def waiting() -> set[int]:
 
 
 def is_routed(index: int) -> bool:
-    """Whether a route of the main table to beyond the neighbour goes by an interface.
+    """Whether a route of the main table to beyond the neighbour uses an interface.
 
-    Routes that the kernel makes by itself for addresses do not count, nor those that lead no
-    further than the link. OSError if the kernel cannot be asked about one interface alone.
+    Routes that the kernel adds by itself for addresses do not count, nor do routes within the link.
+    Raises OSError if the kernel cannot be asked about a single interface.
     """
     return any(_is_routed(index, family) for family in _FAMILIES)
 
@@ -166,9 +166,9 @@ def _leads_on(kind: int, body: bytes) -> bool:
 
 
 def neighbours() -> dict[int, str]:
-    """Address of the one other end, by interface index, where there can be only one.
+    """Return the address of the only possible other end, by interface index.
 
-    By IPv4 where an interface has both.
+    Interfaces with more than one possible other end are missing. IPv4 is preferred over IPv6.
     """
     found: dict[int, str] = {}
     for family in _FAMILIES:
@@ -181,11 +181,11 @@ def neighbours() -> dict[int, str]:
 
 
 def _only_other(body: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The other end of the network of an address, where there is one only."""
+    """Return the other end of an address's network, if there is only one."""
     bits = _ADDRESS_HEAD.unpack_from(body)[1]
     told = dict(_attributes(body[_ADDRESS_HEAD.size :]))
     peer = told.get(_ADDRESS)
-    local = told.get(_LOCAL, peer)  # of IPv6 only told where it is not the peer's
+    local = told.get(_LOCAL, peer)  # for IPv6 only given if it differs from the peer's
     if local is None or peer is None:
         return None
     if peer != local:
@@ -198,7 +198,7 @@ def _only_other(body: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 
 def _dump(kind: int, body: bytes, *, strict: bool = False) -> Iterator[tuple[int, bytes]]:
-    """All there is of a kind; ``strict`` has the kernel heed what the request says of it."""
+    """Yield everything of a kind; ``strict`` makes the kernel apply the filters in the request."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
         if strict:
             asking.setsockopt(_SOL_NETLINK, _GET_STRICT, 1)
@@ -236,7 +236,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _tells(kind: int, body: bytes) -> bool:
-    """Whether a message is about an interface itself, and not about its part in a bridge."""
+    """Whether a message is about an interface itself, and not about its role in a bridge."""
     about_links = kind in (_NEW_LINK, _DELETED_LINK) and len(body) >= _LINK.size
     return about_links and _LINK.unpack_from(body)[0] == socket.AF_UNSPEC
 

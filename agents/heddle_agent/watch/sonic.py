@@ -1,12 +1,12 @@
-"""Port states as SONiC's own databases have them.
+"""Port states from SONiC's own databases.
 
-orchagent writes into APPL_DB what the chip says of a port (``oper_status`` of ``PORT_TABLE``), and
-does so before it sets the carrier of the kernel's interface; teamsyncd writes the same of a
-portchannel (``LAG_TABLE``). ``admin_status`` there is what an operator has asked for. Redis tells
-of each change (keyspace notifications, which SONiC switches on); all ports are also read anew from
-time to time, for what was not told.
+orchagent writes the chip's view of a port to APPL_DB (``oper_status`` of ``PORT_TABLE``) before it
+sets the carrier of the kernel's interface. teamsyncd does the same for a portchannel
+(``LAG_TABLE``). ``admin_status`` there is what an operator has asked for. Redis announces each
+change by keyspace notifications, which SONiC enables. All ports are also read from time to time, in
+case an announcement was missed.
 
-While Redis is away the last that was heard stands, and the kernel's carriers say the rest. It needs
+While Redis is away, the last known states remain, and the kernel's carriers still count. This needs
 the extra ``heddle-agent[sonic]``.
 """
 
@@ -26,24 +26,24 @@ from heddle_agent.stopping import asked_to_end
 _log = structlog.get_logger()
 
 _LOOK_SECONDS = 1.0
-"""How often all ports are read, whatever was told."""
+"""Interval at which all ports are read, even without an announcement."""
 _ANSWER_SECONDS = 2.0
-"""A Redis that does not answer for so long is away."""
+"""A Redis that does not answer within this time counts as away."""
 _AGAIN_SECONDS = 0.5
-"""Until one that is away is tried again."""
+"""Time until a Redis that is away is tried again."""
 
 Told = Callable[[str, bool], None]
 
 
 class SonicPortReports:
-    """Port reports of the Redis that listens on a socket of this machine."""
+    """Port reports from the Redis that listens on a socket of this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._away = False
 
     async def watch(self, interfaces: Sequence[str], told: Told) -> None:
-        """Tell of each interface whether it is up, until cancelled; see ``PortReports``."""
+        """Implement ``PortReports.watch``."""
         while not asked_to_end():
             try:
                 async with self._database() as database:
@@ -74,7 +74,7 @@ class SonicPortReports:
                 if clock() >= read + _LOOK_SECONDS:
                     changed, read = set(interfaces), clock()
                 elif message := await heard.get_message(timeout=_LOOK_SECONDS):
-                    while message is not None:  # all that is there: ports are lost together
+                    while message is not None:  # read all that waits: ports often fail together
                         changed.add(channels[message["channel"]])
                         message = await heard.get_message(timeout=0.0)
                 if changed:

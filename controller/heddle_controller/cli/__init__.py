@@ -2,5 +2,5 @@
 
 import os
 
-# gRPC reads this when it is first imported; what it has to say, commands say in their own words.
+# gRPC reads this on first import. Commands report its errors in their own words.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,8 +1,8 @@
-"""``heddle audit``: who changed what; exported for keeps, and verified without a server.
+"""``heddle audit``: who changed what. Exports can be kept, and verified without a server.
 
-An export is one JSON object a line: the anchor first, then every record. A later export
-may begin where an earlier one ended (``--after``), so that the parts make one chain
-however long it is, while the controller keeps only the newest records.
+An export has one JSON object per line: the anchor first, then every record. A later export may
+begin where an earlier one ended (``--after``). So the parts form one chain of any length, although
+the controller keeps only the newest records.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _export(client: Terms, after: int) -> Iterator[bytes]:
 
 
 def _start(client: Terms, after: int) -> Mark:
-    """The mark after which to begin."""
+    """Return the mark after which an export begins."""
     page = _page(client, max(after - 1, 0), 1)
     anchor = codec.mark_from_pb(page.anchor)
     if after <= anchor.number:
@@ -139,7 +139,7 @@ def _of_server(client: Terms) -> tuple[Mark, Iterator[AuditRecord]]:
 
 
 def _of_files(files: tuple[Path, ...]) -> tuple[Mark, Iterator[AuditRecord]]:
-    """The first anchor, and the records of all files; each has to begin where one ended."""
+    """Return the first anchor and all records; each file must begin where the one before ended."""
     parts = [read_export(path) for path in files]
     return parts[0][0], _joined(parts)
 
@@ -155,10 +155,11 @@ def _joined(parts: list[tuple[Mark, list[AuditRecord]]]) -> Iterator[AuditRecord
 
 
 def read_export(path: Path) -> tuple[Mark, list[AuditRecord]]:
-    """The anchor and the records of an export.
+    """Return the anchor and the records of an export.
 
     Raises:
-        InputError: names the line that is none.
+        Failure: The file cannot be read, is empty, or has a line that is not part of an export; the
+            message names the line.
     """
     start, records = None, []
     try:
@@ -182,7 +183,7 @@ def read_export(path: Path) -> tuple[Mark, list[AuditRecord]]:
 
 
 def _records(client: Terms, after: int) -> Iterator[pb.AuditRecord]:
-    """All records above a number, page by page."""
+    """Yield all records above a number, page by page."""
     while True:
         page = _page(client, after, PAGE)
         if not page.records:
@@ -194,7 +195,7 @@ def _records(client: Terms, after: int) -> Iterator[pb.AuditRecord]:
 
 
 def newest_records(client: Terms, since: float) -> list[pb.AuditRecord]:
-    """Records written since then (Unix seconds), oldest first."""
+    """Return the records written since a time in Unix seconds, oldest first."""
     end, found = codec.mark_from_pb(_page(client, 0, 1).head).number, list[pb.AuditRecord]()
     while end > 0:
         above = max(end - PAGE, 0)

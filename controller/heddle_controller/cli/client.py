@@ -1,4 +1,4 @@
-"""What the options before a command say: whom to ask, how, and about which fabric."""
+"""The options before a command: which controller to call, how, and about which fabric."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HUNG_UP = ("Socket closed", "Connection reset by peer", "Connection reset")
 
 
 def connection_cure(text: str, *, secure: bool, known: bool) -> str:
-    """What to do where no controller was reached.
+    """Return what to do if no controller was reached.
 
     Args:
-        text: gRPC's.
-        secure: Whether TLS was spoken.
-        known: Whether a certificate was shown.
+        text: gRPC's error text.
+        secure: Whether TLS was used.
+        known: Whether the client presented a certificate.
     """
     if "WRONG_VERSION_NUMBER" in text:
         return NO_TLS
@@ -44,26 +44,26 @@ def connection_cure(text: str, *, secure: bool, known: bool) -> str:
 
 
 OPTIONS = {"ca": "tls-ca", "cert": "tls-cert", "key": "tls-key", "token": "token-file"}
-"""Which option names a part of the credentials."""
+"""The option that names each part of the credentials."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The options; ``api`` is the client that they make."""
+    """The global options; ``api`` is the client that they describe."""
 
     server: str
-    """Addresses, with commas between them."""
+    """Addresses, separated by commas."""
     timeout: float
-    """Seconds a call may take."""
+    """Time limit of a call, in seconds."""
     json: bool
     named_fabric: str | None
     files: Credentials = field(default_factory=Credentials)
     told: list[str] = field(default_factory=list)
-    """Kinds of notes that were made, which are not made again."""
+    """Kinds of notes that were already printed and are not repeated."""
 
     @cached_property
     def api(self) -> Client:
-        """The client; it connects with the first call."""
+        """The client, which connects with the first call."""
         try:
             return Client(
                 self.server,
@@ -78,7 +78,7 @@ class Terms:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Turns what a call ends in into a failure of the command."""
+        """Turn errors of calls into failures of the command."""
         try:
             yield
         except CredentialsError as error:
@@ -95,10 +95,10 @@ class Terms:
 
     @property
     def fabric(self) -> str:
-        """Name of the fabric meant: the one named, or the only one there is.
+        """Resource name of the fabric: the one that was named, or the only one.
 
         Raises:
-            Failure: none was named and there is none, or there are several.
+            Failure: No fabric was named, and the controller has none or several.
         """
         try:
             return self.api.fabric()
@@ -111,7 +111,7 @@ class Terms:
 
     @property
     def plan(self) -> str:
-        """Name of the fabric's plan."""
+        """Resource name of the fabric's plan."""
         return f"{self.fabric}/plan"
 
     def _note(self, kind: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""``heddle completion``: commands and options of ``heddle``, completed by the shell."""
+"""``heddle completion``: lets a shell complete the commands and options of ``heddle``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The configuration file of ``heddle``, and ``heddle config``: what is typed once and for all.
+"""The configuration file of ``heddle``, and ``heddle config``.
+
+The file holds defaults of the global options:
 
     server = "10.0.0.1:7400,10.0.0.2:7400"
     fabric = "f1"
     tls-ca = "~/heddle/ca.crt"
 
-Options of the command line come first, then variables, then the file.
+Options on the command line take precedence over variables, and variables over the file.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from heddle_controller.cli.output import echo_json, echo_table, format_options
 
 _LARGEST = 1 << 20
 _FILE = "heddle.config"
-"""Where click keeps the file that options come from."""
+"""Key of click's context under which the path of the file is kept."""
 
 
 def default_file() -> Path:
-    """Where the file is looked for: heddle/config.toml in the user's folder for such files."""
+    """Return the default path: heddle/config.toml in the user's folder for configuration."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "heddle" / "config.toml"
 
 
 def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Have the options of a command default to what the file says; for an eager option.
+    """Use the file's values as defaults of the command's options; callback of an eager option.
 
     Raises:
-        Failure: the file that was named cannot be read; or any is no TOML, or names what is no
-            option; says which, and the cure.
+        Failure: The named file cannot be read, or a file is not TOML, or has a key that is not an
+            option or a value that the option does not accept. The message names the cure.
     """
     file = path or default_file()
     try:
@@ -72,7 +74,7 @@ def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Pa
 
 
 def _checked(ctx: click.Context, file: Path, key: str, value: object) -> object:
-    """The value, if its option takes it."""
+    """Return the value if its option accepts it; Failure if not."""
     (param,) = [one for one in ctx.command.params if f"--{key}" in one.opts]
     try:
         param.type_cast_value(ctx, value)
@@ -126,7 +128,7 @@ def check(client: Terms, /, *, as_json: bool) -> None:
 
 
 def _row(root: click.Context, param: click.Parameter) -> dict[str, object]:
-    """An option, its value, and where that comes from."""
+    """Return an option, its value, and where the value comes from."""
     value = root.params.get(str(param.name))
     match root.get_parameter_source(str(param.name)):
         case ParameterSource.COMMANDLINE:
@@ -142,11 +144,11 @@ def _row(root: click.Context, param: click.Parameter) -> dict[str, object]:
 
 
 def _check_files(client: Terms) -> None:
-    """What a first call would look at.
+    """Check what a first call would use.
 
     Raises:
-        Failure: an address is none.
-        InputError: a file cannot be used; names the option, and the cure.
+        Failure: An address is malformed.
+        InputError: A file cannot be used; the message names the option and the cure.
     """
     try:
         addresses = split_addresses(client.server)

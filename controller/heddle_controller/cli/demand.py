@@ -1,4 +1,4 @@
-"""``heddle demand``: flows told outright, for traffic that no job describes."""
+"""``heddle demand``: flows that are given directly, for traffic that no job describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as codec
 
 PER_MESSAGE = 20_000
-"""Flows a message, far below the size a server takes."""
+"""Flows per message, far below the size that a server accepts."""
 
 
 @click.group(cls=CommandGroup)

@@ -18,7 +18,7 @@ from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchab
 from heddle_controller.serve.codec import common
 
 CLOCK_SECONDS = 2.0
-"""By how much clocks may differ without a word: certificates and times of events bear that."""
+"""Clocks may differ by this much without a finding; certificates and event times tolerate it."""
 _WORDS = {
     pb.SEVERITY_INFO: "ok",
     pb.SEVERITY_WARNING: "warning",
@@ -55,7 +55,7 @@ def doctor(client: Terms) -> None:
 
 
 def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:
-    """Whether a clock that was read between two moments is far off."""
+    """Yield a finding if a clock that was read between two moments differs much from them."""
     off = max(before - told, told - after, 0.0)
     if off > CLOCK_SECONDS:
         yield pb.Finding(
@@ -117,7 +117,7 @@ def _measured(answer: pb.JobExamination) -> str:
 
 
 def echo_findings(findings: Iterable[pb.Finding]) -> None:
-    """A line each, and below it what to do."""
+    """Print findings, one per line, each followed by what to do."""
     for one in findings:
         echo(f"{_WORDS.get(one.severity, '?'):7}  {one.about}: {one.text}")
         if one.cure:

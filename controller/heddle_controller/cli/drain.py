@@ -1,4 +1,4 @@
-"""``heddle drain`` and ``undrain``: take a link or a switch out of service safely, and back."""
+"""``heddle drain`` and ``undrain``: take a link or a switch out of service, and return it."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def drain(client: Terms, what: str, seconds: float | None, *, force: bool, dry_r
 
 
 class DrainTarget:
-    """A switch, or a link by its ends."""
+    """A switch, or a link given by its ends."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._link = link_ref(text) if "," in text else None
 
     def supposed(self, fabric: str) -> pb.WhatIfRequest:
-        """As if it were drained."""
+        """Return a what-if request in which it is drained."""
         request = pb.WhatIfRequest(fabric=fabric)
         if self._link is not None:
             request.links.add(link=self._link, admin_state=STATE_DRAINED)
@@ -83,13 +83,13 @@ class DrainTarget:
         return request
 
     def watch(self, client: Terms, seconds: float | None) -> Iterator[pb.DrainProgress]:
-        """How far it is from being idle, whenever that is another."""
+        """Yield the progress of the drain, whenever it changes."""
         if self._link is not None:
             return client.api.watch_drain(links=[self._link], timeout=seconds)
         return client.api.watch_drain(switches=[self._text], timeout=seconds)
 
     def set(self, client: Terms, state: State.ValueType) -> None:
-        """Say how it shall stand."""
+        """Set the state that an operator wants."""
         if self._link is not None:
             client.api.fabrics.SetLinkState(
                 fabric_pb2.SetLinkStateRequest(
@@ -105,7 +105,10 @@ class DrainTarget:
 
 
 def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:
-    """The jobs that would suffer, the worst first."""
+    """Yield in words what a drain would harm.
+
+    These are hosts that are cut off, flows that lose their path, flows that stay, and slower jobs.
+    """
     if answer.cut_off_hosts:
         yield f"it cuts off {_some(list(answer.cut_off_hosts), 'host', 'hosts')}"
     if answer.unrouted:
@@ -139,7 +142,7 @@ def _flows(count: int, does: str = "", do: str = "") -> str:
 
 
 def _some(names: list[str], one: str, many: str) -> str:
-    """``hosts a, b and 3 more``."""
+    """Return a text such as ``hosts a, b and 3 more``."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{one if len(names) == 1 else many} {', '.join(names[:_NAMED])}{more}"
 
@@ -155,7 +158,7 @@ def _echo_prediction(answer: pb.WhatIfResponse, what: str) -> None:
 def _wait(
     client: Terms, target: DrainTarget, seconds: float | None, *, stays: bool
 ) -> pb.DrainProgress:
-    """Tell how far it is until it is idle, or until all is moved that can be."""
+    """Print progress until the target is idle, or until everything that can move has moved."""
     last = pb.DrainProgress()
     for last in target.watch(client, seconds):
         held = last.settled_generation >= last.generation

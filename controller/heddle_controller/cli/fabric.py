@@ -1,6 +1,6 @@
-"""``heddle fabric``: put fabrics, take links and switches out of service, look at both.
+"""``heddle fabric``: upload and export fabrics, and take links and switches out of service.
 
-``heddle fabric import``: fabrics of other systems, to the controller or to a file.
+``heddle fabric import`` also reads fabrics of other systems, and uploads or converts them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 
 TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
-"""What a fabric is written as besides fabric.json."""
+"""Formats other than fabric.json in which a fabric can be written."""
 
 DEFAULTS = ImportOptions()
 
@@ -66,11 +66,11 @@ CHOICES: dict[str, tuple[type, str]] = {
     "link_gbps": (float, "Speed of a link that tells none, where links are told"),
     "speed_unit": (str, "JSON: unit of bare numbers: bps, K, M, G or T"),
 }
-"""Options of the importers, with what each means."""
+"""Options of the importers: type and meaning."""
 
 
 def with_choices(command: Command) -> Command:
-    """Adds an option for each choice of the importers."""
+    """Add the importers' options to a command."""
     for name, (kind, text) in reversed(CHOICES.items()):
         default = getattr(DEFAULTS, name)
         shown = {"default": default, "show_default": default is not None}
@@ -148,7 +148,7 @@ def save_text(text: str, out: Path) -> None:
 
 
 def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
-    """What a fabric is made of, and what of it is not up."""
+    """Print the size of a fabric, and which of its switches and links are not up."""
     if client.json:
         stored.ClearField("nodes")
         stored.ClearField("links")
@@ -184,7 +184,7 @@ def _tiers(fabric: Fabric) -> Iterator[str]:
 
 
 def _counted(words: Iterator[str]) -> str:
-    """``512 nic, 64 leaf``, the most frequent first."""
+    """Return counts of words such as ``512 nic, 64 leaf``, the most frequent first."""
     return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 
@@ -272,7 +272,7 @@ def _echo_links(links: Sequence[pb.Link]) -> None:
 
 
 def _condition(link: pb.Link) -> str:
-    """What agents find wrong with a link, in words; empty where nothing is."""
+    """Describe what agents find wrong with a link; empty if nothing is."""
     words = [link.condition]
     if link.loss_ratio:
         words.append(f"loses {link.loss_ratio:.2%}")

@@ -3,11 +3,11 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the controller failed, or the command was interrupted |
+| 1 | the controller failed, a check found a fault, or the command was interrupted |
 | 2 | bad input, a request that was refused, or no controller to reach |
 | 3 | done, but some flow has no path |
 
-``CommandGroup`` and ``LazyGroup`` are the groups of commands that fail in this way.
+``CommandGroup`` and ``LazyGroup`` are groups of commands that fail in this way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Exit codes:
 
 
 class Failure(click.ClickException):
-    """One line for people, with further lines where a server told several problems."""
+    """An error for people: one line, and further lines if a server reported several problems."""
 
     def __init__(
         self, message: str, exit_code: int = _REFUSED, details: Sequence[str] = ()
@@ -48,11 +48,11 @@ class Failure(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override] # click reads it, nobody sets it
-        """What the process exits with."""
+        """The exit status of the process."""
         return self.code
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print to standard error."""
+        """Print the message and its details to ``file``, by default to standard error."""
         click.echo(clean(f"error: {self.message}"), file=file, err=file is None)  # noqa: TID251
         for detail in self.details:
             click.echo(clean(f"  {detail}"), file=file, err=file is None)  # noqa: TID251
@@ -62,7 +62,7 @@ class CommandGroup(click.Group):
     """A group whose commands may raise ``InputError``."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; refused input becomes a failure."""
+        """Run the command, and turn an ``InputError`` into a ``Failure``."""
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -70,11 +70,11 @@ class CommandGroup(click.Group):
 
 
 def failure_of(error: HeddleError, cure: str) -> Failure:
-    """How a command fails where a call ended so.
+    """Return the failure of a command whose call ended with this error.
 
     Args:
-        error: In the controller's words where it answered, else naming its address.
-        cure: What to do where none was reached.
+        error: The error. If no controller answered, its message names the address.
+        cure: What to do if no controller was reached.
     """
     if isinstance(error, Unreachable):
         return Failure(f"{error.message}: {cure}")
@@ -91,20 +91,20 @@ def failure_of(error: HeddleError, cure: str) -> Failure:
 
 
 class LazyGroup(CommandGroup):
-    """Imports the module of a command when the command is asked for, so that no other one waits."""
+    """Imports the module of a command only when it is used, so that others start faster."""
 
     def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        """``modules`` has the module of each command, by its name, in ``package``."""
+        """Take ``modules``, which maps the name of each command to its module in ``package``."""
         super().__init__(*args, **kwargs)
         self._package = package
         self._modules = modules
 
     def list_commands(self, _: click.Context, /) -> list[str]:
-        """Their names."""
+        """Return the names of all commands."""
         return list(self._modules)
 
     def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
-        """The command; None if there is none of that name."""
+        """Import and return the command with this name; None if there is none."""
         if name not in self._modules:
             return None
         module = import_module(f"{self._package}.{self._modules[name]}")

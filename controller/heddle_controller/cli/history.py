@@ -50,10 +50,10 @@ def history(client: Terms, *, since: str) -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Seconds of a time such as 90s, 30m, 1h or 2d.
+    """Return the seconds of a time such as 90s, 30m, 1h or 2d.
 
     Raises:
-        Failure: the text has another form.
+        Failure: The text has another form.
     """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
     if match is None:
@@ -88,7 +88,7 @@ def _plan_row(plan: pb.PlanSummary) -> tuple[object, ...]:
 
 
 def causes_text(causes: Iterable[pb.PlanCause]) -> str:
-    """Why a plan followed the one before, in words."""
+    """Return in words why a plan followed the one before."""
     told = []
     for cause in causes:
         kind = pb.PlanCause.Kind.Name(cause.kind).lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""``heddle job``: submit placements, and see how far each has come."""
+"""``heddle job``: submit jobs, and see their states."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def show(client: Terms, name: str) -> None:
 
 
 def _iteration(spec: pb.JobSpec) -> str:
-    """What it repeats, if that is told."""
+    """Describe the job's iteration; empty if the job does not give it."""
     if not spec.compute_seconds:
         return ""
     told = f"{spec.network_seconds:g} s of network" if spec.network_seconds else "its collectives"
@@ -194,7 +194,7 @@ def _iteration(spec: pb.JobSpec) -> str:
 
 
 def _turn_of(client: Terms, one: pb.Job) -> Turn | None:
-    """When it had best begin its iterations, if that was found worth telling."""
+    """Return when the job should begin its iterations, if the plan has a recommendation."""
     if not (one.spec.compute_seconds and one.generation):
         return None
     plan = client.api.plans.GetPlan(plan_pb2.GetPlanRequest(name=client.plan))
@@ -244,7 +244,7 @@ def _all_ports(client: Terms, name: str, hosts: tuple[str, ...]) -> Iterator[pla
 
 
 def _ranges(ports: list[int]) -> str:
-    """``49152-49155``; a range that wraps round is two."""
+    """Return ports as ranges such as ``49152-49155``; a range that wraps around gives two."""
     starts = [0, *(at for at in range(1, len(ports)) if ports[at] != ports[at - 1] + 1)]
     ends = [*(at - 1 for at in starts[1:]), len(ports) - 1]
     return " ".join(
@@ -306,7 +306,7 @@ def _echo_event(client: Terms, event: pb.JobEvent, wanted: set[str]) -> None:
 
 
 class Waiting:
-    """Which jobs have yet to come as far as is wanted."""
+    """The jobs that have not reached the wanted state yet."""
 
     def __init__(self, wanted: set[str], until: str) -> None:
         programmed: tuple[pb.JobState.ValueType, ...] = (pb.JOB_STATE_PROGRAMMED,)
@@ -319,11 +319,11 @@ class Waiting:
 
     @property
     def degraded(self) -> bool:
-        """Whether one of them is."""
+        """Whether one of the jobs is degraded."""
         return pb.JOB_STATE_DEGRADED in {self._states.get(name) for name in self._wanted}
 
     def done(self, event: pb.JobEvent) -> bool:
-        """Whether all have come so far, are degraded or are gone, with this event."""
+        """Take in an event; return whether all jobs are in the state, degraded or gone."""
         name = last_part(event.job.name or event.deleted)
         if event.HasField("job"):
             self._states[name] = event.job.state

@@ -1,6 +1,6 @@
-"""``heddle job replace``, ``resize``, ``suspend``, ``resume``: what becomes of a job that runs.
+"""``heddle job replace``, ``resize``, ``suspend`` and ``resume``: changes of a running job.
 
-Jobs as a table: how far each has come, its slowest flow and its worst link.
+Also prints jobs as a table: their states, slowest flows and worst links.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Json = dict[str, object]
 
 
 def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
-    """How jobs stand, a line each."""
+    """Print jobs, one per line, with what each gets from the network."""
     planned = [last_part(one.name) for one in jobs if one.state != pb.JOB_STATE_ACCEPTED]
     told = client.api.list_job_fares(planned[0] if len(planned) == 1 else "") if planned else {}
     fares = {name: told[name] for name in planned if name in told}
@@ -38,7 +38,7 @@ def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
 
 
 def job_view(one: pb.Job, fares: Mapping[str, JobFare]) -> _Json:
-    """A job, and how it fares in the newest plan."""
+    """Return a job as JSON, with its share of the network in the newest plan if it has one."""
     told: _Json = MessageToDict(one, preserving_proto_field_name=True)
     fare = fares.get(last_part(one.name))
     if fare is not None:
@@ -62,14 +62,14 @@ def _row(one: pb.Job, fare: JobFare | None) -> tuple[object, ...]:
 
 
 def worst_link(fare: JobFare) -> str:
-    """The fullest link that its flows use, and how full that is."""
+    """Return the fullest link that the job's flows use, and its utilization; empty if none."""
     if not fare.HasField("worst_link"):
         return ""
     return f"{ref_text(fare.worst_link)} {fare.worst_utilization:.3f}"
 
 
 def job_state_word(one: pb.Job) -> str:
-    """The word for its state: PROGRAMMED, DEGRADED and so on."""
+    """Return the word for the job's state: PROGRAMMED, DEGRADED and so on."""
     return pb.JobState.Name(one.state).removeprefix("JOB_STATE_")
 
 
@@ -161,7 +161,7 @@ def suspend(client: Terms, names: tuple[str, ...], seconds: float | None, *, wai
 
 
 def _at_rest(client: Terms, jobs: list[pb.Job], seconds: float | None) -> list[pb.Job]:
-    """The jobs, once no switch holds an entry of them."""
+    """Return the jobs once no switch holds an entry of them."""
     try:
         found = client.api.wait_until(SUSPENDED, jobs, seconds)
         client.api.wait_until_settled(max(job.generation for job in found), seconds)

@@ -101,8 +101,8 @@ def main(
 ) -> None:
     """Heddle: collision-free routes for the fabrics of AI clusters.
 
-    'heddle plan' and 'heddle token' work offline. All other commands talk to a controller. Options
-    may stand in a file, see --config.
+    'heddle plan' and 'heddle token' work offline. All other commands talk to a controller. A
+    file can set the options; see --config.
     """
     files = Credentials(tls_ca, tls_cert, tls_key, token_file)
     ctx.obj = Terms(server, timeout, as_json, fabric, files)

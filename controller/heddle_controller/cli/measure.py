@@ -1,4 +1,4 @@
-"""``heddle job measure``: what NCCL Inspector measured of a job, beside what the job tells."""
+"""``heddle job measure``: compares what NCCL Inspector measured with what a job declares."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def measure(
 
 
 def _kinds(communicators: tuple[str, ...]) -> dict[str, str]:
-    """What was said of communicators."""
+    """Return the kind of each communicator that the options name."""
     kinds = {}
     known = [*(group.value for group in Group), LEFT_OUT]
     for text in communicators:

@@ -1,4 +1,4 @@
-"""Options that several commands share; each may stand before or after the command."""
+"""Options that several commands share; each may be given before or after the command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from heddle_controller.cli.output import format_options
 Command = Callable[..., Any]
 
 INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
-"""A file to read; that it exists is checked by its reader, which names the cure."""
+"""A file to read. Its reader checks that it exists, and names the cure if not."""
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
 def with_server(command: Command) -> Command:
-    """Gives the command ``Terms`` first, changed by the options after the command."""
+    """Pass ``Terms`` to the command first, changed by the options after the command."""
 
     @click.option("--server", metavar="HOST:PORT[,...]", help="Addresses of the controller.")
     @click.option("--fabric", help="Name of the fabric.")
@@ -51,7 +51,7 @@ def with_server(command: Command) -> Command:
 
 
 def with_client(command: Command) -> Command:
-    """As ``with_server``, of a command that prints: ``Terms`` say whether documents are asked."""
+    """Do what ``with_server`` does, for a command that prints: add --json and --yaml."""
 
     @format_options
     @wraps(command)
@@ -74,19 +74,19 @@ STATES = {
 }
 STATE = click.Choice(list(STATES))
 WHAT = "SWITCH|A,B[,KEY]"
-"""How commands take a switch or a link."""
+"""How commands describe an argument that is a switch or a link."""
 
 
 def state_word(state: int) -> str:
-    """The word for a state: up, down or drained."""
+    """Return the word for a state: up, down or drained."""
     return common_pb2.State.Name(common_pb2.State.ValueType(state)).removeprefix("STATE_").lower()
 
 
 def link_ref(text: str) -> common_pb2.LinkRef:
-    """A link of ``A,B`` or ``A,B,KEY``.
+    """Return the link that ``A,B`` or ``A,B,KEY`` names.
 
     Raises:
-        Failure: the text has another form.
+        Failure: The text has another form.
     """
     parts = text.split(",")
     if len(parts) not in (2, 3) or not all(parts):
@@ -95,17 +95,17 @@ def link_ref(text: str) -> common_pb2.LinkRef:
 
 
 def ref_text(link: common_pb2.LinkRef) -> str:
-    """``A,B,KEY``, as ``link_ref`` takes it."""
+    """Return a link as ``A,B,KEY``, which ``link_ref`` accepts."""
     return link_name(link.source, link.target, link.key)
 
 
 def last_part(name: str) -> str:
-    """``j1`` of ``fabrics/f1/jobs/j1``."""
+    """Return the last part of a resource name: ``j1`` for ``fabrics/f1/jobs/j1``."""
     return name.rpartition("/")[2]
 
 
 def waiting_options(command: Command) -> Command:
-    """Gives a command that deletes the options ``wait`` and ``seconds``."""
+    """Add the options ``wait`` and ``seconds`` to a command."""
     wait = click.option(
         "--wait", is_flag=True, help="Exit only when no switch holds an entry of the job."
     )
@@ -119,15 +119,15 @@ def waiting_options(command: Command) -> Command:
 
 
 def wait_until_gone(client: Terms, version: int, seconds: float | None) -> None:
-    """Return when no switch holds an entry of what was deleted; a controller may restart meanwhile.
+    """Return when no switch holds an entry of what was deleted, even if a controller restarts.
 
     Args:
-        client: Whom to ask.
-        version: Of an intent without it, as the controller told; 0: it could not tell.
-        seconds: The longest to wait; None: as long as it takes.
+        client: The client to use.
+        version: Version of an intent without it, from the controller; 0 if it could not tell.
+        seconds: The longest time to wait; None waits as long as it takes.
 
     Raises:
-        Failure: that took too long, or the controller does not tell.
+        Failure: It took too long, or ``version`` is 0.
     """
     if not version:
         raise Failure("deleted, but the controller could not tell when its entries are gone")

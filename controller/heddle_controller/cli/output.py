@@ -1,4 +1,4 @@
-"""What commands print: a table for people, lines for pipes, JSON for programs."""
+"""How commands print: tables for people, aligned lines for pipes, JSON or YAML for programs."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., Any]
 YAML = "heddle.yaml"
-"""Where click keeps, for one command, that documents are printed as YAML."""
+"""Key of click's context under which a command notes that documents are printed as YAML."""
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """One line of text; what is in it of strangers' names and messages obeys no terminal."""
+    """Print one line, with control characters in names and messages made harmless."""
     click.echo(clean(text), err=err)  # noqa: TID251 - the one place
 
 
 def echo_lines(text: str) -> None:
-    """Several lines, the last of them ended; clean as ``echo`` makes them."""
+    """Print several lines that end with a newline, cleaned as by ``echo``."""
     click.echo(clean_lines(text), nl=False)  # noqa: TID251 - the one place
 
 
 def echo_json(
     value: Message | Sequence[Message | Mapping[str, object]] | Mapping[str, object],
 ) -> None:
-    """One JSON document on one line."""
+    """Print one JSON document on one line, or as YAML if that was asked for."""
     echo_raw_json(orjson.dumps(_plain(value)))
 
 
 def echo_raw_json(document: bytes) -> None:
-    """A JSON document, on as many lines as it has; or the same as YAML, if that was asked for."""
+    """Print a JSON document as it is laid out, or as YAML if that was asked for."""
     text = clean_json(document.decode())
     context = click.get_current_context(silent=True)
     if context is not None and context.meta.get(YAML):
@@ -51,15 +51,15 @@ def echo_raw_json(document: bytes) -> None:
 
 
 def _yaml(document: str) -> str:
-    """A document as YAML, of several that may follow each other."""
+    """Return a JSON document as YAML, with a marker at its start, so that several can follow."""
     import yaml  # noqa: PLC0415 - so that nobody else waits for it
 
     told = yaml.safe_dump(orjson.loads(document), sort_keys=False, explicit_start=True, width=100)
-    return str(told).rstrip("\n")  # of ASCII alone: a terminal prints it as it stands
+    return str(told).rstrip("\n")  # ASCII only, so safe for a terminal
 
 
 def format_options(command: _Command) -> _Command:
-    """Gives a command ``as_json``: whether documents are asked for, as JSON or as YAML."""
+    """Add --json and --yaml to a command, which gets ``as_json`` if either is given."""
 
     @click.option(
         "--json", "as_json", is_flag=True, help="Print JSON: one document, or one per line."
@@ -70,7 +70,7 @@ def format_options(command: _Command) -> _Command:
         if as_json and as_yaml:
             raise click.UsageError("--json and --yaml: give one of them")
         meta = click.get_current_context().meta
-        if as_json or as_yaml:  # nearest to the command: it counts most
+        if as_json or as_yaml:  # an option after the command overrides one before it
             meta[YAML] = as_yaml
         return command(*args, as_json=as_json or as_yaml, **options)
 
@@ -78,7 +78,7 @@ def format_options(command: _Command) -> _Command:
 
 
 def echo_script(text: str) -> None:
-    """A program for a shell, as it is: nothing of it comes from strangers."""
+    """Print a shell script unchanged; it contains no text from others."""
     click.echo(text)  # noqa: TID251 - the one place
 
 
@@ -93,7 +93,7 @@ def _plain(value: object) -> object:
 
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on a terminal; aligned lines with a header elsewhere."""
+    """Print a table on a terminal, and aligned lines with a header elsewhere."""
     texts = [[clean(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _rich_table(columns, texts)
@@ -127,11 +127,11 @@ STYLES = {
     "down": "red",
     "drained": "yellow",
 }
-"""Colours of words that say how something stands."""
+"""Colours of words that name a state."""
 
 
 def echo_pairs(pairs: Mapping[str, object]) -> None:
-    """Names and values, one a line; empty values are left out."""
+    """Print names and values, one pair per line; empty values are left out."""
     shown = {name: clean(str(value)) for name, value in pairs.items() if value not in ("", None)}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -142,7 +142,7 @@ def echo_pairs(pairs: Mapping[str, object]) -> None:
 
 
 def printed_by(view: Callable[[], object]) -> str:
-    """What a view prints, with colours if it would have them now."""
+    """Return what a view prints, with colours if standard output is a terminal."""
     kept = _Kept(terminal=sys.stdout.isatty())
     with redirect_stdout(kept):
         view()
@@ -155,18 +155,19 @@ class _Kept(io.StringIO):
         self._terminal = terminal
 
     def isatty(self) -> bool:
-        """As of what it stands for."""
+        """Whether the stream that it replaces is a terminal."""
         return self._terminal
 
 
 class Screen:
-    """Where a view is shown again: in its place on a terminal, one below the other elsewhere.
+    """Shows a view repeatedly: in place on a terminal, one below the other elsewhere.
 
-    What is longer than a terminal is cut there, and whole once it ends. Use as ``with``.
+    On a terminal, a longer view is cut to fit, and printed whole at the end. Use it in a ``with``
+    statement.
     """
 
     def __init__(self, *, documents: bool) -> None:
-        """``documents``: what is shown is for programs."""
+        """Take ``documents``: whether the view prints documents for programs."""
         self._documents = documents
         self._shown: str | None = None
         self._live: Live | None = None
@@ -187,7 +188,7 @@ class Screen:
         self._stack.close()
 
     def show(self, text: str) -> None:
-        """Show this in place of what was shown before, unless it is the same."""
+        """Show this text in place of the previous one, unless it is the same."""
         if text == self._shown:
             return
         if self._live is not None:

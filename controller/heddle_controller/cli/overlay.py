@@ -1,4 +1,4 @@
-"""``heddle overlay``: the panic switch. Puts the whole fabric on the underlay, and back."""
+"""``heddle overlay``: the panic switch. It moves the whole fabric to the underlay, and back."""
 
 from __future__ import annotations
 

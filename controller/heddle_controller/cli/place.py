@@ -1,4 +1,4 @@
-"""``heddle job place`` and reservations: on which hosts a job runs, and keeping them for it."""
+"""``heddle job place`` and reservations: choose hosts for a job, and keep them for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECONDS = 300
 
 
 def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
-    """The one job of a file that is meant."""
+    """Return the job of a file that is meant; Failure if it is missing or ambiguous."""
     found = [one for one in load_jobs(file) if only in (None, one.name)]
     if len(found) != 1:
         there = "has no such job" if not found else "has several jobs: say which by --only"
@@ -118,7 +118,7 @@ def place(
 
 
 def gpus_option(text: str | None) -> list[pb.HostGpus]:
-    """What an option says of the GPUs of each host; none where it is not given."""
+    """Return the GPUs of each host that an option gives; empty if it is not given."""
     try:
         return [pb.HostGpus(gpus=parse_gpus(text))] if text else []
     except ValueError as error:
@@ -126,7 +126,7 @@ def gpus_option(text: str | None) -> list[pb.HostGpus]:
 
 
 def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
-    """Hosts, each with the GPUs that are meant: ``n1 GPUs 0-3``."""
+    """Return hosts as text, each with its GPUs: ``n1 GPUs 0-3``."""
     if not gpus:
         return list(hosts)
     parts = list(gpus) * (len(hosts) if len(gpus) == 1 else 1)
@@ -134,7 +134,7 @@ def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
 
 
 def expanded(patterns: Sequence[str]) -> list[str]:
-    """The hosts that short forms such as ``n[001-016]`` stand for."""
+    """Return the hosts that short forms such as ``n[001-016]`` stand for."""
     try:
         return [host for pattern in patterns for host in expand(pattern)]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""``heddle plan``: a plan from files to a file, without any server; a controller's compared."""
+"""``heddle plan``: plans offline from files, and compares or restores a controller's plans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from heddle_controller.plan.verify import PlanInvalid
 from heddle_controller.serve.codec import common
 
 _FILE = click.Path(path_type=Path)
-"""Checked by whoever opens it, who names the cure in one line."""
+"""A path that is checked by the code that opens it, which names the cure in one line."""
 REASONS_SHOWN = 10
 GENERATIONS = 2**63 - 1
 
@@ -200,7 +200,7 @@ def _paths(paths: Iterable[common_pb2.Path]) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Tell]:
-    """Shows the step under way on a terminal, and nothing elsewhere."""
+    """Show the current step on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,8 +1,8 @@
 """One run of ``heddle plan``: load, plan or repair, check, write.
 
-Apart from the command, so that what is done and how it is asked for and shown can
-each be read by itself. Clocks are read here and nowhere below. The planner is imported by
-what plans: no other command waits for its libraries.
+It is separate from the command, so that the work can be read apart from its options and output.
+Clocks are read here and nowhere below. The planner is imported only in functions that plan, so that
+other commands do not wait for its libraries.
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ class Losses:
     nodes: tuple[int, ...] = ()
 
     def applied(self, fabric: Fabric) -> Fabric:
-        """The fabric without them."""
+        """Return the fabric with these links and nodes down."""
         lost = fabric.with_links(dict.fromkeys(self.links, State.DOWN))
         return lost.with_nodes(dict.fromkeys(self.nodes, State.DOWN))
 
 
 def losses_of(fabric: Fabric, texts: Sequence[str], origin: str) -> Losses:
-    """What ``A,B``, ``A,B,KEY`` and ``SWITCH`` name; ``A,B`` is every link between the two.
+    """Return the links and nodes that ``A,B``, ``A,B,KEY`` and ``SWITCH`` name.
+
+    ``A,B`` means every link between the two.
 
     Raises:
-        InputError: with ``origin``, the fabric's file, as its source: an unknown node,
-            link or key; close names are told.
+        InputError: A node, link or key is unknown; similar names are suggested. ``origin``, the
+            fabric's file, is its source.
     """
     links: list[int] = []
     nodes: list[int] = []
@@ -90,7 +92,7 @@ def losses_of(fabric: Fabric, texts: Sequence[str], origin: str) -> Losses:
 
 
 def _fault(fabric: Fabric, text: str) -> str:
-    """Why a text names no link; empty where it does."""
+    """Return why a text names no link; empty if it names one."""
     parts = text.split(",")
     if len(parts) == 1:
         return _unknown(fabric, text)
@@ -128,13 +130,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def write_texts(texts: Mapping[str, str], folder: Path) -> list[str]:
-    """Write SWITCH.eos for each switch, and in SWITCH.eos.diff what of it is new.
+    """Write SWITCH.eos for each switch, and its changes to SWITCH.eos.diff.
 
-    The difference is to the text that stood there before; it is empty where that was the
-    same. Gives the switches whose text is not what it was.
+    The differences are to the file that existed before, and empty if there are none. Returns the
+    switches whose text has changed.
 
     Raises:
-        InputError: a file cannot be read or written.
+        InputError: A file cannot be read or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,15 +156,16 @@ def write_texts(texts: Mapping[str, str], folder: Path) -> list[str]:
 
 
 WORTH_MOVING = 0.1
-"""How much fuller than in a plan made anew the worst link may be, for few flows to move."""
+"""A plan made anew replaces a repaired one only if it is better by this share, because it moves
+more flows."""
 
 Tell = Callable[[str], None]
-"""Hears which step begins."""
+"""Is called with the name of each step that begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What was asked for; at least one of ``flows`` and ``jobs`` is given."""
+    """What the user asked for; at least one of ``flows`` and ``jobs`` is given."""
 
     fabric: Path
     flows: Path | None = None
@@ -171,35 +174,35 @@ class PlanRequest:
     down: tuple[str, ...] = ()
     previous: Path | None = None
     port_paths: Path | None = None
-    """What is known of the paths of source ports, where switches of the fabric hash."""
+    """File with the known paths of source ports, for fabrics whose switches hash."""
     time_limit: float | None = None
     objective: Objective = "headroom"
     protect: Literal["link", "switch", "none"] = "link"
     out: Path | None = None
     eos: Path | None = None
-    """Where text for switches of Arista's is written, a file for each."""
+    """Folder for traffic policies of Arista switches, one file per switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPlan:
-    """A plan that passed the check."""
+    """A plan that passed verification."""
 
     plan: Plan
     changed: int = 0
-    """Flows whose path moved; 0 without a previous plan."""
+    """Number of flows whose path moved; 0 without a previous plan."""
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds of each part of the run."""
     rewritten: list[str] | None = None
-    """Switches whose text is not what it was; None where no text was asked for."""
+    """Switches whose text changed; None if no text was asked for."""
 
     def exposed(self) -> list[str]:
-        """Flows that only pass by what is over-full, and that pauses may hold up."""
+        """Return flows that cross no over-full link but may be held up by its PFC pauses."""
         return [self.plan.flows.ids[row] for row in exposed_flows(self.plan).tolist()]
 
     def unprotected(self) -> list[str]:
-        """Flows that a single loss may stop, as no switch can turn them to a backup.
+        """Return flows that a single loss may stop, because no switch has a backup for them.
 
-        None where nobody asked for protection, or no link joins two switches.
+        The list is empty if no protection was asked for, or if no link joins two switches.
         """
         from heddle_controller.solve import unprotected_flows  # noqa: PLC0415 - see above
 
@@ -209,7 +212,7 @@ class CheckedPlan:
         return [plan.flows.ids[row] for row in unprotected_flows(plan).tolist()]
 
     def record(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return what ``--json`` prints."""
         plan = self.plan
         return {
             "certificate": certificate_record(plan.certificate),
@@ -225,11 +228,11 @@ class CheckedPlan:
 
 
 def run(request: PlanRequest, tell: Tell) -> CheckedPlan:
-    """Carry a request out. Nothing is written unless the plan passed the check.
+    """Carry out a request. Nothing is written unless the plan passes verification.
 
     Raises:
-        InputError: an input is faulty, or the plan cannot be written there.
-        PlanInvalid: the planner made a plan that must not be used.
+        InputError: An input is faulty, or the plan cannot be written.
+        PlanInvalid: The planner made a plan that must not be used.
     """
     with _no_collection():
         return _run(request, tell)
@@ -237,7 +240,7 @@ def run(request: PlanRequest, tell: Tell) -> CheckedPlan:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Never stops to look for cycles of garbage: there are none, and looking takes long."""
+    """Switch the garbage collector off: planning makes no reference cycles, and it takes long."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -298,7 +301,7 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
 
 
 def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Plan:
-    """The plan with backups as they were asked for, and what single losses do."""
+    """Return the plan with the backups asked for, and with the effects of single losses."""
     from heddle_controller.solve import protected, without_backups  # noqa: PLC0415 - see above
 
     start = time.perf_counter()
@@ -309,7 +312,7 @@ def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Pl
 
 
 def _flows(request: PlanRequest, fabric: Fabric, jobs: Sequence[Job]) -> Flows:
-    """Flows of the flow file, then those of the jobs."""
+    """Return the flows of the flow file, then those of the jobs."""
     parts = []
     if request.flows:
         parts.append(resolve(load_demands(request.flows), fabric, origin=str(request.flows)))
@@ -330,7 +333,7 @@ def _planned(
     planner: Repairer | Options,
     timing: dict[str, float],
 ) -> Plan:
-    """The plan; the clock runs from the losses known to the plan in memory."""
+    """Return the plan; ``solve_seconds`` runs from the known losses to the plan in memory."""
     from heddle_controller.solve import Options, plan_anew  # noqa: PLC0415 - see above
 
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Plans, routes and certificates as text."""
+"""Prints plans, routes and certificates as text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from heddle_controller.model.plan import AfterLoss, Turn
 from heddle_controller.serve.codec import common
 
 AFTER_LOSS = ["lost", "worst", "slowest flow", "worst link", "lower bound", "then"]
-"""Columns of what single losses do right after local repair."""
+"""Columns of the table of what single losses do right after local repair."""
 TURNS = ["job in turns", "begins at, s", "and every, s", "saves of an iteration"]
-"""Columns of when jobs had best begin their iterations."""
+"""Columns of the table of when jobs should begin their iterations."""
 
 
 def echo_plan(plan: plan_pb2.Plan) -> None:
-    """A plan and its certificate."""
+    """Print a plan and its certificate."""
     echo_pairs(
         {
             "fabric": last_part(plan.name.removesuffix("/plan")),
@@ -43,7 +43,7 @@ def echo_plan(plan: plan_pb2.Plan) -> None:
 
 
 def echo_unprotected(count: int, names: Sequence[str]) -> None:
-    """Flows without a usable backup, the first by name, if there are any."""
+    """Print how many flows have no usable backup, and the first names, if there are any."""
     if count:
         more = " …" if count > len(names) else ""
         echo(
@@ -53,7 +53,7 @@ def echo_unprotected(count: int, names: Sequence[str]) -> None:
 
 
 def _kept_to(plan: plan_pb2.Plan) -> str:
-    """Which earlier plan, if an operator went back to one."""
+    """Return which earlier plan an operator returned to; empty if none."""
     if not plan.HasField("rollback"):
         return ""
     end = common.time_text(plan.rollback.end_time)
@@ -61,14 +61,14 @@ def _kept_to(plan: plan_pb2.Plan) -> str:
 
 
 def certificate_text(certificate: common_pb2.Certificate) -> str:
-    """``1.000 of 1.000 proven by cut, gap 0.0 %``."""
+    """Return a text such as ``1.000; no plan below 1.000 (cut), gap 0.0%``."""
     worst, bound = certificate.max_utilization, certificate.lower_bound
     proof = f"no plan below {bound:.3f} ({certificate.proof}), gap {certificate.gap:.1%}"
     return f"{worst:.3f}; {proof}" if certificate.proof != "none" else "no load"
 
 
 def echo_tiers(certificate: common_pb2.Certificate) -> None:
-    """Each tier's worst link and bound."""
+    """Print the worst link and the bound of each tier."""
     if certificate.tiers:
         rows = [
             (t.tier, f"{t.max_utilization:.3f}", f"{t.lower_bound:.3f}") for t in certificate.tiers
@@ -77,20 +77,20 @@ def echo_tiers(certificate: common_pb2.Certificate) -> None:
 
 
 def echo_after_loss(certificate: common_pb2.Certificate) -> None:
-    """What the worst loss of one link, or one switch, does until there is a new plan."""
+    """Print what the worst loss of one link, or one switch, does until there is a new plan."""
     if certificate.after_loss:
         echo_table(AFTER_LOSS, [after_loss_row(one) for one in certificate.after_loss])
 
 
 def after_loss_row(one: common_pb2.AfterLoss | AfterLoss) -> tuple[str, ...]:
-    """One kind of loss."""
+    """Return the table row of one kind of loss."""
     worst, least = f"{one.worst_utilization:.3f}", f"{one.lower_bound:.3f}"
     stranded = f"{one.stranded} flows without a way" if one.stranded else ""
     return one.kind, one.of, f"{one.slowest_flow:.3f}", worst, least, stranded
 
 
 def echo_turns(turns: Iterable[common_pb2.Turn | Turn]) -> None:
-    """When jobs had best begin their iterations, if any gain by that."""
+    """Print when jobs should begin their iterations, if any job gains from it."""
     rows = [
         (one.job, f"{one.shift_seconds:.4f}", f"{one.pace_seconds:.4f}", f"{one.saved:.1%}")
         for one in turns
@@ -100,7 +100,7 @@ def echo_turns(turns: Iterable[common_pb2.Turn | Turn]) -> None:
 
 
 def turn_text(turn: common_pb2.Turn) -> str:
-    """``every 0.2601 s from 0.1300 s on: saves 28.1 %``."""
+    """Return a text such as ``every 0.2601 s from 0.1300 s on: saves 28.1% of an iteration``."""
     return (
         f"every {turn.pace_seconds:.4f} s from {turn.shift_seconds:.4f} s on: saves "
         f"{turn.saved:.1%} of an iteration"
@@ -108,7 +108,7 @@ def turn_text(turn: common_pb2.Turn) -> str:
 
 
 def echo_routes(routes: Iterable[plan_pb2.Route]) -> None:
-    """A line a path."""
+    """Print routes, one line per path."""
     rows = [row for route in routes for row in _rows(route)]
     echo_table(["flow", "gbps", "qps", "path"], rows)
 
@@ -128,7 +128,7 @@ def _rows(route: plan_pb2.Route) -> list[tuple[str, str, str, str]]:
 
 
 def path_text(path: common_pb2.Path) -> str:
-    """Node ids in order of travel; a link key other than 0 stands before the node it leads to."""
+    """Return node ids in order of travel; a link key other than 0 precedes the node it leads to."""
     if not path.nodes:
         return "the underlay"
     keys = [f"[{key}]" if key not in ("", "0") else "" for key in path.keys]
@@ -137,11 +137,11 @@ def path_text(path: common_pb2.Path) -> str:
 
 
 SHARERS = 3
-"""Jobs of a link that are told by name."""
+"""Number of a link's jobs that are listed by name."""
 
 
 def echo_link_loads(links: Iterable[plan_pb2.LinkLoad]) -> None:
-    """A line a link."""
+    """Print loads of links, one line per link."""
     rows = [
         (
             ref_text(one.link),
@@ -162,7 +162,7 @@ def _sharers(jobs: Sequence[plan_pb2.Sharer]) -> str:
 
 
 def echo_explanation(answer: plan_pb2.ExplainFlowResponse) -> None:
-    """Why a flow goes where it goes."""
+    """Print why a flow takes its path."""
     route = answer.route
     for number, (path, backup) in enumerate(zip(route.paths, route.backups, strict=True)):
         echo_pairs(

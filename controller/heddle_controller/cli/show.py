@@ -1,4 +1,4 @@
-"""``heddle show``: the newest plan, its routes, why a flow goes where it goes, and what if."""
+"""``heddle show``: the newest plan, its routes, why a flow takes its path, and what-if."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_plan(client: Terms) -> None:
 
 
 def _overlay_of(plan: pb.Plan) -> str:
-    """Name of the overlay of a plan's fabric."""
+    """Return the resource name of the overlay of a plan's fabric."""
     return f"{plan.name.rpartition('/')[0]}/overlay"
 
 

@@ -1,4 +1,4 @@
-"""``heddle token``: bearer tokens, made on the machine that keeps their file; needs no server."""
+"""``heddle token``: makes bearer tokens on the machine that keeps their file, without a server."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _time(grant: Grant) -> str:
 
 
 def _add(path: Path, grant: Grant) -> None:
-    """Append to the file in one write, which nobody else reads or writes."""
+    """Append to the file in one write; only its owner may read or write a new file."""
     if path.exists() and grant.name in read_grants(path):
         raise Failure(f"{path} has a token {grant.name!r}: take its line out first")
     try:

@@ -1,4 +1,4 @@
-"""``--watch``: a view that is shown again whenever what it shows may be another."""
+"""The option ``--watch``: shows a view again whenever it may have changed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from heddle_controller.cli.options import Command
 from heddle_controller.cli.output import Screen, printed_by
 
 _LOOK_SECONDS = 5.0
-"""How often a view is asked for whose changes no watch of the API tells."""
+"""Interval at which a view is refreshed if no watch of the API announces all of its changes."""
 
 _HEED_SECONDS = 0.5
-"""How late Ctrl-C may be heard.
+"""Longest time until Ctrl-C is noticed.
 
-A signal that another thread takes, or that comes just before a wait begins, does not end the wait.
+A signal that another thread receives, or that comes just before a wait begins, does not end the
+wait.
 """
 
 _Changes = Callable[[Terms], Iterable[object]]
 
 
 def of_jobs(client: Terms) -> Iterable[object]:
-    """Jobs, and their states."""
+    """Watch jobs and their states."""
     return client.api.watch_jobs()
 
 
 def of_plans(client: Terms) -> Iterable[object]:
-    """Plans, and who holds them."""
+    """Watch plans, and which switches hold them."""
     return client.api.watch_plans()
 
 
 def of_fabric(client: Terms) -> Iterable[object]:
-    """Links and switches."""
+    """Watch links and switches."""
     return client.api.watch_fabric()
 
 
 def watchable(*changes: _Changes, look: bool = False) -> Callable[[Command], Command]:
-    """Gives a view, which takes ``Terms`` first, the option ``--watch``.
+    """Return a decorator that adds ``--watch`` to a view, which takes ``Terms`` first.
 
     Args:
-        changes: What tells that the view may be another. Several changes at once are shown once.
-        look: Whether it changes in other ways, too, so that it is asked for every few seconds.
+        changes: Watches that announce changes. Several changes at once refresh the view once.
+        look: Whether the view also changes in other ways, so it is refreshed every few seconds.
     """
 
     def decorated(view: Command) -> Command:
@@ -78,17 +79,17 @@ def watchable(*changes: _Changes, look: bool = False) -> Callable[[Command], Com
 def _watch(
     client: Terms, view: Callable[[], object], changes: Iterable[_Changes], seconds: float | None
 ) -> None:
-    """Show a view, and again with each change, or after so many seconds.
+    """Show a view, and show it again after each change or after ``seconds``.
 
-    A fabric without a plan, and a controller that goes away while it is watched, are told of, and
-    waited for.
+    If the fabric has no plan yet, or the controller becomes unreachable after the first view, a
+    note is printed and the watch goes on.
     """
 
     def shown() -> None:
-        with suppress(SystemExit):  # what a view exits with says how things stand; it goes on
+        with suppress(SystemExit):  # an exit status does not end the watch
             view()
 
-    _ = client.fabric  # known before threads ask for it
+    _ = client.fabric  # find it out before threads need it
     bell = _Bell()
     for each in changes:
         threading.Thread(target=bell.follow, args=(each, client), daemon=True).start()
@@ -113,14 +114,14 @@ def _watch(
 
 
 class _Bell:
-    """Rung by threads that hear of changes; one waits for it."""
+    """Threads that see changes ring it; the main thread waits for it."""
 
     def __init__(self) -> None:
         self._rung = threading.Event()
         self._error: Exception | None = None
 
     def follow(self, changes: _Changes, client: Terms) -> None:
-        """Ring with each change, and when they end with an error."""
+        """Ring at each change, and if the watch ends with an error."""
         try:
             for _ in changes(client):
                 self.ring()
@@ -129,11 +130,11 @@ class _Bell:
             self.ring()
 
     def ring(self) -> None:
-        """Something may have changed."""
+        """Signal that something may have changed."""
         self._rung.set()
 
     def wait(self, seconds: float | None) -> None:
-        """Return when it is rung, or after so long; raise what a watch ended with."""
+        """Return when it is rung or the time is over; raise the error of a watch that failed."""
         end = time.monotonic() + (math.inf if seconds is None else seconds)
         while (left := end - time.monotonic()) > 0 and not self._rung.wait(
             min(left, _HEED_SECONDS)

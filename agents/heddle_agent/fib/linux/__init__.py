@@ -1,4 +1,4 @@
-"""The linux backend: nftables for exact matches, routing tables for next hops."""
+"""The Linux backend: nftables for exact matches, routing tables for next hops."""
 
 from heddle_agent.fib.linux.backend import LinuxFib
 from heddle_agent.fib.linux.cleaning import Removed, clean_kernel

@@ -1,33 +1,32 @@
-"""The kernel as a forwarding table: exact-match maps of nftables over a routing table per next hop.
+"""The kernel as a forwarding table: exact-match maps of nftables, and a routing table per next hop.
 
-What is where: ``schema`` says how a packet passes our nftables table, ``marks`` which numbers of
-the box are ours, ``hops`` keeps routes and rules, ``ways`` groups, ``entries`` and ``nics`` the
-entries themselves, ``notes`` the names behind numbers. This module puts them together.
+The parts: ``schema`` defines how a packet passes our nftables table, ``marks`` which numbers on the
+machine are ours. ``hops`` keeps routes and rules, ``next_hop_groups`` the groups, ``entries`` and
+``nics`` the entries themselves, and ``notes`` the names behind numbers. This module combines them.
 
-Every batch takes effect in one transaction of the kernel, though a long one comes in several: the
-kernel does not let go of a processor before it is through with one, and on a busy switch a notice
-would wait for it (``groups_before``). What the kernel refuses is found out from its answer; then
-everything is read anew from the kernel, which is right by definition, the culprit is left out and
-reported, and the rest is sent again. A group that has lost its last entry goes with the next batch,
-not with this one: a packet may just be between the two maps.
+Every batch takes effect in one transaction of the kernel, but a long one is written in several. The
+kernel does not release a processor before a transaction is complete, and on a busy switch a notice
+would wait for it. If the kernel refuses a transaction, its answer tells why. Everything is then
+read again from the kernel, which is always right, the entry at fault is left out and reported, and
+the rest is sent again. A group that loses its last entry is removed with the next batch and not
+with this one, because a packet may just be between the two maps.
 
-The kernel takes one transaction after the other, and a long one takes it a tenth of a second. What
-cannot wait for that is a matter of routes alone, which have another lock there: ``avoid``.
+The kernel handles one transaction after the other, and a long one takes a tenth of a second. What
+cannot wait that long uses routes alone, which have another lock in the kernel: ``avoid``.
 
-Nothing is flushed at the start and nothing removed at the end: what is there is taken over, and
-``cleaning.clean`` removes it when asked to.
+Nothing is flushed at the start or removed at the end. What exists is taken over, and
+``cleaning.clean_kernel`` removes it on request.
 
-A long batch in short transactions, all of which takes effect in the last of them.
+A long batch is written in short transactions, and takes effect in the last of them. Entries do not
+forward by themselves but by the number of a group, and a number forwards by its mark. So the
+entries of a long batch get new numbers, one for each pair of a group that they join and a mark that
+they leave. Until all entries are written, these numbers keep the old marks, so each packet is
+forwarded as before, whether or not its entry is already there. One short transaction then gives the
+numbers the marks of their groups. Entries to remove are removed after that, also in pieces, wider
+ones first, so that no packet falls to an entry that is about to be removed too.
 
-Entries do not forward by themselves but by the number of a group, and a number forwards by its
-mark. So the entries of a long batch are given numbers that nobody else has, one for each group that
-they join and each mark that they leave. Until all of them are there, these numbers have the marks
-that are left: each packet goes on as it did, whether or not its entry has come yet. One short
-transaction then gives them the marks of their groups. Entries that the batch removes go after that,
-again a piece at a time, wider ones first: none comes to be forwarded by an entry that is to go too.
-
-Should the agent die in the middle, the one after it finds each entry whole, and completes those
-that had come.
+If the agent dies in the middle, the next one finds each entry whole, and completes those that were
+written.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ from heddle_agent.fib.values import (
 _log = structlog.get_logger()
 
 _ATTEMPTS = 8
-_MOST_STAGED = 1000  # ways to flip in one short transaction
+_MOST_STAGED = 1000  # group numbers that one short transaction can flip
 _FULL = {errno.ENFILE, errno.ENOSPC, errno.ENOMEM}
 _CURED_BY_READING = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
 
@@ -94,7 +93,7 @@ class LinuxFib:
 
     capabilities = frozenset(Capability)
     piece = 1000
-    """Entries that the kernel is handed at a time; it lets go of the processor in between."""
+    """Number of entries written per transaction; the kernel releases the processor in between."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class LinuxFib:
         table_size: int = 0,
         opener: Opener = open_socket,
     ) -> None:
-        """Take over what is there; UnavailableError if this machine does not serve."""
+        """Take over what is in the kernel; UnavailableError if this machine cannot be used."""
         self.table_size = table_size
         self._switch = switch
         self._kernel = Kernel(opener)
@@ -115,7 +114,7 @@ class LinuxFib:
         self._hops = Hops(self._kernel.routes, self._kernel.urgent, cables)
         self._detours = Detours(self._kernel.routes)
         self._lost: frozenset[Link] = frozenset()
-        self._down: frozenset[OwnLink] = frozenset()  # those of them that are this switch's
+        self._down: frozenset[OwnLink] = frozenset()  # the lost links of this switch
         self._rules: set[schema.Shape] = set()
         self._generation = 0
         self._change = NO_CHANGE
@@ -137,11 +136,11 @@ class LinuxFib:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The address by which each NIC of the entries is known."""
+        """The address of each NIC that entries name."""
         return self._nics.text()
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program a batch; all of it takes effect in one transaction, but for deletes after it."""
+        """Program a batch. It takes effect in one transaction, except for later deletes."""
         own_failures: list[Failure] = []
         message = ""
         for attempt in range(_ATTEMPTS):
@@ -158,7 +157,7 @@ class LinuxFib:
         return [Failure(m, Reason.BACKEND, message) for m in (*batch.sets, *batch.deletes)]
 
     def steer(self, steering: Steering) -> None:
-        """Take routes over lost links away, flip groups, bring routes over mended links back."""
+        """Remove routes over lost links, move groups, and restore routes over recovered links."""
         self._lost = steering.down
         self._down = frozenset(
             (link.target if link.source == self._switch else link.source, link.key)
@@ -171,7 +170,7 @@ class LinuxFib:
             self._flip(steering.choices, avoidances)
 
     def detour(self, groups: Mapping[Group, Collection[OwnLink]]) -> None:
-        """Have groups on the underlay keep off these next hops, as ``detours`` says."""
+        """Implement ``Detouring.detour``; see ``detours``."""
         with logged_failure("no detours: what routing has not withdrawn yet may still be used"):
             self._detours.install(groups, self._entries, self._nics, self._hops)
             transaction = Transaction()
@@ -179,19 +178,19 @@ class LinuxFib:
             self._commit(transaction)
 
     def avoid(self, hops: Collection[OwnLink]) -> None:
-        """Take routes over next hops away, even while another thread is in here."""
+        """Remove routes over these next hops, even while another thread is in another method."""
         with logged_failure("next hops not avoided before links and groups move"):
             self._hops.avoid(hops)
 
     def plug(self, port: OwnLink, cable: Cable) -> None:
-        """A link is on another interface from now on; its route comes with the next ``steer``.
+        """Use another interface for a link; its route follows with the next ``steer``.
 
-        May be called while another thread is in here.
+        This may be called while another thread is in another method.
         """
         self._hops.plug(port, cable)
 
     def refresh(self) -> None:
-        """Put back what somebody else has changed in what is ours."""
+        """Restore what others have changed in our tables, rules and routes."""
         with logged_failure("the kernel was not looked through"):
             avoidances = self._hops.avoidances
             if nft.ask_generation(self._kernel.nft) != self._generation:
@@ -203,11 +202,11 @@ class LinuxFib:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether no packet is matched against entries, as a note in the kernel says."""
+        """Whether no packet is matched against entries, according to a note in the kernel."""
         return bool(self._notes.of(NoteKind.OVERLAY))
 
     def set_overlay(self, *, withdrawn: bool) -> str:
-        """Take the rules that ask the maps out, or put them back: one transaction."""
+        """Remove the rules that look packets up, or restore them, in one transaction."""
         if withdrawn == self.withdrawn:
             return ""
         transaction = Transaction()
@@ -225,21 +224,21 @@ class LinuxFib:
         return ""
 
     def _write_rules(self, transaction: Transaction, rules: Collection[schema.Shape]) -> None:
-        """The rules for these shapes, none while the overlay is withdrawn, and for the rest."""
+        """Write rules for meters and these shapes; no shapes while the overlay is withdrawn."""
         shapes = () if self.withdrawn else rules
         schema.write_rules(transaction, shapes, metered=sorted(set(map(family_of, self._metered))))
 
     def read_back(self) -> Mapping[Match, Group]:
-        """What the kernel holds; entries that nobody knows have addresses for names."""
+        """Return what the kernel holds; NICs without a note have their address as name."""
         self._load()
         return dict(self._entries.groups)
 
     def counters(self) -> Mapping[Match, Count]:
-        """What entries have carried since this agent first saw them."""
+        """Return what entries have carried, including elements that this agent has replaced."""
         return self._entries.counters(read_all(self._kernel.reader))
 
     def meter(self, sources: Collection[Nic]) -> None:
-        """By their addresses; NICs without one are not metered. The kernel keeps them."""
+        """Meter NICs by address. NICs without one are not metered. The kernel remembers the set."""
         wanted = frozenset(filter(None, (packed_address(nic.address) for nic in sources)))
         if wanted == self._metered:
             return
@@ -259,7 +258,7 @@ class LinuxFib:
                 raise
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """Unmatched packets, by the addresses of their NICs."""
+        """Return unmatched packets by the addresses of their NICs."""
         found: dict[tuple[Nic, Nic], Count] = {}
         for _, pairs in schema.METERS.values():
             told = parse_map_elements(pairs, nft.ask_elements(self._kernel.reader, pairs.name))
@@ -270,11 +269,11 @@ class LinuxFib:
         return found
 
     def close(self) -> None:
-        """Let go of the sockets; nobody may be in here."""
+        """Close the sockets. No other thread may be in any method."""
         self._kernel.close()
 
     def _attempt(self, batch: Batch, own_failures: list[Failure]) -> list[Failure]:
-        """Program what can be; RefusedError if the kernel finds more that cannot."""
+        """Program all sets that are possible; RefusedError if the kernel refuses others."""
         out = {failure.match for failure in own_failures}
         sets = {m: g for m, g in batch.sets.items() if m not in out} if out else batch.sets
         fresh, failures = self._refused(sets, batch)
@@ -315,7 +314,7 @@ class LinuxFib:
         transaction: Transaction,
         rules: set[schema.Shape],
     ) -> None:
-        """Program a long change in pieces that take effect together, as the module says."""
+        """Program a long change in pieces that take effect together; see the module's docstring."""
         staged, notes = self._ways.stage(
             dict.fromkeys(groups_before), self._hops.slots, batch.diverted, transaction
         )
@@ -337,14 +336,14 @@ class LinuxFib:
     def _prepare(
         self, needed: Collection[Group], rules: set[schema.Shape], transaction: Transaction
     ) -> None:
-        """What entries stand on: notes, rules; and away with groups that nothing stands on."""
+        """Write the notes and rules that entries need, and remove groups that nothing uses."""
         self._note_hops(transaction)
         self._sweep(needed, transaction)
         if rules != self._rules:
             self._write_rules(transaction, rules)
 
     def _take(self, change: Change, numbers: Sequence[int], transaction: Transaction) -> None:
-        """Commit a transaction with a change in it, whose sets get these numbers of groups."""
+        """Commit a transaction with a change; ``numbers`` are the groups of its sets."""
         self._entries.write(change, numbers, transaction)
         left = self._entries.leaving(change)
         echo = self._commit(transaction)
@@ -352,7 +351,7 @@ class LinuxFib:
         self._entries.confirm(change, numbers, echoed(echo))
 
     def _note_hops(self, transaction: Transaction) -> None:
-        """Note slots and interfaces that are new."""
+        """Write notes of new slots and interfaces."""
         known = self._notes.of(NoteKind.HOP)
         slots = {s: json.dumps(port) for port, s in self._hops.slots.items() if s not in known}
         self._notes.put(transaction, NoteKind.HOP, slots)
@@ -362,7 +361,7 @@ class LinuxFib:
         self._notes.put(transaction, NoteKind.INTERFACE, fresh)
 
     def _sweep(self, needed: Collection[Group], transaction: Transaction) -> None:
-        """Remove groups that had no entry before this batch, and get none by it."""
+        """Remove groups that had no entry before this batch and get none from it."""
         unused = self._ways.unused(needed)
         self._ways.drop(unused, transaction)
         self._notes.drop(transaction, NoteKind.GROUP, unused)
@@ -370,7 +369,7 @@ class LinuxFib:
     def _refused(
         self, sets: Mapping[Match, Group], batch: Batch
     ) -> tuple[dict[str, bytes], list[Failure]]:
-        """New addresses, and what this switch cannot hold: hops, addresses, room."""
+        """Return new addresses, and failures: unusable next hops or addresses, or no room."""
         nics = dict.fromkeys(nic for match in sets for nic in match[:2])
         fresh, strange = self._nics.learn(nics, batch.addresses, self._entries.in_use)
         families = set(map(family_of, fresh.values()))
@@ -399,7 +398,7 @@ class LinuxFib:
     def _blame(
         self, batch: Batch, refused: RefusedError, own_failures: list[Failure], attempt: int
     ) -> list[Failure]:
-        """Whom to leave out of the next attempt; nobody if reading anew may be the cure."""
+        """Return the sets to leave out of the next attempt; none if reading again may help."""
         error = refused.error
         if attempt == 0 and error.errno in _CURED_BY_READING:
             return []
@@ -412,7 +411,7 @@ class LinuxFib:
         return [Failure(match, reason, words) for match in batch.sets if match not in out]
 
     def _flip(self, choices: Mapping[Group, Choice], avoidances: int) -> None:
-        """Flip groups, then fill the tables of links that are up and were avoided until now."""
+        """Move groups, then fill the tables of links that are up and were avoided until now."""
         transaction = Transaction()
         empty = self._hops.slots_of(self._down)
         self._ways.steer(choices, self._lost, empty, transaction)
@@ -432,7 +431,7 @@ class LinuxFib:
         return echo
 
     def _recover(self) -> None:
-        """Read everything anew, and put back what has gone."""
+        """Read everything again from the kernel, and restore entries that are gone."""
         before, addresses = dict(self._entries.groups), self._nics.text()
         self._load()
         held = self._entries.groups
@@ -443,7 +442,7 @@ class LinuxFib:
                 self._attempt(Batch(lost, addresses=addresses), [])
 
     def _load(self) -> None:
-        """Have our table as it should be, and know what it holds."""
+        """Create what is missing of our table, and read what it holds."""
         self._kernel.install()
         kernel = self._kernel.nft
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
@@ -475,10 +474,10 @@ class LinuxFib:
 def groups_before(
     change: Change, entries: Entries, ways: NextHopGroups, shapes: Collection[Shape]
 ) -> list[Staged] | None:
-    """The group of each entry to set, and the mark by which its packets forward now.
+    """Return the group of each entry to set, and the mark by which its packets forward now.
 
-    None where there is no such mark: packets of one entry may be told apart by others if some
-    entries fix one port alone and some the other.
+    Returns None if there is no such single mark. If some entries fix only one port and some only
+    the other, packets of one entry may match different entries now.
     """
     crossing = ((True, False), (False, True))
     if any(all(Shape(family, *fixed) in shapes for fixed in crossing) for family in Family):

@@ -1,8 +1,8 @@
-"""Take everything of ours off a box: on request only, never when an agent starts or ends.
+"""Removes everything of the backend from a machine, only on request.
 
-First the nftables table goes, and with it every mark: from then on all packets are the underlay's,
-and what is removed afterwards nobody uses. Then rules, then routes; last the one setting of
-interfaces that we changed, which the notes of the table have told us before.
+The nftables table is removed first, and with it every mark. From then on all packets follow the
+underlay, and nothing uses what is removed afterwards. Rules, routes and our one setting of
+interfaces follow, which was read from the table's notes before.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from heddle_agent.fib.linux.notes import NoteKind, Notes
 
 
 class Removed(NamedTuple):
-    """What was there and is not any more."""
+    """Numbers of things that were removed."""
 
     entries: int
     rules: int
     routes: int
     interfaces: int
-    """Interfaces that no longer ignore routes without carrier, as before us."""
+    """Interfaces whose setting ignore_routes_with_linkdown was switched off again."""
 
 
 def clean_kernel(opener: Opener = open_socket) -> Removed:
-    """Remove every trace of the linux backend from a network namespace.
+    """Remove every trace of the Linux backend from a network namespace.
 
-    UnavailableError if this machine has none; KernelError if the kernel does not let us.
+    Raises UnavailableError if the kernel cannot be used, and KernelError if it refuses.
     """
     kernel = Kernel(opener)
     try:
@@ -49,7 +49,7 @@ def clean_kernel(opener: Opener = open_socket) -> Removed:
 
 
 def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:
-    """Remove our nftables table; entries that it had, and interfaces that it remembered."""
+    """Remove our nftables table; return its number of entries and the interfaces that it noted."""
     entries, notes = 0, Notes()
     try:
         for layout in schema.LAYOUTS:
@@ -57,7 +57,7 @@ def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:
             entries += len(found.keys)
         notes.load(nft.ask_elements(kernel.nft, schema.NOTES))
     except KernelError:
-        pass  # a table of our name and another layout: it goes all the same
+        pass  # a table with our name and another layout is removed as well
     transaction = Transaction()
     transaction.add(nft.DELETE_TABLE, flags=0)
     try:

@@ -1,14 +1,13 @@
-"""Ways around lost links for flows whose primary and whose backup are both gone.
+"""Detours around lost links, for flows whose primary and backup are both lost.
 
-They are the underlay's, but the underlay does not know yet: until its routing protocol has
-withdrawn them, it hashes flows over next hops from which they would meet a lost link. So for a
-while these flows have routes of their own, one for each destination: those of the main table,
-without such next hops. A destination for which none would be left, or that the underlay reaches
-otherwise than by gateways, gets no such route, and falls to the underlay as it is.
+Such flows follow the underlay, but the underlay does not know of the loss yet. Until its routing
+protocol has withdrawn the affected next hops, it hashes flows over them, and they would meet a lost
+link. So for a while these flows have routes of their own, one per destination: the routes of the
+main table, without such next hops. A destination with no next hop left, or one that the underlay
+does not reach by gateways, gets no such route and follows the unchanged underlay.
 
-They are of use for the time that routing takes to converge, and a risk after that, since nobody but
-the main table hears of what routing learns later. So they go again with the first ``refresh`` after
-``LASTING_SECONDS``.
+Detours are useful while routing converges, and a risk afterwards, because they do not follow what
+routing learns later. So the first ``refresh`` after ``LASTING_SECONDS`` removes them.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from heddle_agent.fib.linux.rtnetlink import (
 from heddle_agent.fib.values import Group
 
 LASTING_SECONDS = 3.0
-MOST = 512  # destinations: what is left to the underlay as it is has at most a moment more to wait
+MOST = 512  # destinations; flows to others wait until routing has converged
 
 _TABLE = marks.TABLES + marks.DETOUR
 _ROUTE = struct.Struct("=BBBBBBBBI")
-_HOP = struct.Struct("=HBBi")  # length, flags, weight less 1, interface
+_HOP = struct.Struct("=HBBi")  # length, flags, weight - 1, interface
 _UNICAST = 1
 _DESTINATION, _OIF, _GATEWAY, _PRIORITY, _MULTIPATH, _TABLE_ATTRIBUTE = 1, 4, 5, 6, 9, 15
-_MATCH_ONLY = 0x2000  # the route itself, not what becomes of one packet
+_MATCH_ONLY = 0x2000  # return the route itself, not the result for one packet
 _UNUSABLE = 0x1 | 0x10  # dead, or without carrier
 _ON_LINK = 0x4
 
@@ -65,31 +64,31 @@ class RouteHop(NamedTuple):
     interface: int
     gateway: bytes
     weight: int
-    """Less 1, as the kernel has it."""
+    """Weight minus 1, as in the kernel."""
 
 
 class Detours:
     """The detours of one switch."""
 
     def __init__(self, kernel: Netlink, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` is monotonic, in seconds."""
+        """Take a monotonic ``clock`` in seconds."""
         self._kernel = kernel
         self._clock = clock
         self._since: float | None = None
-        self._clean = False  # whether nothing is there that another agent has left
+        self._clean = False  # whether detours of an earlier agent are known to be removed
         self._ruled: set[Family] = set()
 
     @property
     def over(self) -> bool:
-        """Whether there are any, and they have lasted long enough."""
+        """Whether there are detours and they have lasted long enough."""
         return self._since is not None and self._clock() - self._since >= LASTING_SECONDS
 
     def install(
         self, groups: Mapping[Group, Collection[OwnLink]], entries: Entries, nics: Nics, hops: Hops
     ) -> None:
-        """Routes for groups, to all their destinations, that keep off some next hops; no others.
+        """Replace all detours by routes to the groups' destinations that avoid their next hops.
 
-        OSError if the kernel does not answer.
+        Raises OSError if the kernel does not answer.
         """
         if not groups:
             self._clear()
@@ -119,25 +118,25 @@ class Detours:
             self._since, self._clean = None, True
 
     def _rule(self, families: Collection[Family]) -> None:
-        """Have the rules by which packets come to our tables. They are there for good."""
+        """Add the rules that lead packets to our tables. They are never removed here."""
         for family in set(families) - self._ruled:
             ask(self._kernel, list(map(change_rule, slot_rules(Place(marks.DETOUR, family)))))
             self._ruled.add(family)
 
     def _ways(self, destination: bytes) -> list[RouteHop]:
-        """What the main table would do with a destination, as far as it does it by gateways."""
+        """Return the next hops of the main table's route to a destination, if they are gateways."""
         family = family_of(destination)
         head = _ROUTE.pack(family, family.bits, 0, 0, 0, 0, 0, 0, _MATCH_ONLY)
         asked = head + attribute(_DESTINATION, of_kernel(destination))
         try:
             answers = self._kernel.get(GET_ROUTE, asked)
-        except KernelError:  # the underlay does not reach it at all
+        except KernelError:  # the underlay has no route to it
             return []
         return [way for answer in answers for way in _hops(answer.body)]
 
 
 def _hops(body: bytes) -> Iterator[RouteHop]:
-    """The next hops of a route as the kernel tells it."""
+    """Yield the usable next hops of a route in the kernel's format."""
     told = attributes(body[_ROUTE.size :])
     if _OIF in told and _GATEWAY in told:
         yield RouteHop(number(told[_OIF]), told[_GATEWAY], 0)
@@ -171,7 +170,7 @@ def _head(destination: bytes) -> bytes:
 
 
 def _installed(kernel: Netlink) -> list[bytes]:
-    """Destinations of the routes that are in our tables, whoever made them."""
+    """Return the destinations of all routes in our tables, whoever made them."""
     return [destination for family in Family for destination in _of_family(kernel, family)]
 
 
@@ -192,7 +191,7 @@ def _of_family(kernel: Netlink, family: Family) -> list[bytes]:
 
 
 def remove_detours(kernel: Netlink) -> int:
-    """Remove all detours; how many there were."""
+    """Remove all detours and return how many there were."""
     laid = _installed(kernel)
     ask(kernel, list(map(_delete, laid)))
     return len(laid)

@@ -1,10 +1,10 @@
-"""Elements of our maps as arrays of bytes: tens of thousands at a time, no object for any of them.
+"""Elements of our maps as arrays of bytes: tens of thousands at a time, without an object for each.
 
-Elements of one map all have the same size, when we write them and when the kernel tells them, so
-they are the rows of a matrix whose first row is the form of all. A key has ten words in every
-map of ours (source and destination address in four words each, as ``addresses`` has them, then the
-ports, each in a word of its own with its bytes first), of which a map's layout says which it holds;
-the others follow from its shape.
+All elements of one map have the same size, both in our messages and in the kernel's. So they form
+the rows of a matrix, and the first row shows the layout of all. A full key has ten words: source
+and destination address in four words each (see ``addresses``), then the two ports in a word each,
+in its first two bytes. The layout of a map says which of these words its keys hold. The others
+follow from the map's shape.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ KEY_BYTES = 40
 _NAME, _ELEMENTS, _ELEMENT = 2, 3, 1
 _KEY, _DATA, _EXPRESSION = 1, 2, 7
 _MAPPED_WORDS = np.frombuffer(MAPPED, np.uint32)
-_HEADER_BYTES = 16 + 4  # of netlink and of nfnetlink
+_HEADER_BYTES = 16 + 4  # headers of netlink and of nfnetlink
 _LENGTH = struct.Struct("=I")
 _LIST = struct.Struct("=HH")
 
 
 class MapElements(NamedTuple):
-    """Elements of one map, as the kernel tells them; one row each."""
+    """Elements of one map as the kernel gives them, one row each."""
 
     keys: Bytes
     """Full keys: n × 40."""
@@ -48,7 +48,7 @@ def full_keys(
     source_ports: Sequence[int],
     destination_ports: Sequence[int],
 ) -> Bytes:
-    """Keys of n entries, n × 40."""
+    """Return the full keys of n entries, n × 40."""
     keys = np.zeros(
         len(sources),
         dtype=[("s", "V16"), ("d", "V16"), ("sp", ">u2"), ("x", "V2"), ("dp", ">u2"), ("y", "V2")],
@@ -61,7 +61,7 @@ def full_keys(
 
 
 def of_layout(layout: Layout, keys: Bytes) -> NDArray[np.bool_]:
-    """Whether each key belongs into the map of a layout."""
+    """Whether each key belongs into the map of this layout."""
     words: Words = keys.view(np.uint32)
     shape = layout.shape
     mapped = (words[:, :3] == _MAPPED_WORDS).all(1)
@@ -72,7 +72,7 @@ def of_layout(layout: Layout, keys: Bytes) -> NDArray[np.bool_]:
 
 
 def packed_elements(layout: Layout, keys: Bytes, values: Words | None = None) -> tuple[bytes, int]:
-    """Elements of a map on the wire, and the bytes of one; without values, to delete them."""
+    """Return elements in wire format, and the size of one; without values, elements to delete."""
     width = 4 * len(layout.words)
     parts = [nest(_KEY, attribute(1, bytes(width)))]
     if values is not None:
@@ -87,7 +87,7 @@ def packed_elements(layout: Layout, keys: Bytes, values: Words | None = None) ->
 
 
 def plain(key: bytes, value: bytes = b"", note: bytes = b"") -> bytes:
-    """One element of any of our other sets."""
+    """Return one element of a set or map that is not a map of entries."""
     parts = [nest(_KEY, attribute(1, key))]
     if value:
         parts.append(nest(_DATA, attribute(1, value)))
@@ -98,7 +98,7 @@ def plain(key: bytes, value: bytes = b"", note: bytes = b"") -> bytes:
 
 
 def parse_map_elements(layout: Layout, datagrams: Iterable[bytes]) -> MapElements:
-    """Elements of a map out of a dump or an echo."""
+    """Return the elements of a map from a dump or an echo."""
     lists = [chunk for chunk in _lists(b"".join(datagrams), layout.name) if chunk]
     nothing = np.empty(0, dtype=np.int64)
     none = MapElements(np.empty((0, KEY_BYTES), np.uint8), np.empty(0, np.uint32), nothing, nothing)
@@ -108,7 +108,7 @@ def parse_map_elements(layout: Layout, datagrams: Iterable[bytes]) -> MapElement
 def parse_plain_elements(
     name: str, datagrams: Iterable[bytes]
 ) -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """Key and attributes of each element of any other set."""
+    """Yield key and attributes of each element of any other set."""
     for data in datagrams:
         for chunk in _lists(data, name):
             for _, element in each_attribute(chunk):
@@ -117,7 +117,7 @@ def parse_plain_elements(
 
 
 def _lists(data: bytes, name: str) -> Iterator[bytes]:
-    """Elements of a set as a datagram holds them; messages of one size and form as one."""
+    """Yield element lists of a set; consecutive messages of equal size and form give one."""
     start, wanted = 0, name.encode() + b"\0"
     while start + _HEADER_BYTES < len(data):
         (length,) = _LENGTH.unpack_from(data, start)
@@ -130,7 +130,7 @@ def _lists(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _place(message: bytes) -> tuple[bytes, int]:
-    """Which set a message is about, and where its elements start; 0 if it has none."""
+    """Return the set that a message is about, and where its elements start; 0 if it has none."""
     at, found = _HEADER_BYTES, b""
     while at + _LIST.size <= len(message):
         length, kind = _LIST.unpack_from(message, at)
@@ -143,7 +143,7 @@ def _place(message: bytes) -> tuple[bytes, int]:
 
 
 def _run(data: bytes, start: int, step: int, place: int) -> Bytes:
-    """The messages from here on that have the form of the first: one a row."""
+    """Return the messages from here on that have the form of the first, one per row."""
     place = place or step
     rows = np.frombuffer(data, np.uint8, (len(data) - start) // step * step, start)
     rows = rows.reshape(-1, step)
@@ -152,7 +152,7 @@ def _run(data: bytes, start: int, step: int, place: int) -> Bytes:
 
 
 class _Places(NamedTuple):
-    """Where an element holds what we read, in bytes from its start."""
+    """The positions of the parts of an element that we read, in bytes from its start."""
 
     key: slice
     value: slice
@@ -160,7 +160,7 @@ class _Places(NamedTuple):
     bytes: slice
 
     def form(self, size: int) -> NDArray[np.intp]:
-        """All the other bytes: in elements of one form they are the same."""
+        """Return the positions of all other bytes, which are the same in elements of one form."""
         free = np.ones(size, dtype=bool)
         for place in self:
             free[place] = False
@@ -184,7 +184,7 @@ def _places(element: bytes) -> _Places:
 
 
 def _walk(data: bytes, within: slice) -> Iterator[tuple[int, slice]]:
-    """Kind and place of each attribute."""
+    """Yield kind and position of each attribute."""
     at = within.start
     while at + _LIST.size <= within.stop:
         length, kind = _LIST.unpack_from(data, at)
@@ -193,7 +193,7 @@ def _walk(data: bytes, within: slice) -> Iterator[tuple[int, slice]]:
 
 
 def _matrix(layout: Layout, chunk: bytes) -> MapElements:
-    """Elements of one size as a matrix; where the kernel's differ in size, one by one."""
+    """Parse elements of one size as a matrix; if their forms differ, parse them one by one."""
     size = _LIST.unpack_from(chunk)[0]
     size += -size % 4
     places = _places(chunk[:size])
@@ -219,14 +219,14 @@ def _apart(chunk: bytes) -> Iterator[slice]:
 
 
 def _column(rows: Bytes, place: slice, kind: str) -> NDArray[Any]:
-    """Numbers out of a matrix of elements; zeros where they hold none."""
+    """Return numbers from a matrix of elements; zeros if the elements do not hold them."""
     if place.start == place.stop:
         return np.zeros(len(rows), dtype=kind)
     return np.ascontiguousarray(rows[:, place]).view(kind).reshape(len(rows))
 
 
 def _widened(layout: Layout, keys: Bytes) -> Bytes:
-    """Full keys from the words that a map's keys hold."""
+    """Return full keys, made from the words that a map's keys hold."""
     wide = np.zeros((len(keys), KEY_BYTES), dtype=np.uint8)
     if layout.shape.family is Family.IPV4:
         for address in (0, 16):

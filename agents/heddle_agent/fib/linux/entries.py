@@ -1,8 +1,8 @@
 """The entries of a switch as keys of our maps: what is in the kernel, and what a batch changes.
 
-Entries are keyed twice, by match and by the bytes of their key, since addresses may move from one
-NIC to another. Counters of the kernel start anew when an element is replaced; what it had counted
-is added to what follows.
+Entries are indexed by match and by the bytes of their key, because an address may move from one NIC
+to another. The kernel's counter of an element starts again at 0 when the element is replaced, so
+its last count is added to later ones.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NOTHING = Count(0, 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Entries to write and to remove, worked out against what is in the kernel."""
+    """Entries to write and to remove, computed from what is in the kernel."""
 
     sets: Mapping[Match, Group]
     keys: list[bytes]
-    """Of the sets."""
+    """Keys of the sets."""
     gone: list[bytes]
     """Keys to remove: of entries deleted, replaced, or displaced by an address that moved."""
     dropped: list[Match]
-    """Entries that are no longer there afterwards."""
+    """Entries that no longer exist afterwards."""
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.gone)
@@ -48,13 +48,13 @@ NO_CHANGE = Change({}, [], [], [])
 
 
 class Entries:
-    """What the maps hold."""
+    """The content of the maps."""
 
     def __init__(self) -> None:
         self.groups: dict[Match, Group] = {}
         self._keys: dict[Match, bytes] = {}
         self._matches: dict[bytes, Match] = {}
-        self._numbers: dict[Match, int] = {}  # of the group in the kernel
+        self._numbers: dict[Match, int] = {}  # the group's number in the kernel
         self._counted: dict[Match, Count] = {}
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Entries:
     def load(
         self, read: Iterable[MapElements], nics: Nics, groups: Mapping[int, Group]
     ) -> Counter[int]:
-        """Take over what the kernel has; entries by group number."""
+        """Take over what the kernel holds; return the number of entries by group number."""
         self.groups, self._keys, self._numbers = {}, {}, {}
         uses: Counter[int] = Counter()
         for told in read:
@@ -79,11 +79,11 @@ class Entries:
         return uses
 
     def leading_to(self, groups: Collection[Group]) -> Iterator[tuple[str, Group]]:
-        """Destination and group of each entry of these groups."""
+        """Yield destination and group of each entry that uses one of these groups."""
         return ((match[1], group) for match, group in self.groups.items() if group in groups)
 
     def in_use(self, nic: str) -> bool:
-        """Whether any entry names a NIC."""
+        """Whether any entry names this NIC."""
         return any(nic in match[:2] for match in self.groups)
 
     def change(
@@ -92,7 +92,7 @@ class Entries:
         deletes: Collection[Match],
         addresses: Mapping[str, bytes],
     ) -> Change:
-        """What a batch changes."""
+        """Return what a batch changes."""
         if not sets:
             new: list[bytes] = []
         else:
@@ -121,7 +121,7 @@ class Entries:
         return Change(wanted, keys, list(gone), dropped)
 
     def pieces(self, change: Change, most: int) -> Iterator[Change]:
-        """A change that displaces nobody, in pieces: what is set, then what goes, wider first."""
+        """Cut a change that displaces no entry into pieces: sets, then removals, wider first."""
         sets = list(zip(change.sets.items(), change.keys, strict=True))
         for start in range(0, len(sets), most):
             piece = sets[start : start + most]
@@ -133,7 +133,10 @@ class Entries:
             yield Change({}, [], [self._keys[match] for match in dropped], dropped)
 
     def answering(self, match: Match) -> int | None:
-        """The number by which packets of a match are forwarded now, by itself or a wider one."""
+        """Return the group number that packets of a match use now, by it or a wider entry.
+
+        Returns None if no entry matches them.
+        """
         source, destination, source_port, destination_port = match
         for ports in (
             (source_port, destination_port),
@@ -147,7 +150,7 @@ class Entries:
         return None
 
     def write(self, change: Change, numbers: Sequence[int], transaction: Transaction) -> None:
-        """Put a change into a transaction; ``numbers`` are the groups' of its sets."""
+        """Put a change into a transaction; ``numbers`` are the group numbers of its sets."""
         gone = _together(change.gone)
         new = _together(change.keys)
         values: Words = np.array(numbers, dtype=np.uint32)
@@ -161,12 +164,12 @@ class Entries:
             )
 
     def leaving(self, change: Change) -> list[int]:
-        """The number of the group of each entry that a change removes or moves to another."""
+        """Return the group number of each entry that a change removes or moves to another group."""
         before = map(self._numbers.get, (*change.dropped, *change.sets))
         return [number for number in before if number is not None]
 
     def confirm(self, change: Change, numbers: Sequence[int], echo: Iterable[MapElements]) -> None:
-        """A change is in the kernel, which tells what removed elements had counted."""
+        """Take note that a change is in the kernel; ``echo`` has the counts of removed elements."""
         for told in echo:
             counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
             for key, count in zip(_apart(told.keys), counts, strict=True):
@@ -185,7 +188,7 @@ class Entries:
         self._matches.update(zip(change.keys, change.sets, strict=True))
 
     def counters(self, read: Iterable[MapElements]) -> dict[Match, Count]:
-        """What entries have carried, from what the kernel has counted."""
+        """Return what entries have carried; ``read`` has what the kernel has counted."""
         found: dict[Match, Count] = {}
         for told in read:
             counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
@@ -198,11 +201,11 @@ class Entries:
 
     @property
     def shapes(self) -> set[Shape]:
-        """The shapes of the entries that are there."""
+        """The shapes of all entries."""
         return shapes_of(list(self._matches))
 
     def culprit(self, change: Change, refused: RefusedError) -> Match | None:
-        """The entry of a change that the kernel did not take, if it told."""
+        """Return the entry of a change that the kernel refused, None if it did not say."""
         row, part = refused.element, refused.part
         if row is None or part is None or part.delete:
             return None
@@ -222,12 +225,12 @@ class Entries:
 
 
 def shapes_of(keys: list[bytes]) -> set[Shape]:
-    """The shapes that occur among keys."""
+    """Return the shapes that occur among keys."""
     return {layout.shape for layout, _ in _by_layout(_together(keys))}
 
 
 def _by_layout(keys: Bytes) -> Iterator[tuple[Layout, NDArray[np.intp]]]:
-    """Which keys go into which map; maps for which there are none are left out."""
+    """Yield each map with the rows of its keys; maps without keys are left out."""
     for layout in LAYOUTS:
         rows = np.flatnonzero(elements.of_layout(layout, keys))
         if len(rows):
@@ -246,7 +249,7 @@ def _together(keys: list[bytes]) -> Bytes:
 def overflow(
     size: int, held: Mapping[Match, Group], batch: Batch, sets: Collection[Match]
 ) -> list[Failure]:
-    """Which of the sets a table of this size has no room for, once the batch's deletes are gone."""
+    """Return failures of sets that do not fit once the batch's deletes are gone."""
     new = [match for match in sets if match not in held]
     room = size - len(held) + sum(match in held for match in set(batch.deletes))
     message = f"the table holds {size} entries and is full"
@@ -254,7 +257,7 @@ def overflow(
 
 
 def read_all(kernel: Netlink) -> list[MapElements]:
-    """All entries, as the kernel tells them."""
+    """Return all entries that the kernel holds."""
     return [
         elements.parse_map_elements(layout, nft.ask_elements(kernel, layout.name))
         for layout in LAYOUTS
@@ -262,5 +265,5 @@ def read_all(kernel: Netlink) -> list[MapElements]:
 
 
 def echoed(echo: list[bytes]) -> list[MapElements]:
-    """Those that a transaction was answered with."""
+    """Return the elements in the answer to a transaction."""
     return [elements.parse_map_elements(layout, echo) for layout in LAYOUTS] if echo else []

@@ -1,15 +1,15 @@
-"""Next hops in the kernel: for each a slot, a table with one route, and two rules.
+"""Next hops in the kernel: each has a slot, a table with one route, and two rules.
 
-A slot has these once for each family of addresses that entries are of, IPv4 and IPv6: its tables
-have the same number, and the kernel keeps them apart.
+A slot has these for each address family that entries use, IPv4 and IPv6. The tables of both have
+the same number, and the kernel keeps them apart.
 
-The route is there while the link is held to be up, so losing a link, whoever noticed, is one route
-deleted, for all groups and entries that leave by it. Slots are remembered by the caller (a slot is
-part of marks that outlive this process); tables and rules are made when a next hop is first used.
+The route exists while the link counts as up. So the loss of a link means deleting one route, which
+serves all groups and entries that leave by it. The caller remembers slots, because a slot is part
+of marks that outlive this process. Tables and rules are made when a next hop is first used.
 
-``avoid`` may come from another thread at any time. Whoever adds or removes routes holds the lock
-until the kernel has answered, so no route is added that was to be avoided when it was asked for;
-that is a matter of a few requests, while a dump may take long and is done without.
+``avoid`` may be called from another thread at any time. All code that adds or removes routes holds
+the lock until the kernel has answered, so no route is added that should be avoided. That takes only
+a few requests. A dump may take long and is made without the lock.
 """
 
 from __future__ import annotations
@@ -32,53 +32,55 @@ from heddle_agent.fib.values import Group, NextHop
 _log = structlog.get_logger()
 
 OwnLink: TypeAlias = tuple[str, str]
-"""A link of this switch: neighbour and link key."""
+"""A link of this switch, as neighbour and link key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """Where a link of the fabric is plugged in."""
+    """The interface and gateway of one link."""
 
     interface: str
     """Name of the network interface."""
     gateway: str = ""
-    """The neighbour's address on it; empty: by the interface's network or the fabric."""
+    """The neighbour's address on the interface. If empty, it comes from the interface's network or
+    from the fabric."""
 
 
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
 class UnresolvedError(Exception):
-    """A next hop to which packets cannot be sent, and why."""
+    """A next hop to which packets cannot be sent; the message says why."""
 
 
 class Hops:
     """The next hops of one switch."""
 
     def __init__(self, kernel: Netlink, urgent: Netlink, cables: Mapping[OwnLink, Cable]) -> None:
-        """``urgent`` is for whoever calls ``avoid``, ``kernel`` for all else."""
+        """Take two sockets: ``urgent`` for ``avoid``, ``kernel`` for everything else."""
         self._kernel = kernel
         self._urgent = urgent
-        self._lock = threading.Lock()  # what is below, except for what is replaced as a whole
+        self._lock = threading.Lock()  # for the fields below, except those replaced as a whole
         self._cables = dict(cables)
-        self._moved: set[OwnLink] = set()  # links on another interface than their routes
+        self._moved: set[OwnLink] = set()  # links whose routes need a new interface
         self._known: dict[OwnLink, NextHop] = {}
         self.slots: dict[OwnLink, int] = {}
         self._families: frozenset[Family] = frozenset()
-        """Of entries: only these have routes and rules."""
+        """Address families of the entries; only these have routes and rules."""
         self._warned: set[tuple[str, Family]] = set()
         self.changed_interfaces: dict[int, str] = {}
-        """Interfaces whose ignore_routes_with_linkdown we have set."""
+        """Interfaces, by index, whose ignore_routes_with_linkdown we have set."""
         self._down: frozenset[OwnLink] = frozenset()
         self._avoided: frozenset[OwnLink] = frozenset()
         self.avoidances = 0
-        """How often there was something to avoid: tells whether there has been since."""
+        """Number of calls of ``avoid``. A caller can compare it to see whether there was one
+        since."""
         self._routes: dict[Place, tuple[int, bytes]] = {}  # interface and gateway
         self._routed: set[Place] = set()
         self._ruled: set[Place] = set()
 
     def indexes(self) -> dict[OwnLink, int]:
-        """Indexes of the interfaces of all links, as far as they are there."""
+        """Return the interface index of each link whose interface exists."""
         present = rtnetlink.interfaces_by_name(self._kernel)
         return {
             port: present[cable.interface].number
@@ -87,17 +89,17 @@ class Hops:
         }
 
     def slots_of(self, ports: Collection[OwnLink]) -> frozenset[int]:
-        """The slots of some links, as far as they have one."""
+        """Return the slots of these links, as far as they have one."""
         return frozenset(slot for port, slot in self.slots.items() if port in ports)
 
     def load(self, slots: Mapping[int, str], interfaces: Mapping[int, str]) -> None:
-        """Take over what was noted."""
+        """Take over slots and interfaces from notes."""
         noted = ((slot, json.loads(note)) for slot, note in slots.items())
         self.slots = {(node, key): slot for slot, (node, key) in noted}
         self.changed_interfaces = dict(interfaces)
 
     def adopt(self, hops: Iterable[NextHop], families: Collection[Family]) -> None:
-        """Know the next hops of entries found in the kernel; nothing changes before ``restore``."""
+        """Learn the next hops of entries found in the kernel; ``restore`` then writes routes."""
         self._families = frozenset(families)
         present = rtnetlink.interfaces_by_name(self._kernel)
         for hop in dict.fromkeys(hops):
@@ -105,7 +107,7 @@ class Hops:
                 _log.warning("entries found that lead nowhere", why=why)
 
     def resolve(self, hops: Collection[NextHop]) -> dict[tuple[NextHop, Family], str]:
-        """Have tables and rules for next hops; those that cannot be had, and why."""
+        """Make tables and rules for next hops; return those for which that failed, and why."""
         if not hops:
             return {}
         present = rtnetlink.interfaces_by_name(self._kernel)
@@ -122,7 +124,7 @@ class Hops:
     def strange(
         self, groups: Collection[Group], families: Collection[Family]
     ) -> dict[tuple[Group, Family], str]:
-        """Groups with a next hop to which packets of a family cannot be sent, and why."""
+        """Return groups with a next hop to which packets of a family cannot be sent, and why."""
         hops = {hop for g in groups for hop in (g.primary, g.backup) if hop is not None}
         if not self._families.issuperset(families):
             self._families |= frozenset(families)
@@ -137,14 +139,14 @@ class Hops:
         }
 
     def steer(self, down: Collection[OwnLink]) -> None:
-        """These links of the switch are held to be down: at once no route over them."""
+        """Treat these links as down too, and remove routes over them at once."""
         with self._lock:
             fresh = self.slots_of(frozenset(down) - self._down)
             self._down = frozenset(down) | self._down
             self._empty(self._kernel, fresh)
 
     def avoid(self, ports: Collection[OwnLink]) -> None:
-        """At once no route over these either, whatever another thread is about to add."""
+        """Remove routes over these links at once, even if another thread is about to add one."""
         with self._lock:
             fresh = self.slots_of(frozenset(ports) - self._avoided)
             self._avoided = frozenset(ports) | self._avoided
@@ -152,10 +154,10 @@ class Hops:
             self._empty(self._urgent, fresh)
 
     def restore(self, down: Collection[OwnLink], avoidances: int) -> None:
-        """All links but these are held to be up: routes over them again.
+        """Treat all links except ``down`` as up, and restore the routes over them.
 
-        ``avoidances`` is as many as there had been when the caller began: if there has been another
-        since, nothing that is avoided is his to bring back.
+        ``avoidances`` is the value of that field when the caller began. If it has changed, avoided
+        links are not restored.
         """
         with self._lock:
             self._down = frozenset(down)
@@ -164,13 +166,13 @@ class Hops:
         self._establish()
 
     def plug(self, port: OwnLink, cable: Cable) -> None:
-        """A link is on this interface from now on; routes follow when they are next restored."""
+        """Use this interface for a link; routes follow when they are next restored."""
         with self._lock:
             self._cables[port] = cable
             self._moved.add(port)
 
     def refresh(self) -> None:
-        """Put back routes and rules that are no longer there, whoever took them."""
+        """Restore routes and rules that are missing."""
         if self._routes:
             before = frozenset(self._routed)
             gone = before.difference(rtnetlink.our_routes(self._kernel))
@@ -191,7 +193,7 @@ class Hops:
         return self.slots.get(hop.port, 0)
 
     def _learn(self, hop: NextHop, present: Mapping[str, Interface]) -> dict[Family, str]:
-        """Interface, gateways and slot of a next hop; families in which it has none, and why."""
+        """Learn interface, gateways and slot of a next hop; return families without, and why."""
         strange: dict[Family, str] = {}
         routes: dict[Family, tuple[int, bytes]] = {}
         slot = self._slot(hop)
@@ -220,7 +222,7 @@ class Hops:
         return strange
 
     def _plugged(self, hop: NextHop, present: Mapping[str, Interface]) -> tuple[Cable, Interface]:
-        """Where a next hop is."""
+        """Return the cable and the interface of a next hop; UnresolvedError if there is none."""
         cable = self._cables.get(hop.port)
         if cable is None:
             raise UnresolvedError(f"no link to {hop.node} key {hop.key}")
@@ -233,7 +235,7 @@ class Hops:
         return cable, interface
 
     def _follow(self) -> None:
-        """Have routes of links that moved lead over the interfaces that these are on now."""
+        """Update the routes of links that moved to another interface."""
         with self._lock:
             moved, self._moved = self._moved, set()
         hops = [self._known[port] for port in moved if port in self._known]
@@ -253,9 +255,9 @@ class Hops:
         raise UnresolvedError(f"all {len(marks.SLOTS)} next hops that marks can tell are in use")
 
     def _ignore_linkdown(self, interface: Interface, family: Family) -> None:
-        """Let the kernel pass over routes by itself when the carrier goes.
+        """Make the kernel skip routes over an interface that has lost its carrier.
 
-        Only an administrator can have it do so for IPv6.
+        For IPv6 only an administrator can set this, so it is only logged.
         """
         why = "sysctl net.ipv6.conf.all.ignore_routes_with_linkdown=1 has the kernel do it"
         if family is Family.IPV4:
@@ -276,7 +278,7 @@ class Hops:
             )
 
     def _establish(self) -> dict[Place, str]:
-        """Rules and routes that should be there and are not; those that failed, and why."""
+        """Add missing rules and routes; return the places for which that failed, and why."""
         self._follow()
         rules: list[Request] = []
         shared = {place.family for place in self._ruled}
@@ -297,7 +299,7 @@ class Hops:
                 reason = f"no rule for it: {error.strerror}"
                 return dict.fromkeys(self._routes.keys() - self._ruled, reason)
         self._ruled |= self._routes.keys()
-        # An interface that is switched off has no routes; its groups are on their backups.
+        # An interface that is set down cannot have routes; its groups are on their backups.
         return {
             place: f"the kernel refuses its route: {error.strerror}"
             for place, error in failed.items()
@@ -311,13 +313,13 @@ class Hops:
 
     @staticmethod
     def _ask(kernel: Netlink, requests: Mapping[Place, Request]) -> dict[Place, KernelError]:
-        """Send requests about places; those that failed. What is gone already was deleted."""
+        """Send requests about places; return failures. Deleting what is absent is none."""
         answers = zip(requests, rtnetlink.ask(kernel, list(requests.values())), strict=True)
         return {place: e for place, e in answers if e is not None and e.errno != errno.ESRCH}
 
 
 def _gateway(hop: NextHop, cable: Cable, interface: Interface, family: Family) -> bytes:
-    """The address that packets of a family are sent to on the link."""
+    """Return the address to which packets of a family are sent on the link."""
     if cable.gateway:
         given = packed_address(cable.gateway)
         if given is not None and family_of(given) is family:

@@ -1,4 +1,4 @@
-"""Sockets to the kernel, and the first words with it: may we, and can it?"""
+"""Sockets to the kernel, and the check that we may use it and that it has nf_tables."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _FOREIGN = (
 
 
 class UnavailableError(ValueError):
-    """This machine cannot be the linux backend's, and what would help."""
+    """The Linux backend cannot use this machine; the message says what would help."""
 
 
 def open_socket(protocol: int) -> socket.socket:
-    """A netlink socket in the network namespace of the calling thread."""
+    """Open a netlink socket in the network namespace of the calling thread."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
 
 
 class Kernel:
-    """Both ends of the kernel that the backend speaks to, and each once more.
+    """Sockets to the routing and nftables parts of the kernel, two for each.
 
-    A socket is one thread's at a time. ``urgent`` takes routes away while another thread waits for
-    the kernel to answer on the others, ``reader`` looks through entries for as long as it takes.
+    Only one thread at a time may use a socket. ``urgent`` removes routes while another thread waits
+    for an answer on the others. ``reader`` is for long dumps of entries.
     """
 
     def __init__(self, opener: Opener = open_socket) -> None:
@@ -62,11 +62,11 @@ class Kernel:
             self._sockets = opened.pop_all()
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
         self._sockets.close()
 
     def has_table(self) -> bool:
-        """Whether our table is there. UnavailableError if the kernel has no nf_tables."""
+        """Whether our table exists. UnavailableError if the kernel has no nf_tables."""
         try:
             return bool(nft.ask_sets(self.nft))
         except KernelError as error:
@@ -75,7 +75,7 @@ class Kernel:
             raise _unavailable(error) from error
 
     def install(self) -> None:
-        """Make what is missing of our table; UnavailableError, and why, if that cannot be."""
+        """Create what is missing of our table; UnavailableError says why that is impossible."""
         transaction = Transaction()
         schema.create(transaction)
         try:
@@ -96,7 +96,7 @@ def _unavailable(error: KernelError) -> UnavailableError:
 
 @contextmanager
 def logged_failure(what: str) -> Iterator[None]:
-    """Log what the kernel refuses and go on: forwarding goes on as well."""
+    """Log what the kernel refuses and continue, as forwarding does."""
     try:
         yield
     except (RefusedError, OSError, UnavailableError) as error:

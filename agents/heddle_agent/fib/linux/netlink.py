@@ -1,9 +1,9 @@
-"""Netlink by hand: attributes, messages, and a socket that sends many at once.
+"""Netlink encoding: attributes, messages, and a socket that sends many messages at once.
 
-Nothing here knows routes or nftables. The kernel answers a request while it is being sent, so
-replies are there as soon as ``send`` returns; only dumps are produced bit by bit while they are
-read. Errors carry the kernel's own words where it has some (extended acknowledgements), and the
-byte of the message at fault, from which a caller can tell which of its elements that was.
+Nothing here knows of routes or nftables. The kernel answers a request while it is being sent, so
+answers are there as soon as ``send`` returns. Only dumps are produced piece by piece while they are
+read. Errors carry the kernel's own text if there is one (extended acknowledgements), and the offset
+of the byte at fault in the message, from which a caller can find the element at fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 Opener: TypeAlias = Callable[[int], socket.socket]
-"""Opens a netlink socket of a protocol, in the network namespace that it is meant for."""
+"""Opens a netlink socket for a protocol, in the intended network namespace."""
 
 ROUTE, NETFILTER = 0, 12  # netlink protocols
 REQUEST, ACK, ECHO, DUMP = 0x1, 0x4, 0x8, 0x300
@@ -25,7 +25,7 @@ REPLACE, EXCL, CREATE, APPEND = 0x100, 0x200, 0x400, 0x800
 NESTED = 0x8000
 
 _ERROR, _DONE, _OVERRUN = 2, 3, 4
-_MAX_ERRNO = 4095  # of the kernel; whatever is above is not for the C library to name
+_MAX_ERRNO = 4095  # the C library has no names for higher numbers
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _TYPE_MASK = 0x3FFF
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 270, 10, 11, 12
@@ -37,15 +37,16 @@ _READ = 1 << 20
 
 
 class KernelError(OSError):
-    """The kernel refused a message, in its words."""
+    """The kernel refused a message; ``strerror`` is its own text if it gave one."""
 
     def __init__(self, number: int, words: str = "", sequence: int = 0, offset: int = 0) -> None:
         named = os.strerror(number) if number <= _MAX_ERRNO else f"error {number}"
         super().__init__(number, words or named)
         self.sequence = sequence
-        """Of the message refused."""
+        """Sequence number of the refused message."""
         self.offset = offset
-        """Of the attribute at fault, in bytes from the start of the message; 0 if not told."""
+        """Position of the attribute at fault, in bytes from the start of the message; 0 if
+        unknown."""
 
 
 class Message(NamedTuple):
@@ -56,37 +57,37 @@ class Message(NamedTuple):
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded."""
+    """Encode one attribute, padded."""
     return _ATTRIBUTE.pack(4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def nest(kind: int, *values: bytes) -> bytes:
-    """An attribute made of attributes."""
+    """Encode an attribute that contains attributes."""
     return attribute(kind | NESTED, b"".join(values))
 
 
 def text(kind: int, value: str) -> bytes:
-    """A string as an attribute."""
+    """Encode a string as an attribute."""
     return attribute(kind, value.encode() + b"\0")
 
 
 def big(kind: int, value: int) -> bytes:
-    """A 32-bit number in network order, as nftables has them."""
+    """Encode a 32-bit number in network order, as nftables uses it."""
     return attribute(kind, value.to_bytes(4, "big"))
 
 
 def native(kind: int, value: int) -> bytes:
-    """A 32-bit number in the machine's order, as routes have them."""
+    """Encode a 32-bit number in the machine's order, as routes use it."""
     return attribute(kind, struct.pack("=I", value))
 
 
 def attributes(body: bytes) -> dict[int, bytes]:
-    """Attributes by kind; of several of one kind, the last."""
+    """Return attributes by kind; of several with one kind, the last."""
     return dict(each_attribute(body))
 
 
 def each_attribute(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Attributes in their order."""
+    """Yield kind and value of each attribute, in order."""
     start = 0
     while start + 4 <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, start)
@@ -97,38 +98,38 @@ def each_attribute(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def string(value: bytes) -> str:
-    """What ``text`` has made."""
+    """Decode what ``text`` encodes, given its value."""
     return value.rstrip(b"\0").decode(errors="replace")
 
 
 def number(value: bytes) -> int:
-    """What ``native`` has made."""
+    """Decode what ``native`` encodes, given its value."""
     return int(struct.unpack("=I", value[:4])[0])
 
 
 def framed(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    """A message with its header; bodies are padded already."""
+    """Return a message with its header; the body must be padded."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
 class Netlink:
-    """One socket; belongs to the network namespace in which it was opened, for all its life."""
+    """One socket, which always belongs to the network namespace in which it was opened."""
 
     def __init__(self, protocol: int, opener: Opener) -> None:
         self._socket = opener(protocol)
         self._sequence = 0
         for option in (_SNDBUFFORCE, _RCVBUFFORCE):
-            with suppress(PermissionError):  # what follows will say so in better words
+            with suppress(PermissionError):  # later requests fail with a better message
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
         for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
     def number(self) -> int:
-        """The next sequence number."""
+        """Return the next sequence number."""
         self._sequence = self._sequence % 0xFFFFFFFF + 1
         return self._sequence
 
@@ -144,7 +145,7 @@ class Netlink:
         return answers, errors
 
     def requests(self, bodies: Sequence[tuple[int, int, bytes]]) -> list[KernelError | None]:
-        """Send (kind, flags, body) each, in this order; what the kernel said to each."""
+        """Send (kind, flags, body) messages in order; return each one's error or None."""
         sequences = [self.number() for _ in bodies]
         _, errors = self.send(
             [
@@ -156,7 +157,7 @@ class Netlink:
         return [failed.get(sequence) for sequence in sequences]
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """Every datagram of a dump; KernelError if the kernel has none."""
+        """Yield every datagram of a dump; KernelError if the kernel refuses it."""
         sequence = self.number()
         self._drain()
         self._socket.sendmsg([framed(kind, REQUEST | DUMP, sequence, body)])
@@ -169,14 +170,14 @@ class Netlink:
                 return
 
     def get(self, kind: int, body: bytes) -> list[Message]:
-        """The answers to a request for single objects; KernelError if there are none."""
+        """Return the answers to a request for single objects; KernelError if it is refused."""
         answers, errors = self.send([framed(kind, REQUEST, self.number(), body)])
         for error in errors:
             raise error
         return [message for data in answers for message in messages(data)]
 
     def _waiting(self) -> Iterator[bytes]:
-        """Datagrams that are there already. What did not fit into the buffer is lost."""
+        """Yield datagrams that have arrived. What did not fit into the buffer is lost."""
         while True:
             try:
                 yield self._socket.recv(_READ, socket.MSG_DONTWAIT)
@@ -187,20 +188,20 @@ class Netlink:
                     raise
 
     def _drain(self) -> None:
-        """Forget what an interrupted reader has left."""
+        """Discard what an interrupted reader has left."""
         for _ in self._waiting():
             pass
 
 
 def messages(data: bytes) -> Iterator[Message]:
-    """The messages of a datagram, without errors and acknowledgements."""
+    """Yield the messages of a datagram, without errors and acknowledgements."""
     for kind, start, end in _frames(data):
         if kind not in {_ERROR, _OVERRUN}:
             yield Message(kind, data[start:end])
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Kind, first byte after the header and end of each message."""
+    """Yield kind, first byte after the header, and end of each message."""
     start = 0
     while start + _HEADER.size <= len(data):
         length, kind, _, _, _ = _HEADER.unpack_from(data, start)
@@ -211,7 +212,7 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _errors(data: bytes) -> Iterator[KernelError]:
-    """Errors in a datagram, of which they are the first; acknowledgements are left out."""
+    """Yield the errors of a datagram that starts with one; acknowledgements are left out."""
     if _HEADER.unpack_from(data)[1] != _ERROR:
         return
     for kind, start, end in _frames(data):

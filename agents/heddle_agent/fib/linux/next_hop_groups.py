@@ -1,13 +1,13 @@
-"""Groups as numbers, and by which mark each forwards: the second map that packets pass.
+"""Groups as numbers, and the mark by which each number forwards: the second map that packets pass.
 
-A group is written once and flipped by one element. It is flipped only where the kernel does not
-already do the same by itself: while a next hop's table is empty, whoever has it as primary is on
-his backup anyway. Such groups are owed their mark, and are given it before the table is filled
-again, so that none returns to a path that is dead farther away.
+A group is written once, and moved by changing one element. It is moved only where the kernel does
+not already do the same by itself: while a next hop's table is empty, groups with that primary are
+on their backups anyway. Their new marks are owed, and are written before the table is filled again,
+so that no group returns to a path that is dead farther away.
 
-A group may have several numbers. Entries that come in several transactions and are to take effect
-together are given a number of their own that still leads where they lead now (``stage``); when all
-are there, one transaction gives these numbers the marks of their groups (``flip``).
+A group may have several numbers. Entries that are written in several transactions but must take
+effect together get a new number that still leads where they lead now (``stage``). When all are
+written, one transaction gives these numbers the marks of their groups (``flip``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heddle_agent.fib.linux.schema import WAYS
 from heddle_agent.fib.values import Choice, Group, Link, NextHop
 
 Staged: TypeAlias = tuple[Group, int]
-"""A group that entries are about to join, and the mark by which they forward until then."""
+"""A group that entries will join, and the mark by which they forward until then."""
 
 _NUMBER = struct.Struct("=I")
 _LAST = (1 << 24) - 1
@@ -39,12 +39,12 @@ class NextHopGroups:
 
     def __init__(self) -> None:
         self.numbers: dict[Group, int] = {}
-        """By which entries join a group; one of its numbers."""
+        """The number by which new entries join a group; it may have others."""
         self.groups: dict[int, Group] = {}
         self._shared: defaultdict[Group, set[int]] = defaultdict(set)  # all its numbers
         self._staged: set[int] = set()
-        self._flipping: set[int] = set()  # staged until the transaction at hand is through
-        self._uses: Counter[int] = Counter()  # entries by group
+        self._flipping: set[int] = set()  # staged until the current transaction is committed
+        self._uses: Counter[int] = Counter()  # number of entries by group number
         self._unused: set[int] = set()
         self._slots: dict[int, tuple[int, int]] = {}
         self._wanted: dict[int, int] = {}
@@ -64,9 +64,9 @@ class NextHopGroups:
         needed: Collection[int],
         transaction: Transaction,
     ) -> None:
-        """Take over what the kernel has, and as much of what is known already as is still true.
+        """Take over what the kernel holds, and keep what is known and still true.
 
-        Groups that entries need and that have gone are written anew.
+        Groups that entries in ``needed`` use but that are missing are written again.
         """
         before = self.groups
         self._written = {
@@ -104,7 +104,7 @@ class NextHopGroups:
         diverted: Mapping[Group, Choice],
         transaction: Transaction,
     ) -> dict[int, str]:
-        """Write groups that are new; their notes."""
+        """Write new groups; return their notes by number."""
         notes: dict[int, str] = {}
         for group in groups:
             number = self._free()
@@ -122,7 +122,10 @@ class NextHopGroups:
         diverted: Mapping[Group, Choice],
         transaction: Transaction,
     ) -> tuple[dict[Staged, int], dict[int, str]]:
-        """New numbers of groups that lead elsewhere until ``flip``; and their notes."""
+        """Give groups new numbers that forward by another mark until ``flip``.
+
+        Returns the number of each (group, mark), and the notes by number.
+        """
         numbers: dict[Staged, int] = {}
         for group, before in groups_before:
             number = numbers[group, before] = self._free()
@@ -135,7 +138,7 @@ class NextHopGroups:
         return numbers, {number: described(self.groups[number]) for number in numbers.values()}
 
     def detour(self, groups: Collection[Group], transaction: Transaction) -> None:
-        """Have these groups, as far as they are on the underlay, take detours, and no others."""
+        """Let exactly these groups take detours, as far as they are on the underlay."""
         wanted = {group for group in groups if group in self.numbers}
         changed, self._detoured = wanted ^ self._detoured, wanted
         numbers = [n for group in changed for n in self._shared.get(group, ())]
@@ -143,22 +146,22 @@ class NextHopGroups:
         self._write([n for n in numbers if self._written[n] != self._wanted[n]], transaction)
 
     def flip(self, transaction: Transaction) -> None:
-        """Have all that is staged take effect, also by an attempt that the kernel refused."""
+        """Make everything staged take effect, including what a refused attempt has staged."""
         due = [n for n in self._staged if n in self.groups and self._written[n] != self._wanted[n]]
         self._write(due, transaction)
         self._flipping, self._staged = self._staged, set()
 
     def leads(self, number: int | None) -> int:
-        """The mark by which a number forwards; without a number the underlay's."""
+        """Return the mark by which a number forwards; the underlay's mark for None."""
         return marks.UNDERLAY if number is None else self._written[number]
 
     def count(self, uses: Counter[int]) -> None:
-        """So many entries use each group, and no other group has any."""
+        """Set the number of entries of each group number; all others have none."""
         self._uses = uses
         self._unused = {number for number in self.groups if not uses[number]}
 
     def recount(self, fewer: Iterable[int], more: Iterable[int]) -> None:
-        """Entries have left groups by these numbers, and others have joined, one each."""
+        """Count entries that have left (``fewer``) and joined (``more``), one number per entry."""
         change = Counter(more)
         change.subtract(Counter(fewer))
         for number, entries in change.items():
@@ -166,7 +169,7 @@ class NextHopGroups:
             (self._unused.discard if self._uses[number] else self._unused.add)(number)
 
     def unused(self, needed: Collection[Group]) -> list[int]:
-        """Numbers without entries, and not about to get any."""
+        """Return the numbers that have no entries and are not about to get any."""
         return [
             number
             for number in self._unused
@@ -174,7 +177,7 @@ class NextHopGroups:
         ]
 
     def drop(self, numbers: Iterable[int], transaction: Transaction) -> None:
-        """Remove groups."""
+        """Remove these numbers, and groups that then have none."""
         gone = list(numbers)
         transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in gone], delete=True)
         for number in gone:
@@ -199,9 +202,9 @@ class NextHopGroups:
         empty: frozenset[int],
         transaction: Transaction,
     ) -> None:
-        """Flip what the kernel does not do by itself while the tables of some slots are empty.
+        """Move groups where the kernel does not do so itself; ``empty`` are slots without route.
 
-        A backup whose own path has lost a link is taken out of marks before it is needed.
+        A backup whose own path has lost a link is removed from marks before it is needed.
         """
         for link in down ^ self._down:
             self._owed |= self._by_backup_risk.get(link, set())
@@ -215,7 +218,7 @@ class NextHopGroups:
         self._owed = {n for n in self._owed if self._written[n] != self._wanted[n]}
 
     def _write(self, due: Collection[int], transaction: Transaction) -> None:
-        """Give numbers the marks that they want."""
+        """Give these numbers the marks that they should have."""
         transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in due], delete=True)
         for number in due:
             self._written[number] = self._wanted[number]
@@ -258,7 +261,7 @@ class NextHopGroups:
 
 
 def described(group: Group) -> str:
-    """A group in words that ``_read`` understands."""
+    """Return a group as text that ``_read`` can parse."""
     known = [group.primary, group.backup, group.risks, group.backup_risks]
     return json.dumps(known, separators=(",", ":"))
 
@@ -277,7 +280,7 @@ def _read(note: str | None) -> Group | None:
 
 
 def _guessed(mark: int, ports: Mapping[int, OwnLink]) -> Group:
-    """What a group without a note must be, by its mark: nothing forwards by a group unknown."""
+    """Return a group that fits a mark, for a number without a note; no flow is planned with it."""
     first, second = (ports.get(slot, ("unknown", str(slot))) for slot in marks.slots(mark))
     if not marks.slots(mark)[0]:
         first, second = second, ("unknown", "0")

@@ -1,9 +1,9 @@
-"""nftables on the wire: transactions, and the few expressions that our rules are made of.
+"""nftables on the wire: transactions, and the few expressions that our rules use.
 
-A transaction is one datagram, which the kernel takes whole or not at all. It numbers its messages,
-and remembers which elements each of them holds, so that a refusal can be laid at one element's
-door. Removed elements are told back with their last counters (echo), for nothing that is read
-beforehand would be exact.
+A transaction is one datagram, which the kernel accepts as a whole or not at all. It numbers its
+messages and remembers which elements each contains, so that a refusal can be traced to one element.
+The kernel echoes removed elements with their last counters, because counters read beforehand would
+be out of date.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = _SUBSYSTEM | 12, _SUBSYSTEM | 13, 
 GET_GENERATION = _SUBSYSTEM | 16
 _BEGIN, _END = 16, 17
 
-_INET = 1  # packets of IPv4 and of IPv6
+_INET = 1  # both IPv4 and IPv6 packets
 _FAMILY = struct.pack("=BBH", _INET, 0, 0)
 _BATCH = struct.pack(">BBH", 0, 0, 10)
-_ELEMENTS_BYTES = 60_000  # of a list's 65,535; whole elements only
+_ELEMENTS_BYTES = 60_000  # a list may have 65,535 bytes; elements are not cut
 _LIST = struct.Struct("=HH")
 _MARK, _NETWORK_FAMILY, _TRANSPORT_PROTOCOL = 3, 15, 16  # keys of meta expressions
 _RANDOM, _UPDATE = 1, 1
 _ACCEPT, _GOTO = 1, 0xFFFFFFFC
-FIRST = 1  # a register of 16 bytes, the first four of those of 4 bytes
+FIRST = 1  # a 16-byte register, the same as the first four 4-byte registers
 _FIRST_WORD = 8
 NETWORK, TRANSPORT = 1, 2
 
 
 class Part(NamedTuple):
-    """What one message of a transaction is about, for when it is refused."""
+    """What one message of a transaction contains, to interpret its refusal."""
 
     name: str
-    """Set of its elements; empty for all else."""
+    """Set of its elements; empty for other messages."""
     first: int
-    """Number of its first element among those handed over in one call."""
+    """Index of its first element among those passed in one call."""
     size: int
-    """Bytes of one element; 0 where they differ."""
+    """Size of one element in bytes; 0 if sizes differ."""
     head: int
-    """Bytes before its first element."""
+    """Number of bytes before its first element."""
     delete: bool
 
 
 class RefusedError(Exception):
-    """The kernel did not take a transaction; nothing of it took effect."""
+    """The kernel refused a transaction; nothing of it took effect."""
 
     def __init__(self, error: KernelError, part: Part | None) -> None:
         super().__init__(str(error))
@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
     @property
     def element(self) -> int | None:
-        """Number of the element at fault, as far as the kernel told."""
+        """Index of the element at fault, None if the kernel did not tell."""
         part, offset = self.part, self.error.offset
         if part is None or not part.size or offset < part.head:
             return None
@@ -97,12 +97,12 @@ class Transaction:
         return bool(self._messages)
 
     def add(self, kind: int, *values: bytes, flags: int = CREATE) -> None:
-        """One message about our table, whose name comes first in each."""
+        """Add a message about our table, whose name comes first in each message."""
         self._messages.append((kind, flags, b"".join((_FAMILY, text(1, _TABLE), *values))))
         self._parts.append(None)
 
     def elements(self, name: str, packed: bytes, size: int, *, delete: bool = False) -> None:
-        """Add or delete elements, ``size`` bytes each, in as many messages as it takes."""
+        """Add or delete elements of ``size`` bytes each, in as many messages as needed."""
         step = max(_ELEMENTS_BYTES // size, 1) * size
         for start in range(0, len(packed), step):
             self._list(name, packed[start : start + step], start // size, size, delete=delete)
@@ -128,7 +128,7 @@ class Transaction:
         self._parts.append(Part(name, first, size, 16 + len(head) + 4, delete))
 
     def commit(self, kernel: Netlink) -> list[bytes]:
-        """Have the kernel take it; RefusedError if it does not. Returns what it echoes."""
+        """Send the transaction and return what the kernel echoes; RefusedError if it refuses."""
         if not self._messages:
             return []
         frames = [framed(_BEGIN, REQUEST, kernel.number(), _BATCH)]
@@ -150,95 +150,98 @@ class Transaction:
 
 
 def open_nft(opener: Opener) -> Netlink:
-    """A socket to nftables."""
+    """Open a socket to nftables."""
     return Netlink(NETFILTER, opener)
 
 
 def ask_elements(kernel: Netlink, name: str) -> list[bytes]:
-    """The datagrams of a dump of a set."""
+    """Return the datagrams of a dump of a set."""
     return list(kernel.dump(GET_ELEMENTS, _FAMILY + text(1, _TABLE) + text(2, name)))
 
 
 def ask_sets(kernel: Netlink) -> list[Message]:
-    """All sets of our table; none if there is no such table."""
+    """Return all sets of our table.
+
+    Without such a table, the result is empty or KernelError (ENOENT) is raised.
+    """
     from_kernel = kernel.dump(GET_SET, _FAMILY + text(1, _TABLE))
     return [message for data in from_kernel for message in messages(data)]
 
 
 def ask_generation(kernel: Netlink) -> int:
-    """A number that grows with every transaction, ours or not."""
+    """Return a number that grows with every transaction, ours or others'."""
     (answer, *_) = kernel.get(GET_GENERATION, _FAMILY)
     return int.from_bytes(answer.body[8:12], "big")
 
 
 def expression(name: str, *values: bytes) -> bytes:
-    """One step of a rule."""
+    """Encode one step of a rule."""
     return nest(1, text(1, name), nest(2, *values))
 
 
 def load(base: int, offset: int, length: int, word: int) -> bytes:
-    """Bytes of the packet into the registers of 4 bytes, from this one on."""
+    """Load bytes of the packet into 4-byte registers, from register ``word`` on."""
     register = big(1, _FIRST_WORD + word)
     return expression("payload", register, big(2, base), big(3, offset), big(4, length))
 
 
 def load_family() -> bytes:
-    """The packet's family into the first register, in one byte."""
+    """Load the packet's family into the first register, as one byte."""
     return expression("meta", big(2, _NETWORK_FAMILY), big(1, FIRST))
 
 
 def load_protocol() -> bytes:
-    """The packet's transport protocol into the first register, in one byte."""
+    """Load the packet's transport protocol into the first register, as one byte."""
     return expression("meta", big(2, _TRANSPORT_PROTOCOL), big(1, FIRST))
 
 
 def compare(value: bytes, *, equal: bool = True) -> bytes:
-    """Go on with the rule only if the first register holds this, or anything else."""
+    """Continue the rule only if the first register holds ``value``, or does not."""
     return expression("cmp", big(1, FIRST), big(2, 0 if equal else 1), nest(3, attribute(1, value)))
 
 
 def look_up(name: str) -> bytes:
-    """Key in the first register, value into it; without an element the rule ends."""
+    """Replace the key in the first register by its value; without an element the rule ends."""
     return expression("lookup", big(2, FIRST), big(3, FIRST), text(1, name), big(4, 1))
 
 
 def draw(modulus: int) -> bytes:
-    """A random number below ``modulus`` into the first register."""
+    """Load a random number below ``modulus`` into the first register."""
     return expression("numgen", big(1, FIRST), big(2, modulus), big(3, _RANDOM))
 
 
 def is_in(name: str) -> bytes:
-    """Go on with the rule only if the first register is an element; it counts the packet."""
+    """Continue the rule only if the first register is an element; this counts the packet."""
     return expression("lookup", big(2, FIRST), text(1, name))
 
 
 def keep(name: str) -> bytes:
-    """Have the first register as an element, from now on young; without room the rule ends."""
+    """Add the first register as an element, or renew its timeout; if full, the rule ends."""
     return expression("dynset", text(1, name), big(3, _UPDATE), big(4, FIRST))
 
 
 def load_mark() -> bytes:
-    """The packet's mark into the first register."""
+    """Load the packet's mark into the first register."""
     return expression("meta", big(2, _MARK), big(1, FIRST))
 
 
 def store_mark() -> bytes:
-    """The first register into the packet's mark."""
+    """Store the first register as the packet's mark."""
     return expression("meta", big(2, _MARK), big(3, FIRST))
 
 
 def constant(value: bytes) -> bytes:
-    """A value into the first register."""
+    """Load a constant into the first register."""
     return expression("immediate", big(1, FIRST), nest(2, attribute(1, value)))
 
 
 def accept() -> bytes:
-    """The end of all our chains for this packet."""
+    """End all our chains for this packet."""
     return expression("immediate", big(1, 0), nest(2, nest(2, big(1, _ACCEPT))))
 
 
 def go_to(chain: str) -> bytes:
-    """On with another chain, without return."""
+    """Continue with another chain, without return."""
     return expression("immediate", big(1, 0), nest(2, nest(2, big(1, _GOTO), text(2, chain))))
 
 

@@ -1,4 +1,4 @@
-"""NICs by their addresses: maps hold addresses, all above speaks of names."""
+"""NICs and their addresses: the maps hold addresses, the rest of the agent uses names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heddle_agent.fib.linux.notes import NoteKind, Notes
 
 
 class Nics:
-    """The NICs of one switch's entries; each has one address, and each address one NIC."""
+    """The NICs of one switch's entries. Each has one address, and each address one NIC."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, bytes] = {}
@@ -19,7 +19,7 @@ class Nics:
         self._numbers: dict[str, int] = {}
 
     def load(self, notes: Mapping[int, str]) -> None:
-        """Take over what was noted."""
+        """Take over NICs from notes."""
         self.addresses, self._names, self._numbers = {}, {}, {}
         for number, note in notes.items():
             address, _, name = note.partition(" ")
@@ -28,22 +28,22 @@ class Nics:
                 self._put(name, read, number)
 
     def name(self, address: bytes) -> str:
-        """The NIC of an address; the address itself where nobody has noted its name."""
+        """Return the NIC of an address; the address itself if there is no note of it."""
         return self._names.get(address) or written(address)
 
     def text(self) -> dict[str, str]:
-        """Addresses by name, in words."""
+        """Return addresses by name, as text."""
         return {name: written(address) for name, address in self.addresses.items()}
 
     @property
     def families(self) -> set[Family]:
-        """Those of the addresses."""
+        """Families of the addresses."""
         return set(map(family_of, self.addresses.values()))
 
     def learn(
         self, names: Iterable[str], told: Mapping[str, str], in_use: Callable[[str], bool]
     ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """New addresses of these NICs, and NICs that have none that can be used, and why."""
+        """Return new addresses of these NICs, and NICs without a usable address, and why."""
         fresh: dict[str, bytes] = {}
         strange: dict[str, str] = {}
         for name in names:
@@ -66,12 +66,12 @@ class Nics:
         return fresh, strange
 
     def write(self, fresh: Mapping[str, bytes], notes: Notes, transaction: Transaction) -> None:
-        """Note new addresses."""
+        """Write notes of new addresses, and remove those of NICs that they replace."""
         texts: dict[int, str] = {}
         unused = count(max(self._numbers.values(), default=0) + 1)
         for address in fresh.values():
             owner = self._names.get(address)
-            if owner is not None and owner not in fresh:  # it has no entries any more
+            if owner is not None and owner not in fresh:  # the owner has no entries any more
                 notes.drop(transaction, NoteKind.NIC, [self._numbers.pop(owner)])
                 del self.addresses[owner], self._names[address]
         for name, address in fresh.items():

@@ -1,9 +1,9 @@
 """Names kept in the kernel beside the numbers that stand for them.
 
-Maps hold addresses and numbers; a restarted agent must say again which NICs, next hops and risk
-links these mean. So each number has a note: text as comments of elements of the set ``notes``, cut
-into pieces, because a comment holds 250 bytes. Notes go in and out with the transaction that they
-are about, so they are never wrong, and they vanish with the table.
+Maps hold addresses and numbers. A restarted agent must find out which NICs, next hops and risk
+links these mean, so each number has a note: text in the comments of elements of the set ``notes``.
+It is cut into pieces, because a comment holds 250 bytes. Notes are added and removed in the
+transaction that they belong to, so they are never wrong, and they vanish with the table.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _NUMBERS = (1 << _NUMBER_BITS) - 1
 
 
 class NoteKind(IntEnum):
-    """What a number counts."""
+    """What a number stands for."""
 
     GROUP = 1
     NIC = 2
     HOP = 3
     INTERFACE = 4
     OVERLAY = 5
-    """One note, while the overlay is withdrawn."""
+    """A single note, which exists while the overlay is withdrawn."""
 
 
 class Notes:
-    """All notes, as they are in the kernel once the transaction at hand is."""
+    """All notes, as they will be in the kernel after the current transaction."""
 
     def __init__(self) -> None:
         self._texts: dict[NoteKind, dict[int, str]] = {kind: {} for kind in NoteKind}
 
     def of(self, kind: NoteKind) -> Mapping[int, str]:
-        """Text by number."""
+        """Return the texts of a kind by number."""
         return self._texts[kind]
 
     def load(self, datagrams: Iterable[bytes]) -> None:
-        """Take over what the kernel has; what is no note of ours is passed over."""
+        """Take over what the kernel holds; notes of unknown kinds are ignored."""
         pieces: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
         for key, found in parse_plain_elements(NOTES, datagrams):
             name, piece = _KEY.unpack(key)
@@ -61,7 +61,7 @@ class Notes:
                 self._texts[known][name & _NUMBERS] = words.decode(errors="replace")
 
     def put(self, transaction: Transaction, kind: NoteKind, texts: dict[int, str]) -> None:
-        """Write notes in place of those of the same numbers."""
+        """Write notes, replacing those with the same numbers."""
         self.drop(transaction, kind, [n for n in texts if n in self._texts[kind]])
         packed = [
             plain(key, note=piece)
@@ -72,7 +72,7 @@ class Notes:
         self._texts[kind].update(texts)
 
     def drop(self, transaction: Transaction, kind: NoteKind, numbers: Iterable[int]) -> None:
-        """Remove the notes of these numbers."""
+        """Remove the notes with these numbers."""
         packed = [
             plain(key)
             for number in numbers
@@ -82,7 +82,7 @@ class Notes:
 
 
 def _pieces(kind: NoteKind, number: int, text: str) -> list[tuple[bytes, bytes]]:
-    """Keys and comments that hold a text."""
+    """Return the keys and comments that hold a text."""
     words = text.encode()
     name = kind << _NUMBER_BITS | number
     return [

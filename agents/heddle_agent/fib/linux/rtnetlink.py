@@ -1,4 +1,4 @@
-"""Interfaces, routes and rules of the kernel, as far as the backend speaks of them."""
+"""Interfaces, routes and rules of the kernel, as far as the backend uses them."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NEW_RULE, DELETE_RULE, GET_RULE = 32, 33, 34
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
 _ROUTE = struct.Struct("=BBBBBBBBI")
-_RULE = _ROUTE  # the same shape: fields of the rule header are named alike
+_RULE = _ROUTE  # the header of a rule has the same layout
 _OIF, _GATEWAY, _PRIORITY, _TABLE = 4, 5, 6, 15  # attributes of routes; rules share two
 _GOTO_TARGET, _FWMARK, _FWMASK, _PROTOCOL = 4, 10, 16, 21
 _UNICAST, _UNIVERSE, _ONLINK = 1, 0, 0x4
 _TO_TABLE, _GOTO, _NOTHING, _INVERT = 1, 2, 3, 0x2
 _ALL_BITS = 0xFFFFFFFF
 IGNORE_LINKDOWN = 29
-"""Number of the setting ignore_routes_with_linkdown among those of IPv4, from 1."""
+"""Number of ignore_routes_with_linkdown among the IPv4 settings, counted from 1."""
 _AF_SPEC = 26
 _SETTINGS = {Family.IPV4: (1, IGNORE_LINKDOWN - 1), Family.IPV6: (2, 39)}
-"""Attribute of an interface's settings, and the place of that one among them, from 0."""
+"""Attribute with an interface's settings, and the position of this one in it, counted from 0."""
 
 
 _Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
@@ -50,7 +50,7 @@ _VERSIONS = {Family.IPV4: 4, Family.IPV6: 6}
 
 
 class Place(NamedTuple):
-    """What has one route: the table of a slot, in one family."""
+    """The place of one route: the table of a slot, in one family."""
 
     slot: int
     family: Family
@@ -62,14 +62,14 @@ class Interface(NamedTuple):
     number: int
     name: str
     up: bool
-    """As the administrator wants it; carrier is another matter."""
+    """Whether the administrator has set it up; carrier is separate."""
     ignores_linkdown: frozenset[Family]
-    """Families whose routes over it are passed over while it has no carrier."""
+    """Families whose routes over it are skipped while it has no carrier."""
     networks: tuple[_Network, ...]
-    """Its addresses."""
+    """Its addresses with their networks."""
 
     def peer(self, family: Family) -> bytes | None:
-        """The other end's address, where a network of the interface has room for only one."""
+        """Return the other end's address, if a network of the interface has room for only one."""
         for network in self.networks:
             others = [host for host in _few(network) if host != network.ip]
             if len(others) == 1 and network.version == _VERSIONS[family]:
@@ -77,7 +77,7 @@ class Interface(NamedTuple):
         return None
 
     def reaches(self, address: bytes) -> bool:
-        """Whether an address is on a network of the interface."""
+        """Whether an address is on a network of the interface, and not its own."""
         host = ipaddress.ip_address(of_kernel(address))
         return any(host in one.network and host != one.ip for one in self.networks)
 
@@ -91,7 +91,7 @@ class Request(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule of ours, as far as one differs from another."""
+    """A rule of ours; the fields are those in which our rules differ."""
 
     family: Family
     preference: int
@@ -105,7 +105,7 @@ def _few(network: _Network) -> list[ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def interfaces_by_name(kernel: Netlink) -> dict[str, Interface]:
-    """All interfaces by name."""
+    """Return all interfaces by name."""
     networks: dict[int, list[_Network]] = {}
     for body in _dumped(kernel, GET_ADDRESS, _ADDRESS.pack(0, 0, 0, 0, 0)):
         found = attributes(body[_ADDRESS.size :])
@@ -127,16 +127,16 @@ def _interface(body: bytes, networks: dict[int, list[_Network]]) -> Interface:
 
 
 def _ignores(family: Family, told: bytes) -> bool:
-    """Whether the settings of an interface say so."""
+    """Whether an interface's settings have ignore_routes_with_linkdown on."""
     kind, place = _SETTINGS[family]
     settings = attributes(told).get(kind, b"")[4 * place :]
     return len(settings) >= 4 and number(settings[:4]) != 0  # noqa: PLR2004 - bytes of one
 
 
 def ignore_linkdown(interface: int, *, on: bool) -> Request:
-    """Have routes of IPv4 over an interface without carrier passed over, or not.
+    """Return a request to skip, or no longer skip, IPv4 routes over an interface without carrier.
 
-    The kernel takes no such request for IPv6.
+    The kernel accepts no such request for IPv6.
     """
     setting = nest(_SETTINGS[Family.IPV4][0], native(IGNORE_LINKDOWN, int(on)))
     body = _LINK.pack(0, 0, interface, 0, 0) + nest(_AF_SPEC, nest(Family.IPV4, setting))
@@ -144,14 +144,17 @@ def ignore_linkdown(interface: int, *, on: bool) -> Request:
 
 
 def add_route(place: Place, interface: int, gateway: bytes) -> Request:
-    """Everything in a slot's table leaves over a link, in place of what was there."""
+    """Return a request to let everything in a slot's table leave over a link.
+
+    The route replaces an earlier one.
+    """
     body = _route(place, _ONLINK) + native(_OIF, interface)
     body += attribute(_GATEWAY, of_kernel(gateway))
     return Request(NEW_ROUTE, CREATE | REPLACE, body)
 
 
 def delete_route(place: Place) -> Request:
-    """Leave a slot's table without a route."""
+    """Return a request to delete the route in a slot's table."""
     return Request(DELETE_ROUTE, 0, _route(place, 0))
 
 
@@ -161,7 +164,7 @@ def _route(place: Place, flags: int) -> bytes:
 
 
 def our_routes(kernel: Netlink) -> Iterator[Place]:
-    """Slots and families whose tables hold a route of ours."""
+    """Yield the slots and families whose tables hold a route of ours."""
     for family in Family:
         head = _ROUTE.pack(family, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0)
         for body in _dumped(kernel, GET_ROUTE, head):
@@ -171,7 +174,7 @@ def our_routes(kernel: Netlink) -> Iterator[Place]:
 
 
 def slot_rules(place: Place) -> list[Rule]:
-    """The rules of a slot: its marks as a primary, and as a backup."""
+    """Return the rules of a slot: for marks with it as primary, and as backup."""
     whole = marks.SLOT_MASK
     primary, backup = place.slot << marks.PRIMARY_SHIFT, place.slot
     by_primary = marks.TAG_MASK | whole << marks.PRIMARY_SHIFT
@@ -182,7 +185,7 @@ def slot_rules(place: Place) -> list[Rule]:
 
 
 def shared_rules(family: Family) -> list[Rule]:
-    """Rules of all slots together: packets that are not ours pass by all others at once."""
+    """Return the rules that all slots share; packets without our tag skip all others at once."""
     return [
         Rule(family, marks.PASSED, 0, 0),
         Rule(family, marks.PASS_BY, marks.TAG, marks.TAG_MASK),
@@ -190,7 +193,7 @@ def shared_rules(family: Family) -> list[Rule]:
 
 
 def change_rule(rule: Rule, *, add: bool = True) -> Request:
-    """Add or remove a rule."""
+    """Return a request to add or remove a rule."""
     flags, action, extra = 0, _TO_TABLE, b""
     if rule.preference == marks.PASS_BY:
         flags, action, extra = _INVERT, _GOTO, native(_GOTO_TARGET, marks.PASSED)
@@ -208,7 +211,7 @@ def change_rule(rule: Rule, *, add: bool = True) -> Request:
 
 
 def our_rules(kernel: Netlink) -> Iterator[Rule]:
-    """Rules that bear our protocol and one of our preferences."""
+    """Yield the rules with our protocol and one of our preferences."""
     for family in Family:
         for body in _dumped(kernel, GET_RULE, _RULE.pack(family, *[0] * 8)):
             found = attributes(body[_RULE.size :])
@@ -225,7 +228,7 @@ def _told(found: dict[int, bytes], kind: int) -> int:
 
 
 def ask(kernel: Netlink, requests: list[Request]) -> list[KernelError | None]:
-    """Send requests at once, in this order; what the kernel said to each."""
+    """Send requests at once, in this order; return each one's error, None if none."""
     return kernel.requests(requests) if requests else []
 
 

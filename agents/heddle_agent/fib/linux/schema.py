@@ -1,18 +1,19 @@
-"""Our nftables table: what is in it, and how a packet passes it.
+"""Our nftables table: what it contains, and how a packet passes it.
 
-A packet that nobody has marked is looked for in one map for each shape of match that occurs, most
-exact first; IPv4 and IPv6 have maps of their own. The map gives the number of a group; a second
-map, ``ways``, turns it into the mark by which `ip rule` sends the packet to the table of its next
-hop. That second step is what makes local repair cheap: a group moves by one element of ``ways``,
-however many entries point at it. A group on the underlay has mark 0.
+A packet without a mark is looked up in one map per shape of match that occurs, most exact first.
+IPv4 and IPv6 have separate maps. The map gives the number of a group. A second map, ``ways``, turns
+it into the mark by which `ip rule` sends the packet to the table of its next hop. The second step
+makes local repair cheap: a group moves by changing one element of ``ways``, however many entries
+use it. A group on the underlay has mark 0.
 
-Packets of metered NICs (``metered``) that no map has are counted by pair, in ``unmatched``. That is
-"sample and hold" (Estan and Varghese, New Directions in Traffic Measurement and Accounting, SIGCOMM
-2002): one packet in ``SAMPLED`` gives its pair an element, and all packets of a pair that has one
-are counted. So elephants have one soon, few mice ever do, and an element that no packet was sampled
-for lately goes by itself. While nobody is metered, there are no such rules.
+Packets from metered NICs (``metered``) that match no map are counted by pair, in ``unmatched``. The
+method is "sample and hold" (Estan and Varghese, New Directions in Traffic Measurement and
+Accounting, SIGCOMM 2002): one packet in ``SAMPLED`` gives its pair an element, and all packets of a
+pair with an element are counted. So elephants soon have an element and few mice ever do, and an
+element disappears when no packet of its pair has been sampled for a while. While no NIC is metered,
+there are no such rules.
 
-Whoever lists the table with `nft` finds it readable, and in ``notes`` the names behind the numbers.
+The table is readable when listed with `nft`, and ``notes`` has the names behind the numbers.
 """
 
 from __future__ import annotations
@@ -35,32 +36,33 @@ _HELD_MILLISECONDS = 60_000  # longer than most intervals between reports
 SAMPLED = 32
 _IPV4_ADDRESS, _IPV6_ADDRESS, _PORT, _MARK_TYPE = 7, 8, 13, 19  # data types, as `nft` numbers them
 _UDP = b"\x11"
-_BYTE_ORDERS = struct.pack("=BBIBBI", 0, 4, 1, 1, 4, 1)  # user data: the machine's own, twice
+_BYTE_ORDERS = struct.pack("=BBIBBI", 0, 4, 1, 1, 4, 1)  # user data: key, value in host order
 _DATA_ORDER = struct.pack("=BBI", 1, 4, 1)
 
 
 class Shape(NamedTuple):
-    """What tells apart the matches that are in one map."""
+    """The properties that matches of one map have in common."""
 
     family: Family
     source_port: bool
-    """Whether they fix it; so with the other."""
+    """Whether the matches fix the source port; ``destination_port`` is alike."""
     destination_port: bool
 
 
 class Field(NamedTuple):
-    """A part of a packet that a key holds, in whole words of 4 bytes."""
+    """A part of a packet that keys hold, in whole words of 4 bytes."""
 
     base: int
     offset: int
     length: int
     data_type: int
     words: tuple[int, ...]
-    """Which words of a full key these are: two addresses of 16 bytes, then two ports."""
+    """The words of a full key that it fills. A full key is two addresses of 16 bytes, then two
+    ports."""
 
 
 class Layout(NamedTuple):
-    """The map of one shape."""
+    """The name, shape and key fields of one map."""
 
     name: str
     shape: Shape
@@ -68,12 +70,12 @@ class Layout(NamedTuple):
 
     @property
     def words(self) -> tuple[int, ...]:
-        """Which words of a full key its keys hold."""
+        """The words of a full key that its keys hold."""
         return tuple(word for field in self.fields for word in field.words)
 
 
 SOURCE_PORT, DESTINATION_PORT = 8, 9
-"""Their words in a full key."""
+"""The words of the ports in a full key."""
 _ADDRESSES = {
     Family.IPV4: (
         Field(NETWORK, 12, 4, _IPV4_ADDRESS, (3,)),
@@ -102,14 +104,14 @@ LAYOUTS = tuple(
         ("pairs", False, False),
     )
 )
-"""Most exact first: the order in which they are asked."""
+"""All maps of entries, most exact first, which is the order of lookups."""
 
 
 class Meter(NamedTuple):
-    """What counts packets of one family that no map has."""
+    """The sets that count packets of one family that match no map."""
 
     metered: str
-    """The set of the sources that are counted."""
+    """Name of the set of metered sources."""
     unmatched: Layout
     """The set of pairs."""
 
@@ -121,11 +123,11 @@ METERS = {
     )
     for family, end in ((Family.IPV4, ""), (Family.IPV6, "_ipv6"))
 }
-_NUMBER = Field(0, 0, 4, _MARK_TYPE, (0,))  # of a group; from no packet
+_NUMBER = Field(0, 0, 4, _MARK_TYPE, (0,))  # the number of a group, not a part of a packet
 
 
 def create(transaction: Transaction) -> None:
-    """Table, maps and chains as they should be; what is there already stays."""
+    """Create table, maps and chains; what exists already stays."""
     transaction.add(nft.NEW_TABLE, big(2, 0))
     counter = nest(17, text(1, "counter"), nest(2))
     for number, layout in enumerate(LAYOUTS, 1):
@@ -148,7 +150,7 @@ def create(transaction: Transaction) -> None:
 
 
 def _create_meters(transaction: Transaction, number: int, counter: bytes) -> None:
-    """The sets of what is counted without an entry; ``number`` is free from here on."""
+    """Create the sets that count unmatched packets, numbered from ``number`` on."""
     for place, (metered, pairs) in enumerate(METERS.values()):
         address = pairs.fields[0]
         transaction.add(
@@ -173,7 +175,7 @@ def _create_meters(transaction: Transaction, number: int, counter: bytes) -> Non
 
 
 def _map(name: str, number: int, fields: tuple[Field, ...], *more: bytes) -> tuple[bytes, ...]:
-    """A map from keys of these fields to marks."""
+    """Return the attributes of a map from keys of these fields to marks."""
     key_type = 0
     for field in fields:
         key_type = key_type << 6 | field.data_type
@@ -185,9 +187,9 @@ def _map(name: str, number: int, fields: tuple[Field, ...], *more: bytes) -> tup
 def write_rules(
     transaction: Transaction, shapes: Collection[Shape], *, metered: Collection[Family] = ()
 ) -> None:
-    """The rules for matches of these shapes, in place of those there are.
+    """Replace all rules by those for matches of these shapes.
 
-    And those that count what none of these match, in the families that are ``metered``.
+    In the families in ``metered``, rules are added that count what none of the shapes match.
     """
     for chain in (_STEER, _WAY):
         transaction.add(nft.DELETE_NFT_RULE, text(2, chain), flags=0)
@@ -208,7 +210,7 @@ def write_rules(
 
 
 def _ask(layout: Layout) -> list[bytes]:
-    """Look a packet up in one map; what is found goes on to its group's way."""
+    """Return a rule that looks a packet up in one map and sends it to its group's mark."""
     steps = _of_family(layout.shape.family)
     if layout.shape.source_port or layout.shape.destination_port:
         steps += [nft.load_protocol(), nft.compare(_UDP)]
@@ -217,12 +219,12 @@ def _ask(layout: Layout) -> list[bytes]:
 
 
 def _of_family(family: Family) -> list[bytes]:
-    """Go on with the rule only for packets of a family."""
+    """Return steps that continue the rule only for packets of a family."""
     return [nft.load_family(), nft.compare(bytes([family]))]
 
 
 def _load(fields: tuple[Field, ...]) -> list[bytes]:
-    """These fields of the packet, side by side from the first register on."""
+    """Return steps that load these fields side by side, from the first register on."""
     steps, word = [], 0
     for field in fields:
         steps.append(nft.load(field.base, field.offset, field.length, word))

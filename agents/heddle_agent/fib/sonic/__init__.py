@@ -1,4 +1,4 @@
-"""The SONiC backend: a rule of an ACL table for each entry, by way of the switch's own Redis.
+"""The SONiC backend: one rule of an ACL table per entry, written to the switch's own Redis.
 
 It needs the extra ``heddle-agent[sonic]``.
 """

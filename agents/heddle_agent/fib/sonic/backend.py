@@ -1,11 +1,13 @@
-"""Entries as rules in CONFIG_DB, acknowledged by what STATE_DB says of them.
+"""Entries as rules in CONFIG_DB, acknowledged by their status in STATE_DB.
 
-A set is a new rule under a new name. Once the switch says that it is active the old one goes: so an
-acknowledgement cannot be that of the rule before, and an entry whose set failed forwards as it did.
-Only where the table has no room for both does the old one go first. A repair changes the action of
-rules in place, without waiting: the work is one write for each entry of the groups that move.
+A set writes a new rule under a new name, and the old rule is removed once the switch says that the
+new one is active. So an acknowledgement cannot belong to the old rule, and an entry whose set
+failed forwards as before. Only if the table has no room for both is the old rule removed first. A
+repair changes the action of rules in place, without waiting, with one write per entry of the groups
+that move.
 
-Redis may go away. What could not be written then fails, or, of a repair, is written by ``refresh``.
+Redis may be away. Operations that cannot be written then fail. A repair that cannot be written is
+written later by ``refresh``.
 """
 
 from __future__ import annotations
@@ -42,20 +44,20 @@ from heddle_agent.fib.values import (
 _log = structlog.get_logger()
 
 _CHUNK = 1000
-"""Commands that go to Redis at once."""
+"""Number of commands that are sent to Redis at once."""
 _WINDOW = 250
-"""Rules that are asked after at once: the switch takes them in order, more or less."""
+"""Number of rules whose status is read at once; the switch handles rules roughly in order."""
 _POLL_SECONDS = 0.01
 _ANSWER_SECONDS = 2.0
-"""A Redis that does not answer for so long is away."""
+"""A Redis that does not answer within this time counts as away."""
 
 
 class UnavailableSwitchError(Exception):
-    """This machine has no switch that the backend could program, and why."""
+    """This machine has no switch that the backend can program; the message says why."""
 
 
 def socket_of(path: Path) -> Callable[[int], Any]:
-    """How to open the databases of the Redis that listens on a socket of this machine."""
+    """Return a function that opens a database, by number, of the Redis at this Unix socket."""
 
     def connect(number: int) -> Any:  # noqa: ANN401 - redis-py's answers have no one type
         return redis.Redis(
@@ -63,7 +65,7 @@ def socket_of(path: Path) -> Callable[[int], Any]:
             db=number,
             decode_responses=True,
             socket_timeout=_ANSWER_SECONDS,
-            retry=Retry(NoBackoff(), 1),  # for a connection that a restart has cut; no repair waits
+            retry=Retry(NoBackoff(), 1),  # once, at once, if a restart has cut the connection
         )
 
     return connect
@@ -83,16 +85,17 @@ class SonicFib:
         table_size: int = 0,
         patience: float = 10.0,
     ) -> None:
-        """Take over what is there.
+        """Take over the rules that exist.
 
         Args:
-            exits: Where each link is plugged in that entries may lead to, by neighbour and key.
-            connect: Opens the database of a number: a ``redis.Redis`` that decodes answers.
-            ports: Whose packets are matched: the ports of all links, those to NICs too.
-            table_size: Entries it may hold; 0 is as many as the switch has room for.
-            patience: Seconds for which the switch may say nothing new of rules it was given.
+            exits: Port and address of each link that entries may lead to, by neighbour and key.
+            connect: Opens the database with a number: a ``redis.Redis`` that decodes answers.
+            ports: Ports whose packets are matched: those of all links, including links to NICs.
+            table_size: Number of entries it may hold; 0 is as many as the switch has room for.
+            patience: Seconds to wait for news from the switch about rules that it was given.
 
-        UnavailableSwitchError if Redis does not answer or the switch cannot redirect.
+        Raises:
+            UnavailableSwitchError: Redis does not answer, or the switch cannot redirect.
         """
         self._exits = dict(exits)
         self._ports = ",".join(sorted(set(ports)))
@@ -108,11 +111,11 @@ class SonicFib:
         self._entries: dict[Match, Group] = {}
         self._names: dict[Match, str] = {}
         self._of_group: dict[Group, set[Match]] = defaultdict(set)
-        self._choices: dict[Group, Choice] = {}  # of groups that are not on their primary
+        self._choices: dict[Group, Choice] = {}  # groups that are not on their primary
         self._fresh: dict[Match, tuple[str, Group]] = {}  # rules that are not acknowledged yet
         self._avoided: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()  # of what ``avoid`` reads and writes
-        self._owed = False  # whether a repair has yet to reach Redis
+        self._lock = threading.Lock()  # for what ``avoid`` reads and writes
+        self._owed = False  # whether Redis lacks a repair
         self._numbers = count(1)
         try:
             self._check_capability()
@@ -123,7 +126,7 @@ class SonicFib:
             raise UnavailableSwitchError(f"SONiC's Redis does not answer: {error}") from error
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program a batch; each entry by itself, so others' packets may see it half done."""
+        """Program a batch, entry by entry, so the data plane may see it half done."""
         self._addresses.update(batch.addresses)
         failures = list(self._refused(batch))
         refused = {failure.match for failure in failures}
@@ -167,7 +170,7 @@ class SonicFib:
         return list(failures.values())
 
     def _drop(self, names: Mapping[Match, str]) -> None:
-        """Have rules go, and wait until the switch has let go of them."""
+        """Remove rules, and wait until the switch has removed them."""
         self._remove(names.values())
         deadline = time.monotonic() + self._patience
         while any(self._statuses(names.values())) and time.monotonic() < deadline:
@@ -183,7 +186,7 @@ class SonicFib:
                 self._choices.pop(group, None)
 
     def _write(self, names: Mapping[Match, str], groups: Mapping[Match, Group]) -> None:
-        """Rules of entries, their notes first: a rule without a note is nobody's."""
+        """Write the rules of entries, their notes first: a rule without a note is not ours."""
         rows = list(names.items())
         for part in _parts(rows):
             notes = {name: note(m, groups[m], self._addresses) for m, name in part}
@@ -202,7 +205,7 @@ class SonicFib:
         return schema.match_fields(match, self._addresses) | self._action(group)
 
     def _action(self, group: Group) -> dict[str, str]:
-        """What the rules of a group do now."""
+        """Return the action that the rules of a group have now."""
         choice = self._choices.get(group, Choice.PRIMARY)
         if choice is Choice.PRIMARY and group.primary.port in self._avoided:
             choice = Choice.BACKUP
@@ -211,7 +214,7 @@ class SonicFib:
         return schema.action_fields(group, choice, self._exits)
 
     def _awaited(self, names: Mapping[Match, str]) -> list[Failure]:
-        """Wait for what the switch says of new rules; those that it did not take."""
+        """Wait for the status of new rules; return failures for those that were not accepted."""
         waiting, failures = deque(names.items()), list[Failure]()
         deadline = time.monotonic() + self._patience
         while waiting:
@@ -222,7 +225,7 @@ class SonicFib:
             if len(open_) < len(asked):
                 deadline = time.monotonic() + self._patience
                 waiting.extendleft(reversed(open_))
-            else:  # rules behind them may be done
+            else:  # later rules may be done already
                 waiting.extend(open_)
             if open_:
                 if time.monotonic() > deadline:
@@ -246,7 +249,7 @@ class SonicFib:
                 yield from pipe.execute()
 
     def _refused(self, batch: Batch) -> Iterator[Failure]:
-        """Sets that this switch cannot hold."""
+        """Yield failures of sets that this switch cannot hold."""
         known, good = set(self._exits), list[Match]()
         for match, group in batch.sets.items():
             hops = [hop for hop in (group.primary, group.backup) if hop is not None]
@@ -284,7 +287,7 @@ class SonicFib:
         self._repair(self._rules(group for group in groups if group in self._of_group))
 
     def avoid(self, hops: Collection[tuple[str, str]]) -> None:
-        """Have no rule lead to these next hops, neither an old one nor one about to be written."""
+        """Let no rule lead to these next hops, neither an existing one nor one being written."""
         with self._lock:
             self._avoided |= set(hops)
             rules = self._rules(group for group in self._of_group if _uses(group, hops))
@@ -302,7 +305,7 @@ class SonicFib:
             _log.warning("repair not written: Redis is away", rules=len(rules), why=str(error))
 
     def _act(self, rules: Sequence[tuple[str, Group]]) -> None:
-        """Have rules do what their groups do now, if they are there at all."""
+        """Update the action of rules that exist to what their groups do now."""
         keys = defaultdict[Group, list[str]](list)
         for name, group in rules:
             keys[group].append(f"{schema.RULES}{name}")
@@ -316,7 +319,7 @@ class SonicFib:
                 self._change(keys=part, args=[field, value, other])
 
     def set_overlay(self, *, withdrawn: bool) -> str:
-        """Bind the table to no port, or to all again: one write."""
+        """Bind the table to no port, or to all ports again, in one write."""
         try:
             self._config.hset(schema.TABLE_KEY, "ports@", "" if withdrawn else self._ports)
         except RedisError as error:
@@ -325,7 +328,7 @@ class SonicFib:
         return ""
 
     def read_back(self) -> Mapping[Match, Group]:
-        """Entries whose rules are there; nothing while Redis is away."""
+        """Return the entries whose rules exist; nothing while Redis is away."""
         try:
             present = self._present()
         except RedisError as error:
@@ -335,12 +338,12 @@ class SonicFib:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Addresses of the NICs of its entries."""
+        """Addresses of the NICs that entries name."""
         nics = {nic for match in self._entries for nic in match[:2]}
         return {nic: self._addresses[nic] for nic in nics}
 
     def refresh(self) -> None:
-        """Write what others have removed, and what could not be written before."""
+        """Write again what others have removed, and what could not be written before."""
         try:
             self._bind()
             self._read_room()
@@ -356,11 +359,11 @@ class SonicFib:
             _log.debug("rules not refreshed: Redis is away", why=str(error))
 
     def counters(self) -> Mapping[Match, Count]:
-        """None: it does not claim to count."""
+        """Return nothing, because the backend does not claim COUNTERS."""
         return {}
 
     def close(self) -> None:
-        """Close the connections; rules stay."""
+        """Close the connections. Rules stay."""
         for database in (self._config, self._state, self._counters):
             database.close()
 
@@ -373,7 +376,7 @@ class SonicFib:
             )
 
     def _bind(self) -> None:
-        """Make the table and its type where they are not; how it is bound stays as it is."""
+        """Create the table and its type if they are missing; an existing binding stays."""
         if not self._config.exists(schema.TYPE_KEY):
             self._config.hset(schema.TYPE_KEY, mapping=schema.TYPE)
         bound = self._config.hget(schema.TABLE_KEY, "ports@")
@@ -390,19 +393,19 @@ class SonicFib:
         self.table_size = min(both, default=0)
 
     def _available(self) -> int | None:
-        """Rules for which the fullest table of the chip has room; None where it does not say."""
+        """Return the room for rules in the chip's fullest table; None if it does not say."""
         keys = list(self._counters.scan_iter(match=schema.ROOM_KEYS, count=_CHUNK))
         told = [self._counters.hget(key, schema.ROOM_FIELD) for key in keys]
         return min((int(one) for one in told if one is not None), default=None)
 
     def _present(self) -> set[str]:
-        """Names of rules of our table that have a note: others' are left alone."""
+        """Return names of rules in our table that have a note; other rules are left alone."""
         found = self._config.scan_iter(match=f"{schema.RULES}*", count=_CHUNK)
         names = {str(key).removeprefix(schema.RULES) for key in found}
         return names & set(self._state.hkeys(schema.NOTES_KEY))
 
     def _load(self) -> None:
-        """Take over the rules of an agent before, the newest of each entry; drop what is half."""
+        """Take over the rules of an earlier agent, the newest per entry; remove incomplete ones."""
         notes = self._state.hgetall(schema.NOTES_KEY)
         present, dropped, groups = self._present(), set(notes), dict[str, Group]()
         for name in sorted(present, key=_number):
@@ -444,7 +447,8 @@ for _, key in ipairs(KEYS) do
     end
 end
 """
-"""The action of rules, in one step: a rule that is gone must not come back as a half."""
+"""Changes the action of rules in one step, and only of rules that exist, so that a rule that was
+removed does not come back incomplete."""
 _FINAL = (schema.ACTIVE, schema.INACTIVE)
 
 
@@ -454,5 +458,5 @@ def _number(name: str) -> int:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """A chunk at a time."""
+    """Return the rows in chunks."""
     return (rows[at : at + _CHUNK] for at in range(0, len(rows), _CHUNK))

@@ -1,4 +1,4 @@
-"""The names behind a rule's numbers, so that a restarted agent reads back what was programmed."""
+"""The names behind a rule's numbers, so that a restarted agent can read back its entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heddle_agent.fib.values import Group, Link, Match, NextHop
 
 
 def note(match: Match, group: Group, addresses: Mapping[str, str]) -> str:
-    """As text."""
+    """Return an entry as the text of a note."""
     told = {
         "match": match,
         "addresses": [addresses[match[0]], addresses[match[1]]],
@@ -23,7 +23,7 @@ def note(match: Match, group: Group, addresses: Mapping[str, str]) -> str:
 
 
 def read(text: str) -> tuple[Match, Group, dict[str, str]]:
-    """Match, group and addresses of a note; ValueError if it is not one of ours."""
+    """Return match, group and addresses of a note; ValueError if it is not one of ours."""
     try:
         told = json.loads(text)
         source, destination, *ports = told["match"]

@@ -1,8 +1,9 @@
-"""Keys and fields of SONiC's databases, as its configuration guide and its ACL schema name them.
+"""Keys and fields of SONiC's databases, as in its configuration guide and its ACL schema.
 
-An entry is a rule of the table ``HEDDLE``, whose type is our own: it matches addresses of IPv4 or
-of IPv6, protocol and UDP ports, and redirects to a next hop. An entry that is left to the underlay
-for now forwards, at its own priority, so that no wider entry takes its packets.
+An entry is a rule of the table ``HEDDLE``, whose type is our own. It matches IPv4 or IPv6
+addresses, protocol and UDP ports, and redirects to a next hop. An entry that currently leaves its
+packets to the underlay has the action to forward, at its own priority, so that no wider entry
+matches them.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ TYPE = {
 }
 TABLE_KEY = f"ACL_TABLE|{_TABLE}"
 RULES = f"ACL_RULE|{_TABLE}|"
-"""CONFIG_DB; a name follows."""
+"""Key prefix in CONFIG_DB; the name of a rule follows."""
 STATUS = f"ACL_RULE_TABLE|{_TABLE}|"
-"""STATE_DB; likewise. Its field ``status`` is Active, Inactive or Pending creation."""
+"""Key prefix in STATE_DB; the name of a rule follows. The field ``status`` is Active, Inactive or
+Pending creation."""
 ACTIVE, INACTIVE = "Active", "Inactive"
 CAPABILITY_KEY = "ACL_STAGE_CAPABILITY_TABLE|INGRESS"
-"""STATE_DB; its field ``action_list`` names what rules may do."""
+"""Key in STATE_DB; its field ``action_list`` lists the actions that rules may have."""
 ROOM_KEYS = "CRM:ACL_TABLE_STATS:*"
 ROOM_FIELD = "crm_stats_acl_entry_available"
-"""COUNTERS_DB: rules for which a table of the chip has room."""
+"""Field in COUNTERS_DB: number of rules for which a table of the chip has room."""
 NOTES_KEY = "HEDDLE_RULES"
-"""STATE_DB: a field for each rule, ours alone: the names behind its numbers."""
+"""Key in STATE_DB with a field for each rule, only of ours: the names behind its numbers."""
 PORT_STATES, UP = ("admin_status", "oper_status"), "up"
-"""APPL_DB: fields of ``PORT_TABLE`` and ``LAG_TABLE``, and what they say of a port that is up."""
+"""APPL_DB: fields of ``PORT_TABLE`` and ``LAG_TABLE``, and their value for a port that is up."""
 REDIRECT, ACTION = "REDIRECT_ACTION", "PACKET_ACTION"
 EXACT_PRIORITY, PAIR_PRIORITY = 9000, 8000
 _UDP = 17
@@ -44,37 +46,37 @@ _UDP = 17
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Where a link of the fabric is plugged in."""
+    """The port and the neighbour's address of one link."""
 
     interface: str
-    """Name of the port, ``Ethernet4``."""
+    """Name of the port, such as ``Ethernet4``."""
     address: str
-    """Of the neighbour on it."""
+    """Address of the neighbour on the port."""
 
     @property
     def redirect(self) -> str:
-        """As a rule names it."""
+        """The next hop as a rule names it."""
         return f"{self.address}@{self.interface}"
 
 
 def port_key(interface: str) -> str:
-    """APPL_DB: the key of a port or of a portchannel."""
+    """Return the key in APPL_DB of a port or a portchannel."""
     table = "LAG_TABLE" if interface.startswith("PortChannel") else "PORT_TABLE"
     return f"{table}:{interface}"
 
 
 def channel_of(interface: str) -> str:
-    """The channel of the notifications of that key."""
+    """Return the channel of notifications about the key of a port."""
     return f"__keyspace@{APPL_DB}__:{port_key(interface)}"
 
 
 def table_fields(ports: str) -> dict[str, str]:
-    """The table, bound to some ports; to none, no packet is matched."""
+    """Return the fields of the table, bound to these ports; with none, no packet is matched."""
     return {"type": _TABLE, "policy_desc": "Heddle", "stage": "ingress", "ports@": ports}
 
 
 def match_fields(match: Match, addresses: Mapping[str, str]) -> dict[str, str]:
-    """What a rule matches."""
+    """Return the fields that say what a rule matches, with its priority."""
     source, destination, *ports = match
     ends = addresses[source], addresses[destination]
     fields = {"PRIORITY": str(EXACT_PRIORITY if any(ports) else PAIR_PRIORITY)}
@@ -88,7 +90,7 @@ def match_fields(match: Match, addresses: Mapping[str, str]) -> dict[str, str]:
 
 
 def address_fault(match: Match, addresses: Mapping[str, str]) -> str:
-    """Why no rule can match the addresses of an entry; empty if one can."""
+    """Return why no rule can match the addresses of an entry; empty if one can."""
     versions = set()
     for nic in match[:2]:
         told = addresses.get(nic)
@@ -104,6 +106,6 @@ def address_fault(match: Match, addresses: Mapping[str, str]) -> str:
 def action_fields(
     group: Group, choice: Choice, exits: Mapping[tuple[str, str], Exit]
 ) -> dict[str, str]:
-    """What a rule does: one field, and never both at once."""
+    """Return the field that says what a rule does; a rule must not have both at once."""
     hop = {Choice.PRIMARY: group.primary, Choice.BACKUP: group.backup}.get(choice)
     return {ACTION: "FORWARD"} if hop is None else {REDIRECT: exits[hop.port].redirect}

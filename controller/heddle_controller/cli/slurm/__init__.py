@@ -1,4 +1,4 @@
-"""``heddle slurm``: what Slurm is told of a fabric, and what Heddle is told of Slurm's jobs."""
+"""``heddle slurm``: tells Slurm about a fabric, and Heddle about Slurm's jobs."""
 
 from __future__ import annotations
 

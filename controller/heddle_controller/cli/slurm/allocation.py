@@ -1,4 +1,4 @@
-"""What Slurm says of a job in the environment of the job's programs."""
+"""Reads a Slurm job from the environment of the job's programs."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ class Allocation:
     """One job, or one component of a heterogeneous job, as it runs now."""
 
     number: str
-    """Slurm's id."""
+    """Slurm's id of the job."""
     name: str
-    """Of the job at the controller: CLUSTER-ID. Every component and every task of an array has an
-    id of its own. The restart count is not part of it: EpilogSlurmctld gets the next one."""
+    """Name of the job at the controller: CLUSTER-ID. Every component and every task of an array has
+    its own id. The restart count is not part of it, because EpilogSlurmctld gets the next one."""
     restart: int
     """How often it was started before."""
     hosts: tuple[str, ...]
     """In Slurm's order."""
     tasks: tuple[int, ...]
-    """Of each host; empty where Slurm does not say."""
+    """Number of tasks of each host; empty if Slurm does not say."""
 
     @property
     def attempt(self) -> str:
-        """The job and its restart: what nothing of an earlier start is called."""
+        """The job and its restart count, a name that no earlier start has."""
         return f"{self.name}.{self.restart}"
 
 
 def allocation(environment: Mapping[str, str], component: int | None = None) -> Allocation:
-    """The allocation that a program runs in, or is run for.
+    """Return the allocation in which, or for which, a program runs.
 
     Args:
         environment: Variables that Slurm sets.
-        component: Of a heterogeneous job, counted from 0; None: the first, or a whole job.
+        component: Component of a heterogeneous job, counted from 0; None for the first, or for a
+            whole job.
 
     Raises:
-        Failure: there is no allocation, or what is said of it cannot be read.
+        Failure: There is no allocation, or its variables cannot be read.
     """
     end = "" if component is None else f"_HET_GROUP_{component}"
     number = environment.get(f"SLURM_JOB_ID{end}", "")
@@ -70,12 +71,12 @@ def allocation(environment: Mapping[str, str], component: int | None = None) -> 
 
 
 def slurm_job_name(environment: Mapping[str, str], number: str) -> str:
-    """What the controller calls a job of Slurm."""
+    """Return the controller's name of a Slurm job."""
     return f"{environment.get('SLURM_CLUSTER_NAME') or 'slurm'}-{number}"
 
 
 def _tasks(text: str, hosts: int) -> tuple[int, ...]:
-    """The counts that ``2(x3),1`` stands for; none where there is not one for each host."""
+    """Return the counts that ``2(x3),1`` stands for; empty unless there is one for each host."""
     found: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part.strip())

@@ -1,6 +1,6 @@
-"""``heddle slurm prolog`` and ``epilog``: what slurmctld runs before a job and after it.
+"""``heddle slurm prolog`` and ``epilog``: commands that slurmctld runs before and after a job.
 
-Slurm waits for its prolog, requeues a batch job whose prolog fails, and cancels other jobs. So
+Slurm waits for its prolog. It requeues a batch job whose prolog fails, and cancels other jobs. So
 these commands never fail, and every wait has a limit. A job that is not programmed runs on the
 underlay.
 """
@@ -51,19 +51,19 @@ class Patience:
     """How long a job may be kept waiting."""
 
     wait: float
-    """Seconds in all."""
+    """Total limit in seconds."""
     answer: float
-    """Of these, until some controller has answered."""
+    """The part of it within which some controller must have answered, in seconds."""
     begun: float = field(default_factory=time.monotonic)
 
     @property
     def left(self) -> float:
-        """Seconds that are left, at least a little: what is asked then fails in good order."""
+        """Seconds left, but at least a little, so that a late call fails with a proper error."""
         return max(0.05, self.begun + self.wait - time.monotonic())
 
 
 def handover_options(command: _Command) -> _Command:
-    """Options of both."""
+    """Add the options that prolog and epilog share."""
 
     @click.option(
         "--directory",
@@ -97,10 +97,10 @@ def handover_options(command: _Command) -> _Command:
 
 
 def never_failing(command: _Command) -> _Command:
-    """A command that tells what it fails of, and succeeds. The process ends with it.
+    """Return a command that logs its errors and succeeds. The process ends with it.
 
-    It ends at once: a job waits, and to take gRPC and the interpreter down in order takes a sixth
-    of the processor time of the whole command.
+    It ends at once, because a job waits, and an orderly exit of gRPC and the interpreter takes a
+    sixth of the processor time of the whole command.
     """
 
     @wraps(command)
@@ -118,13 +118,13 @@ def never_failing(command: _Command) -> _Command:
 
 
 def note(text: str) -> None:
-    """A line of the log."""
+    """Print a line of the log to standard error."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     echo(f"{now} {text}", err=True)
 
 
 def said(client: Terms, error: Exception) -> str:
-    """An error in one line."""
+    """Return an error as one line."""
     try:
         with client.failing():
             raise error  # noqa: TRY301 - for what the context makes of it
@@ -139,10 +139,11 @@ def said(client: Terms, error: Exception) -> str:
 
 
 def answering(client: Terms, patience: Patience) -> Terms:
-    """A client of the first controller that answers at all, within what is left.
+    """Return a client of the first controller that answers, within the time that is left.
 
     Raises:
-        HeddleError: none does. Failure: it has no such fabric, or several and none was named.
+        HeddleError: No controller answers.
+        Failure: It has no such fabric, or it has several and none was named.
     """
     addresses = client.server.split(",")
     for number, address in enumerate(addresses, 1):
@@ -161,7 +162,7 @@ def answering(client: Terms, patience: Patience) -> Terms:
 
 
 def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
-    """Tell the controller of jobs that ended while none answered; half the time is for that."""
+    """End jobs at the controller that ended while none answered, in at most half the time."""
     for job in jobs.debts():
         if patience.left < patience.wait / 2:
             return
@@ -210,17 +211,17 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
 
 
 def _waited_for(client: Terms, patience: Patience, folder: Path, job: pb.Job) -> None:
-    """Wait until a job is programmed, and hand it what its ranks need."""
+    """Wait until a job is programmed, and write the files that its ranks need."""
     write_hosts(folder, job.spec.hosts)
     try:
         client.api.wait_until(PROGRAMMED, [job], patience.left, degraded_ok=False)
     finally:
-        with suppress(HeddleError):  # it may have a plan, though not all of it is in place
+        with suppress(HeddleError):  # the job may have a plan that is not fully programmed
             _write_ports(client, patience, folder, job.name.rpartition("/")[2])
 
 
 def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape) -> pb.Job:
-    """The job, durably stored: with the ranks in the best order, or in Slurm's."""
+    """Submit the job, with its ranks in the best order or in Slurm's; return it once stored."""
     spec = pb.JobSpec()
     spec.CopyFrom(shape.spec)
     spec.hosts.extend(mine.hosts)
@@ -231,7 +232,7 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
         try:
             found = client.api.jobs.OrderRanks(asked, timeout=patience.left / 2)
         except (InvalidRequest, PreconditionFailed):
-            raise  # as it would be when submitted
+            raise  # the job would also be refused when submitted
         except HeddleError:
             pass  # Slurm's own order will do
         else:
@@ -243,12 +244,12 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
     job = client.api.submit_job(mine.name, spec, replace=True, request_id=once)
     try:
         return client.api.get_job(mine.name)
-    except NotFound:  # an older job of the same id was submitted so, and is gone
+    except NotFound:  # the request id repeated one of an older job, which is gone
         return client.api.submit_job(job.name.rpartition("/")[2], spec, replace=True)
 
 
 def _write_ports(client: Terms, patience: Patience, folder: Path, job: str) -> None:
-    """The ports of each host of a job that is in the plan."""
+    """Write the ports of each host of a planned job."""
     by_host: defaultdict[str, list[plan_pb2.JobPorts]] = defaultdict(list)
     for page in _ports(client, patience, job):
         rows: defaultdict[str, list[int]] = defaultdict(list)
@@ -272,7 +273,7 @@ def _ports(client: Terms, patience: Patience, job: str) -> Iterator[plan_pb2.Job
 
 
 def _part(page: plan_pb2.JobPorts, rows: list[int]) -> plan_pb2.JobPorts:
-    """Some flows of a page."""
+    """Return some flows of a page."""
     return plan_pb2.JobPorts(
         job=page.job,
         generation=page.generation,
@@ -291,7 +292,7 @@ def _part(page: plan_pb2.JobPorts, rows: list[int]) -> plan_pb2.JobPorts:
 
 
 def _of_flows(column: Sequence[int], page: plan_pb2.JobPorts, rows: list[int]) -> list[int]:
-    """The elements of some flows, of a column with one for each QP, or none at all."""
+    """Return some flows' elements of a column with one per QP; empty if the column is."""
     ends = [*accumulate(page.qp_counts)]
     return [port for row in rows for port in column[ends[row] - page.qp_counts[row] : ends[row]]]
 

@@ -1,7 +1,7 @@
-"""``heddle slurm hostfile``: the order in which srun is to put ranks on hosts.
+"""``heddle slurm hostfile``: writes the order in which srun should put ranks on hosts.
 
-srun fails where SLURM_HOSTFILE names no file with hosts. So inside an allocation there always is a
-file: where no order is known, it has Slurm's own, and a note on standard error says why.
+srun fails if SLURM_HOSTFILE does not name a file with hosts. So inside an allocation a file is
+always written. If no order is known, it has Slurm's own, and a note on standard error says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heddle_controller.cli.slurm.shape import allocated_gpus, shape_of, with_gpu
 from heddle_controller.model.errors import InputError
 
 ANSWER = 5.0
-"""Seconds that Slurm may take to say which GPUs a job has."""
+"""Seconds within which Slurm must say which GPUs a job has."""
 
 
 @click.command("hostfile")
@@ -77,7 +77,7 @@ def hostfile(
 
 
 def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str]:
-    """The hosts in rank order; in Slurm's, where nobody can say."""
+    """Return the hosts in rank order, or in Slurm's order if that cannot be found out."""
     try:
         with client.failing():
             spec = shape_of(shape, gpus_told=True).spec if shape else pb.JobSpec()
@@ -90,7 +90,7 @@ def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str
 
 
 def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
-    """What the controller says of the job, or of the shape."""
+    """Return the controller's rank order for the job, or for the shape."""
     replaces = mine.name
     try:
         known = client.api.get_job(mine.name).spec.hosts
@@ -109,13 +109,13 @@ def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
 
 
 def _gpus_on_node() -> int:
-    """As many as Slurm says; at least one."""
+    """Return the number of GPUs that Slurm gives for this node; at least one."""
     gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
     return max(int(gpus), 1) if gpus.isascii() and gpus.isdecimal() else 1
 
 
 def _folder(root: Path | None, mine: Allocation) -> Path:
-    """A folder of this start of the job, which nobody else can write to."""
+    """Return a folder for this start of the job that nobody else can write to."""
     user = os.getuid()
     root = (root or Path(tempfile.gettempdir()) / f"heddle-slurm-{user}").absolute()
     path = root / mine.attempt

@@ -1,8 +1,8 @@
-"""``heddle slurm sbatch``: a batch job on the idle nodes that suit its traffic best.
+"""``heddle slurm sbatch``: runs a batch job on the idle nodes that suit its traffic best.
 
-It chooses only where the nodes can be had at once, and where the user has left the choice to
-Slurm. In every other case, and where no controller answers, ``sbatch`` is called with just the
-words that were given, and a note says why.
+It chooses only if the nodes are idle now and the user has left the choice to Slurm. In every other
+case, or if no controller answers, it calls ``sbatch`` with exactly the given words, and a note says
+why.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ CHOSEN_BY_USER = {
     "dependency": "it starts later, when other nodes may be idle",
     "begin": "it starts later, when other nodes may be idle",
 }
-"""Options of sbatch with which nodes are not chosen here, and why."""
+"""Options of sbatch that prevent a choice of nodes here, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What a batch job asks for, as far as it matters to a choice."""
+    """What a batch job asks for, as far as it matters for the choice."""
 
     shape: Shape
     nodes: int
@@ -88,7 +88,7 @@ def sbatch(client: Terms, words: tuple[str, ...]) -> None:
 
 
 def _chosen(client: Terms, words: Sequence[str]) -> tuple[str, ...]:
-    """The nodes for a job, and a note that says why these."""
+    """Return the nodes for a job, and print a note that says why."""
     wanted = _wanted(words)
     idle = [node for node in _idle(wanted.partition) if node not in wanted.exclude]
     if len(idle) < wanted.nodes:
@@ -104,7 +104,10 @@ def _chosen(client: Terms, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _wanted(words: Sequence[str]) -> BatchJob:
-    """What the script and the command line ask for; the command line counts where both do."""
+    """Return what script and command line ask for; the command line takes precedence.
+
+    Raises Failure if the nodes cannot be chosen here.
+    """
     if ":" in words:
         raise Failure("the components of a heterogeneous job are not chosen together")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -140,7 +143,7 @@ def _wanted(words: Sequence[str]) -> BatchJob:
 
 
 def _script_at(words: Sequence[str]) -> int | None:
-    """Where the script stands: the first word that is a file with ``#!``, as sbatch wants it."""
+    """Return the index of the script: the first word that is a file with ``#!``, as for sbatch."""
     for at, word in enumerate(words):
         if not word.startswith("-") and _begins(Path(word)) == b"#!":
             return at
@@ -158,7 +161,7 @@ def _begins(path: Path) -> bytes:
 
 
 def _in_script(path: Path) -> Iterator[str]:
-    """The words behind ``#SBATCH``, down to the first line that is no comment, as sbatch reads."""
+    """Yield the words of ``#SBATCH`` lines before the first command, as sbatch reads them."""
     with path.open("rb") as file:
         lines = file.read(MAX_SCRIPT_BYTES).decode(errors="replace").splitlines()
     for line in lines:
@@ -172,7 +175,7 @@ def _in_script(path: Path) -> Iterator[str]:
 
 
 def _idle(partition: str) -> list[str]:
-    """The nodes that Slurm could give at once, in its order."""
+    """Return the nodes that are idle now, in Slurm's order."""
     command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
     if partition:
         command.append(f"--partition={partition}")

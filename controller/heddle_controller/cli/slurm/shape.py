@@ -1,9 +1,8 @@
-"""The shape of a Slurm job: the words of its comment, or a file that the comment names.
+"""The shape of a Slurm job: the words of its comment, or of a file that the comment names.
 
-Which GPUs of its nodes a job has, as Slurm tells it: ``scontrol -d show job``.
-
-Slurm knows the numbers of GPUs where gres.conf names their files. A job that asked for none, and
-one whose GPUs have no numbers, is taken to have whole nodes.
+Also finds out which GPUs of its nodes a job has, from ``scontrol -d show job``. Slurm knows the
+numbers of GPUs if gres.conf names their files. A job that asked for no GPUs, or whose GPUs have no
+numbers, is assumed to have whole nodes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ MAX_FILE_BYTES = 64 << 10
 
 
 def shape_of(words: str, *, gpus_told: bool = False) -> Shape:
-    """The shape that some words tell; see ``parse_shape``.
+    """Return the shape that some words describe; see ``parse_shape``.
 
     Raises:
-        Failure: naming the word and the cure.
+        Failure: A word is wrong; the message names it and the cure.
     """
     try:
         return parse_shape(words, gpus_told=gpus_told)
@@ -36,16 +35,17 @@ def shape_of(words: str, *, gpus_told: bool = False) -> Shape:
 
 
 def read_shape(text: str, folder: str, user: int, *, gpus_told: bool = False) -> Shape:
-    """The shape of a comment's text: words, or ``@FILE`` with such words and ``#`` comments.
+    """Return the shape of a comment: words, or ``@FILE`` with such words and ``#`` comments.
 
     Args:
-        text: What stands behind ``heddle:``.
-        folder: Where the file is looked for.
-        user: Whose the file has to be: this program may read more than its user may.
-        gpus_told: As ``parse_shape`` has it.
+        text: The text after ``heddle:``.
+        folder: Folder that a relative path of the file starts from.
+        user: Id of the user who must own the file, because this program may read more than the
+            user may.
+        gpus_told: As for ``parse_shape``.
 
     Raises:
-        Failure: the file cannot be read, or the words are no shape.
+        Failure: The file cannot be read, or the words describe no shape.
     """
     if not text.startswith("@"):
         return shape_of(text, gpus_told=gpus_told)
@@ -56,7 +56,7 @@ def read_shape(text: str, folder: str, user: int, *, gpus_told: bool = False) ->
 
 
 def _content(path: str, user: int) -> str:
-    """A small plain file of a user's; nothing else is opened for longer than a look."""
+    """Return the text of a small regular file of the user; Failure for any other file."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -80,12 +80,12 @@ _INDICES = re.compile(r"(?:^|[,)])gpu(?::[^:,()]+)?:[0-9]+\(IDX:([0-9,-]+)\)")
 
 
 def allocated_gpus(job: str, hosts: Sequence[str], seconds: float) -> list[pb.HostGpus]:
-    """The GPUs that a job has of each host; none where Slurm does not number them all.
+    """Return the GPUs that a job has of each host; empty unless Slurm numbers all of them.
 
     Args:
-        job: Its id.
-        hosts: Its nodes.
-        seconds: How long Slurm may take to answer.
+        job: Id of the job.
+        hosts: Nodes of the job.
+        seconds: Time limit for Slurm's answer.
     """
     command = ["scontrol", "--details", "--oneliner", "show", "job", job]
     try:
@@ -101,7 +101,7 @@ def allocated_gpus(job: str, hosts: Sequence[str], seconds: float) -> list[pb.Ho
 
 
 def told_gpus(job: str, told: str) -> dict[str, tuple[int, ...]]:
-    """The GPUs of each node that stand in what scontrol prints of a job, a line a component."""
+    """Return the GPUs of each node from scontrol's output, which has a line per component."""
     found: dict[str, tuple[int, ...]] = {}
     for line in told.splitlines():
         if not line.startswith(f"JobId={job} "):
@@ -117,13 +117,13 @@ def told_gpus(job: str, told: str) -> dict[str, tuple[int, ...]]:
 
 
 def with_gpus(spec: pb.JobSpec, gpus: Sequence[pb.HostGpus], hosts: Sequence[str]) -> None:
-    """Say in a specification which GPUs its hosts give, where Slurm tells.
+    """Enter into a specification which GPUs its hosts give, if Slurm tells.
 
-    Of a job that has more of a host than the shape says, as one that has whole nodes, the first are
-    meant.
+    If a job has more GPUs of a host than the shape says, such as a job with whole nodes, the first
+    ones are used.
 
     Raises:
-        Failure: the shape names more of them than there are, or nobody says how many.
+        Failure: The shape asks for more GPUs than there are, or nobody says how many.
     """
     if not gpus and not spec.gpus_per_host:
         raise Failure(

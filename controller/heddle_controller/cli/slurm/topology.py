@@ -1,11 +1,11 @@
-"""``heddle slurm topology``: the fabric as Slurm's topology plug-ins read it.
+"""``heddle slurm topology``: prints the fabric as a file for Slurm's topology plug-ins.
 
-The folder of the prolog and the epilog, on a file system that nodes share or on their own.
+Also keeps the folder of the prolog and the epilog, which nodes may share:
 
-DIRECTORY/alps-42/0/hosts      job 42 of cluster alps, first start: its hosts in rank order
-DIRECTORY/alps-42/0/n0.json    the ports that QPs of host n0 have to use, and n0.ports, n0.env
-DIRECTORY/alps-42/0/said       why it is not programmed, where it is not
-DIRECTORY/owed/alps-41         has ended, and no controller has heard of it yet
+    DIRECTORY/alps-42/0/hosts      job 42 of cluster alps, first start: its hosts in rank order
+    DIRECTORY/alps-42/0/n0.json    the ports that QPs of host n0 must use; also n0.ports, n0.env
+    DIRECTORY/alps-42/0/said       why it is not programmed, if it is not
+    DIRECTORY/owed/alps-41         has ended, but no controller has been told yet
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from heddle_controller.model.host_lists import expand_list, fold
 NODE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
 LONGEST_NAME = 60
-"""Characters of a name of a switch; newer versions of Slurm take 64."""
+"""Most characters in the name of a switch; newer versions of Slurm accept 64."""
 
 
 @dataclass
 class Unit:
-    """Hosts whose NICs have links to the same switches: those of a leaf, or of a unit of rails."""
+    """Hosts with links to the same switches: those of a leaf, or of a rail-optimised unit."""
 
     name: str
     zone: str
@@ -96,15 +96,15 @@ def _chosen(nodes: str | None) -> set[str] | None:
 
 
 def units_of(fabric: pb.Fabric, chosen: set[str] | None, top: str) -> list[Unit]:
-    """Hosts by the switches that they have links to.
+    """Return the hosts, grouped by the switches that they have links to.
 
     Args:
-        fabric: With nodes and links.
-        chosen: Only these hosts; None: all.
+        fabric: The fabric, with nodes and links.
+        chosen: Only these hosts; None for all.
         top: A name that no unit may have.
 
     Raises:
-        Failure: there are no such hosts, or Slurm could not read a name.
+        Failure: There are no such hosts, or Slurm could not read a name.
     """
     if not NODE_NAME.fullmatch(top):
         raise Failure(f"--top: Slurm cannot read {top[:80]!r}: use letters, digits, '-', '_', '.'")
@@ -144,13 +144,13 @@ def _plain(name: str) -> str:
 
 
 class _Names:
-    """Names that Slurm can read, each of them once."""
+    """Makes names that Slurm can read, each different."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
 
     def new(self, switches: Sequence[str]) -> str:
-        """``l0`` for one leaf, ``l0+7`` for it and seven more."""
+        """Return ``l0`` for one leaf, ``l0+7`` for that leaf and seven more."""
         more = f"+{len(switches) - 1}" if switches[1:] else ""
         wanted = name = _plain(switches[0]) + more
         for number in range(2, 2 + len(self._taken)):
@@ -162,7 +162,7 @@ class _Names:
 
 
 def _by_zone(units: Sequence[Unit], top: str) -> Mapping[str, list[str]]:
-    """Names of units by the switch of their zone; those without a zone are the top's."""
+    """Return unit names by the switch of their zone; units without a zone are below the top."""
     found: dict[str, list[str]] = {}
     for unit in units:
         found.setdefault(_plain(unit.zone) or top, []).append(unit.name)
@@ -170,7 +170,7 @@ def _by_zone(units: Sequence[Unit], top: str) -> Mapping[str, list[str]]:
 
 
 def _above(units: Sequence[Unit], top: str, *, zones: bool) -> Iterator[tuple[str, list[str]]]:
-    """Switches of switches, and what is below each."""
+    """Yield the switches above units, each with the names below it."""
     names = [unit.name for unit in units]
     if not zones:
         yield top, names
@@ -222,10 +222,10 @@ OWED = "owed"
 
 
 class JobsFolder:
-    """What is kept of the jobs of one cluster."""
+    """The files that are kept for the jobs of one cluster."""
 
     def __init__(self, path: Path) -> None:
-        """``path`` has to be there; whoever runs slurmctld writes to it."""
+        """Use the folder ``path``, which the user who runs slurmctld can write to."""
         self._path = path
         self._owed = path / OWED
 
@@ -234,35 +234,36 @@ class JobsFolder:
         return (self._path / job).is_dir()
 
     def begin(self, job: str, restart: int) -> Path:
-        """An empty folder for a start of a job; those of earlier starts go."""
+        """Return an empty folder for a start of a job, and remove those of earlier starts."""
         self.forget(job)
         path = self._path / job / str(restart)
         path.mkdir(mode=0o755, parents=True)
         return path
 
     def forget(self, job: str) -> None:
-        """Remove what there is of a job."""
+        """Remove all files of a job."""
         shutil.rmtree(self._path / job, ignore_errors=True)
 
     def owe(self, job: str) -> None:
-        """Note that a job has ended, for whoever reaches a controller next."""
+        """Note that a job has ended, until a command reaches a controller and ends it there."""
         self._owed.mkdir(mode=0o755, exist_ok=True)
         (self._owed / job).touch()
 
     def acquit(self, job: str) -> None:
-        """The job runs again: nobody is to end it any more."""
+        """Remove the note that a job has ended, because it runs again."""
         with self.held(job, wait=True):
             pass
 
     def debts(self) -> list[str]:
-        """Jobs that have ended."""
+        """Return the jobs that have ended but may still exist at the controller."""
         return sorted(path.name for path in self._owed.glob("*"))
 
     @contextmanager
     def held(self, job: str, *, wait: bool) -> Iterator[bool]:
-        """Hold the note of a job that has ended, and remove it if all goes well meanwhile.
+        """Lock the note that a job has ended, and remove it if the context ends without an error.
 
-        False where there is none, or somebody else holds it and that is not to be waited for.
+        Yields False if there is no such note, or if somebody else has locked it and ``wait`` is
+        False.
         """
         path = self._owed / job
         try:
@@ -284,17 +285,17 @@ class JobsFolder:
 
 
 def write_hosts(folder: Path, hosts: Sequence[str]) -> None:
-    """Its hosts in rank order."""
+    """Write the job's hosts in rank order."""
     _replace(folder / "hosts", "".join(f"{host}\n" for host in hosts))
 
 
 def write_said(folder: Path, text: str) -> None:
-    """Why it is not programmed, for its user."""
+    """Write why the job is not programmed, for its user."""
     _replace(folder / "said", f"{text}\n")
 
 
 def write_ports(folder: Path, host: str, document: Mapping[str, Any]) -> None:
-    """The ports of one host, and variables for programs that take them from there."""
+    """Write the ports of one host, as JSON, as lines and as variables for programs."""
     path = folder / f"{host}.json"
     _replace(path, json.dumps(document, indent=1) + "\n")
     _replace(path.with_suffix(".ports"), ports_text(document))
@@ -305,5 +306,5 @@ def write_ports(folder: Path, host: str, document: Mapping[str, Any]) -> None:
 def _replace(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text)
-    fresh.chmod(0o644)  # whatever the umask: programs of other users read it
+    fresh.chmod(0o644)  # despite the umask, because programs of other users read it
     fresh.replace(path)

@@ -1,1 +1,1 @@
-"""Where a job stands: in which order its ranks go over hosts, and what that is worth."""
+"""Where to place a job: on which hosts, in which rank order, and what the network then gives it."""

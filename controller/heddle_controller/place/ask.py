@@ -1,6 +1,6 @@
-"""What is asked about where a job may run, and what is answered.
+"""Questions about where a job could run, and their answers.
 
-Who asks loads this alone: what finds the answers loads SciPy and the solver.
+A caller imports only this module. The modules that find the answers load SciPy and the solver.
 """
 
 from __future__ import annotations
@@ -13,76 +13,83 @@ from heddle_controller.place.order import Hosts
 
 EQUAL = 1e-9
 ALIKE = 0.01
-"""Cuts tell no choices apart that differ by less."""
+"""Relative difference in time below which cuts cannot tell which of two choices is better."""
 REACHED = 0.1
-"""By how much longer a job may take than cuts leave any plan, for its plan to be about as good."""
+"""Share by which a job may take longer than cuts allow while its plan still counts as good."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementAsk:
-    """A job that is to be placed, and where it may run."""
+    """A job to be placed, and where it may run."""
 
     job: Job
-    """Its hosts are as many as it takes; which they are means nothing."""
+    """The job. Only the number of its hosts matters, not which they are."""
     hosts: Hosts
-    """Free hosts that may be taken, each in the fabric, in order."""
+    """Free hosts that may be taken, in order. All are in the fabric."""
     most: int
-    """Choices to give at most, besides the first fit."""
+    """Most choices to return besides the first fit."""
     same_zone: bool = False
+    """Whether all hosts must be in one zone."""
     hosts_per_leaf: int = 0
-    """At most so many below one leaf; 0: no limit."""
+    """Most hosts below one leaf; 0 means no limit."""
     isolated: bool = False
-    """Whether no link may be shared with other jobs."""
+    """Whether the job may share no link with other jobs."""
     parts: Mapping[str, Gpus] = field(default_factory=dict)
-    """The GPUs that it would have of each of the hosts; empty: whole hosts."""
+    """The GPUs that the job would get of each host. Empty means whole hosts."""
 
     def on(self, hosts: Sequence[str]) -> Job:
-        """The job on these hosts."""
+        """Return the job on the given hosts."""
         gpus = tuple(self.parts[host] for host in hosts) if self.parts else ()
         return replace(self.job, hosts=tuple(hosts), gpus=gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Host sets in rank order."""
+    """Sets of hosts, each in rank order."""
 
     first_fit: Hosts = ()
-    """The first hosts by name that may be taken, in that order."""
+    """The first hosts that may be taken, in the order of ``PlacementAsk.hosts``."""
     others: tuple[Hosts, ...] = ()
-    """Best first, by cuts."""
+    """Other choices, best first as estimated by cuts."""
     refused: str = ""
-    """Why there is none, with the numbers."""
+    """Why there is no choice, with the numbers; empty if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a job fares in a plan."""
+    """What a job gets from the network in a plan."""
 
     max_utilization: float = 0.0
     """Load over capacity of the worst link that its flows use; 1.0 is full."""
     slowest_flow: float = 1.0
-    """Least part of what a flow asks for that it gets, 0 to 1."""
+    """Smallest part of its demand that one of its flows gets, 0 to 1."""
     seconds: float = 0.0
-    """Time in the network of one round of its collectives in this plan; phases take turns."""
+    """Network time of one round of its collectives in this plan. Phases follow one another."""
     least_seconds: float = 0.0
-    """The same after some quiet: in a plan, where ``settled``; else what cuts leave; 0: unknown."""
+    """Network time once plans are made from scratch after some quiet; 0 if unknown.
+
+    It is from such a plan if ``settled``, otherwise the least time that cuts allow.
+    """
     settled: bool = False
-    """Whether that plan was made, and not estimated by cuts."""
+    """Whether ``least_seconds`` is from a plan that was made, and not estimated by cuts."""
 
     @property
     def settled_seconds(self) -> float:
-        """What is expected once plans were made anew, which they are after some quiet.
+        """The network time to expect after some quiet, once plans are made from scratch.
 
-        A repaired plan may be far off that, and says little of it: what cuts leave says more.
+        A repaired plan may be far worse and is a poor guide to it. What cuts allow is a better one.
         """
         return self.least_seconds or self.seconds
 
     def rank_beside(self, default: Score) -> tuple[int, float, float, float, float]:
-        """Less is better: what is surely no worse than a default, the default, all else.
+        """Return a key to sort scores by, less is better, that prefers ``default`` in doubt.
 
-        Surely better is what cuts leave clearly less time, and no worse what has a plan already
-        that is about as good as cuts allow. Of what else is alike to cuts, anew made plans decide,
-        as it happens. Within each, what comes in the end counts first, then what is there at once.
+        First come scores that are surely no worse than the default, then the default, then all
+        others. A score is surely better if the time that cuts allow is clearly less (``ALIKE``). It
+        is surely no worse if the present plan is about as good as cuts allow (``REACHED``). For all
+        others cuts cannot tell, and chance decides how plans made from scratch turn out. Within
+        each group the expected time counts first, then the present time, slowest flow and worst
+        link.
         """
         sure = self.settled_seconds < default.settled_seconds * (
             1 - ALIKE
@@ -96,12 +103,15 @@ class Score:
         )
 
     def better_than(self, other: Score) -> bool:
-        """Whether less time comes in the end; and no more at once, if that is an estimate."""
+        """Whether the expected time is less.
+
+        If that time is only an estimate, the present time must also be no more.
+        """
         less = self.settled_seconds < other.settled_seconds * (1 - EQUAL)
         return less and (self.settled or self.seconds <= other.seconds * (1 + EQUAL))
 
     def no_worse_than(self, other: Score) -> bool:
-        """Whether neither the time that comes in the end nor the worst link is worse."""
+        """Whether neither the expected time nor the worst link is worse."""
         return self.max_utilization <= other.max_utilization * (
             1 + EQUAL
         ) and self.settled_seconds <= other.settled_seconds * (1 + EQUAL)

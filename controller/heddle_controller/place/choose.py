@@ -1,10 +1,10 @@
-"""Which hosts a job could run on: a few sets that are good in different ways, with rank orders.
+"""Chooses hosts for a job: a few sets that are good in different ways, each with a rank order.
 
-Hosts of one place are alike. A set is good where what talks most stays below few switches: so
-zones are filled one after another, in each zone places, and runs of ranks (see ``order``) are kept
-whole. Where leaves are over-subscribed, traffic of all with all is better off spread over many
-leaves, and zones and leaves that are busy are better left alone. Cuts say which of these counts
-most here (``estimate``); the planner then says what the best of them are worth.
+Hosts of one place are alike. A set is good if the ranks that exchange most traffic stay below few
+switches. So zones are filled one after another, within each zone one place after another, and runs
+of ranks (see ``order``) are kept whole. But where leaves are over-subscribed, all-to-all traffic is
+better spread over many leaves, and busy zones and leaves are better avoided. Cuts estimate which of
+these matters most (``estimate``). The planner then computes what the best sets are worth.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ FlowsOfJob = Callable[[Job, Fabric], Flows]
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Free hosts of one place."""
+    """The free hosts of one place."""
 
     place: Place
     hosts: Hosts
     used: float
-    """Utilisation of the fullest way out of or into its leaves."""
+    """Utilisation out of or into its leaves, whichever is greatest."""
     each: float
-    """By how much a host more may raise that: what its NICs send over what its leaves carry."""
+    """How much a further host may raise it: line rate of its NICs over capacity of its leaves."""
 
 
 def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: FlowsOfJob) -> Choices:
-    """Host sets for a job beside what a fabric carries.
+    """Return sets of hosts for a job, given what a fabric already carries.
 
     Args:
-        ask: What is asked for.
-        fabric: With its states: hosts that no link leads to are not taken.
+        ask: The job, and where it may run.
+        fabric: The fabric with its states. Hosts with a NIC that no link leads to are not taken.
         loads: Gbit/s of other jobs on each arc, shape (arcs,).
         flows_of_job: ``traffic.jobs.flows_of_job``.
     """
@@ -97,7 +97,7 @@ def _ordered(
     around: Surroundings,
     flows_of_job: FlowsOfJob,
 ) -> Iterator[tuple[Estimate, Hosts]]:
-    """Every set in every order that may suit it, estimated."""
+    """Yield each set in each order that may suit it, with its estimate."""
     fabric, parallelism = around.fabric, resolve_parallelism(ask.job)
     nics_of_host = fabric.structure.nics_of_host
     known: dict[tuple[object, ...], Estimator] = {}
@@ -113,7 +113,7 @@ def _ordered(
 def _sets(
     blocks: Sequence[_Block], count: int, lengths: Sequence[int], around: Surroundings
 ) -> Iterator[Hosts]:
-    """Sets of so many of the hosts: within each zone that has as many, and over several."""
+    """Yield sets of ``count`` hosts: within each zone that has enough, and over several zones."""
     of_zone: dict[tuple[int, ...], list[_Block]] = {}
     for block in blocks:
         of_zone.setdefault(block.place.zone, []).append(block)
@@ -137,7 +137,7 @@ def _sets(
 def _over_zones(
     zones: Sequence[Sequence[_Block]], count: int, length: int, lengths: Sequence[int]
 ) -> Iterator[Hosts]:
-    """Whole runs of a length from one zone after another, and what is then missing."""
+    """Yield sets that take whole runs from one zone after another, then single hosts to fill up."""
     shares = [0] * len(zones)
     left = count
     for unit in (length, 1):
@@ -156,7 +156,7 @@ def _over_zones(
 
 
 def _filled(blocks: Sequence[_Block], count: int, lengths: Sequence[int]) -> Iterator[Hosts]:
-    """So many hosts of blocks: below few leaves; in whole runs; below idle leaves; spread."""
+    """Yield sets of ``count`` hosts: below few leaves, below idle leaves, in whole runs, spread."""
     fullest = sorted(blocks, key=lambda block: (-len(block.hosts), block.used, block.place))
     yield _packed(fullest, count)
     idle = sorted(blocks, key=lambda block: (block.used, -len(block.hosts), block.place))
@@ -167,7 +167,7 @@ def _filled(blocks: Sequence[_Block], count: int, lengths: Sequence[int]) -> Ite
 
 
 def _packed(blocks: Sequence[_Block], count: int) -> Hosts:
-    """One block after another; the last is that of the least that is large enough."""
+    """Take one block after another. The last one taken is the smallest that is large enough."""
     found: list[str] = []
     for row, block in enumerate(blocks):
         left = count - len(found)
@@ -180,7 +180,7 @@ def _packed(blocks: Sequence[_Block], count: int) -> Hosts:
 
 
 def _in_runs(blocks: Sequence[_Block], count: int, length: int) -> Hosts:
-    """Whole runs of a length from each block, then what is missing from the fullest."""
+    """Take whole runs from each block in turn, then single hosts from the first blocks."""
     taken = [0] * len(blocks)
     left = count
     for unit in (length, 1):
@@ -194,7 +194,7 @@ def _in_runs(blocks: Sequence[_Block], count: int, length: int) -> Hosts:
 
 
 def _spread(blocks: Sequence[_Block], count: int) -> Hosts:
-    """Each host from the block whose leaves are then least used."""
+    """Take each host from the block whose leaves are then least used."""
     heap = [(block.used + block.each, row, 0) for row, block in enumerate(blocks)]
     heapify(heap)
     found: list[str] = []
@@ -234,13 +234,13 @@ def _blocks(
 
 
 def _laid_out(nics: Sequence[tuple[int, ...]]) -> tuple[Ints, Ints]:
-    """The rows of all, one after another: of whom each is, and the row."""
+    """Join groups of NICs: return the index of each NIC's group, and its row."""
     owner = np.repeat(np.arange(len(nics)), [len(own) for own in nics])
     return owner, np.array([nic for own in nics for nic in own], dtype=np.int64)
 
 
 def _whole(hosts: Hosts, nics: Mapping[str, tuple[int, ...]], up: Bools) -> list[str]:
-    """The hosts all of whose NICs are up; ``up`` is by node."""
+    """Return the hosts all of whose NICs are marked by ``up``, shape (nodes,)."""
     owner, row = _laid_out([nics[host] for host in hosts])
     down = np.bincount(owner, ~up[row], len(hosts)) > 0
     return [host for host, lost in zip(hosts, down.tolist(), strict=True) if not lost]
@@ -252,14 +252,14 @@ def _use_of_zone(around: Surroundings, zone: tuple[int, ...]) -> float:
 
 
 def _attached(fabric: Fabric) -> Bools:
-    """Whether a link that may carry flows leaves each node."""
+    """Whether each node has a link that takes new paths, shape (nodes,)."""
     leaving = fabric.structure.tail[fabric.plannable]
     found: Bools = np.bincount(leaving, minlength=fabric.node_count) > 0
     return found
 
 
 def _thinned(hosts: Sequence[str], where: Mapping[str, Place], most: int) -> list[str]:
-    """The hosts, but at most so many below one leaf; 0: all."""
+    """Return the hosts, but at most ``most`` of them below one leaf; 0 means no limit."""
     if not most:
         return list(hosts)
     below: dict[int, int] = {}
@@ -278,10 +278,11 @@ def _unshared(
     around: Surroundings,
     nics_of_host: Mapping[str, tuple[int, ...]],
 ) -> list[list[str]]:
-    """Groups of hosts within which traffic meets no other job's, as far as cuts can tell.
+    """Return groups of hosts within which traffic meets no other job's, as far as cuts can tell.
 
-    Those below one leaf; those of one zone whose leaves carry nothing upwards; and all such
-    hosts of zones that carry nothing to others.
+    There is a group for the hosts below each leaf, and one for each zone with the hosts whose
+    leaves carry nothing to or from other leaves. A last group joins such hosts of all zones that
+    carry nothing to or from others.
     """
     leaves = around.leaves
     quiet = leaves.load.max(axis=0) <= 0

@@ -1,8 +1,8 @@
-"""How a job would fare on hosts, estimated by cuts: cheap enough to compare hundreds of choices.
+"""Estimates by cuts what a job would get on hosts, cheaply enough to compare hundreds of choices.
 
-What leaves a leaf with its NICs, or a zone, shares the links that leave it. A planner that divides
-flows well makes each of these links as full as all of them are together, so that is what a flow is
-slowed by. What a plan really makes of a choice is the planner's to say.
+All traffic that leaves a leaf, or a zone, shares the links that leave it. A planner that divides
+flows well makes each of these links as full as all of them are together. So this is how much a flow
+is slowed down. Only the planner can tell what a plan really achieves.
 """
 
 from __future__ import annotations
@@ -22,53 +22,56 @@ from heddle_controller.place.order import Hosts
 
 @dataclass(frozen=True, slots=True, order=True)
 class Estimate:
-    """Less is better."""
+    """What a choice of hosts costs. Less is better, and fields count in order."""
 
     seconds: float
-    """Time in the network of one round of the job's collectives."""
+    """Network time of one round of the job's collectives."""
     crowding: float
-    """Gbit/s of other jobs that leave places which this job makes over-full."""
+    """Gbit/s of other jobs out of or into places that this job overloads."""
     cross_zone_gbps: float
-    """Between zones, in the phase that sends most there."""
+    """Gbit/s of the job between zones, in the phase that sends most there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Border:
-    """Parts of a fabric, and the links by which they are left and entered; arrays by part."""
+    """Parts of a fabric, with the capacity and load of the links out of and into each part."""
 
     part: Ints
-    """Of each node; ``NONE`` for those that are in none."""
+    """Part of each node, shape (nodes,); ``NONE`` for a node in no part."""
     capacity: Floats
-    """Gbit/s outwards and inwards, shape (2, parts)."""
+    """Gbit/s of the links outwards and inwards, shape (2, parts)."""
     load: Floats
-    """What is on them, shape (2, parts)."""
+    """Gbit/s on these links, shape (2, parts)."""
 
     def used(self) -> Floats:
-        """Utilisation, shape (2, parts)."""
+        """Return the utilisation outwards and inwards, shape (2, parts)."""
         return _over(self.load, self.capacity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RankFlows:
-    """The flows of a job as ranks have them: hosts by their place in rank order."""
+    """The flows of a job, with hosts given by their position in rank order."""
 
     source: Ints
-    """Place of the host, times ``nics``, and place of the NIC within it."""
+    """Position of the host times ``nics``, plus the position of the NIC in the host."""
     destination: Ints
+    """The same for the destination."""
     gbps: Floats
     phase: Ints
-    """Dense; flows are in order of it."""
+    """Phase of each flow, numbered from 0 without gaps."""
     lasts: Floats
-    """Seconds that a flow takes at the rate it asks for."""
+    """Seconds that each flow takes at the rate it asks for."""
     nics: int
+    """Most NICs that a host has."""
     phases: int
+    """Number of phases."""
 
 
 class Surroundings:
-    """A fabric and what it carries already, as far as a new job is concerned."""
+    """A fabric and what it already carries, as far as it matters to a new job."""
 
     def __init__(self, fabric: Fabric, loads: Floats) -> None:
-        """``loads``: Gbit/s on each arc, shape (arcs,)."""
+        """Take a fabric and the Gbit/s on each arc, shape (arcs,)."""
         self.fabric = fabric
         structure = fabric.structure
         self._loads = loads
@@ -80,7 +83,7 @@ class Surroundings:
 
     @cached_property
     def leaves(self) -> _Border:
-        """Leaves with their NICs; leaves that a NIC of several links joins are one part."""
+        """Each leaf with its NICs as a part. A NIC with several links makes its leaves one part."""
         structure = self.fabric.structure
         count = self.fabric.node_count
         is_nic = structure.nodes.kind == NodeKind.NIC
@@ -93,7 +96,7 @@ class Surroundings:
 
     @cached_property
     def zones(self) -> _Border:
-        """Zones; empty where the fabric has none, or one."""
+        """Each zone as a part; no parts without zones."""
         return self._cut(self.zone)
 
     def _cut(self, part: Ints) -> _Border:
@@ -110,17 +113,17 @@ class Surroundings:
 
 
 class Estimator:
-    """Estimates one job on hosts that have as many NICs, each, as those it is known on."""
+    """Estimates one job on any hosts that have as many NICs as those its flows are known for."""
 
     def __init__(self, around: Surroundings, flows: Flows, hosts: Hosts) -> None:
-        """``flows`` are those that the job has on ``hosts``, in rank order."""
+        """Take the flows that the job has on ``hosts``, which are in rank order."""
         self._around = around
         self._nics_of_host = around.fabric.structure.nics_of_host
         self._shape = _shape_of(flows, [self._nics_of_host[host] for host in hosts])
         self._base = [around.leaves, around.zones]
 
     def of(self, hosts: Hosts) -> Estimate:
-        """On these hosts, in rank order."""
+        """Return the estimate for hosts in rank order."""
         shape = self._shape
         nics = _resized([self._nics_of_host[host] for host in hosts], shape.nics)
         ends = nics[shape.source], nics[shape.destination]
@@ -149,16 +152,19 @@ class Estimator:
 
 
 def _resized(rows: Sequence[Sequence[int]], length: int) -> Ints:
-    """All rows, one after another, each repeated or cut to one length."""
+    """Return all rows, joined, each repeated or cut to one length."""
     if all(len(row) == length for row in rows):
         return np.array(rows, dtype=np.int64).ravel()
     return np.concatenate([np.resize(row, length) for row in rows])
 
 
 def cross_zone_gbps(flows: Flows, zone: Ints) -> float:
-    """What flows of one job send between zones, in the phase that sends most there."""
+    """Return the Gbit/s that flows of one job send between zones, in the phase that sends most.
+
+    ``zone`` is the zone of each node (``zone_of_nodes``).
+    """
     apart = zone[flows.source] != zone[flows.destination]
-    phase = flows.phase[apart] + 1  # any time is -1
+    phase = flows.phase[apart] + 1  # a flow without a phase has -1
     return float(np.bincount(phase, flows.gbps[apart]).max(initial=0.0))
 
 
@@ -182,7 +188,7 @@ def _shape_of(flows: Flows, nics_of_hosts: list[tuple[int, ...]]) -> _RankFlows:
 
 
 def zone_of_nodes(fabric: Fabric) -> Ints:
-    """Zone of each node; NICs that tell none have that of their switch."""
+    """Return the zone of each node, shape (nodes,). A NIC without one has that of its switch."""
     structure = fabric.structure
     zone: Ints = structure.nodes.zone.copy()
     is_nic = structure.nodes.kind == NodeKind.NIC
@@ -192,7 +198,7 @@ def zone_of_nodes(fabric: Fabric) -> Ints:
 
 
 def _over(load: Floats, capacity: Floats) -> Floats:
-    """Load over capacity; infinite where something is to go over nothing."""
+    """Return load over capacity; 0 where there is no load, else infinite without capacity."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Floats = np.where(load > 0, load / capacity, 0.0)
     return found

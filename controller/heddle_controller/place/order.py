@@ -1,16 +1,18 @@
-"""Rank orders for hosts that are given, or were chosen.
+"""Proposes rank orders for given hosts.
 
-Ranks are numbered tp innermost, then cp, dp and pp, so a group of a kind takes a run of hosts, or
-one host of each of several runs. Runs nest: those of cp in those of ep, these in those of dp. An
-order is good where a run stays below few switches: then rings and all-to-alls turn inside leaves,
-or at least inside zones, and pipelines go between them. Or the other way: a ring leaves a leaf
-once however many of its hosts are there, while every rank of a stage sends to the next stage. So
-where leaves or zones are over-subscribed, whole pipelines below one leaf leave less to the fabric.
+Ranks are numbered tp innermost, then cp, dp and pp. So a group of one kind takes a run of adjacent
+hosts, or one host of each of several runs. Runs nest: those of cp in those of ep, and these in
+those of dp. An order is good if each run stays below few switches. Then rings and all-to-alls stay
+inside leaves, or at least inside zones, and pipelines go between them. The opposite can also be
+good: a ring leaves a leaf once, however many of its hosts are there, while every rank of a stage
+sends to the next stage. So where leaves or zones are over-subscribed, whole pipelines below one
+leaf send less traffic over the fabric.
 
-Runs are cut from the hosts below one leaf as long as there are enough; what is left over is put
-together zone by zone, and what is left of that over all zones. That fills as many runs inside a
-leaf and inside a zone as there can be. Going from the longest runs to the shortest favours dp,
-the other way cp and ep, and runs of whole pipelines pp; which is better is the planner's to say.
+Runs are cut from the hosts below one leaf as long as there are enough. The remaining hosts are
+joined zone by zone, and what then remains is joined over all zones. This gives as many runs inside
+a leaf and inside a zone as possible. Cutting the longest runs first favours dp, cutting the
+shortest first favours cp and ep, and runs of whole pipelines favour pp. The planner decides which
+is better.
 """
 
 from __future__ import annotations
@@ -30,16 +32,19 @@ Hosts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a host is attached: hosts of one place are alike to the fabric."""
+    """Where a host is attached. Hosts of one place are alike to the fabric."""
 
     zone: tuple[int, ...]
-    """Rows of the zones of its NICs and their switches; empty where there are none."""
+    """Numbers of the zones of its NICs and their switches, ascending; empty without zones."""
     leaves: tuple[int, ...]
     """Node rows of the switches that its NICs are attached to."""
 
 
 def nics_of(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, tuple[int, ...]]:
-    """Rows of the NICs that serve what is held of each host; all hosts are in the fabric."""
+    """Return the rows of the NICs that serve the held GPUs of each host; all NICs if none is named.
+
+    All hosts must be in the fabric.
+    """
     nics_of_host = fabric.structure.nics_of_host
     return {
         host: tuple(dict.fromkeys(nics[gpu % len(nics)] for gpu in gpus)) if gpus else nics
@@ -49,7 +54,10 @@ def nics_of(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, tuple[int, ..
 
 
 def places(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, Place]:
-    """The place of each host, by what is held of it; all are in the fabric."""
+    """Return the place of each host, as seen from the GPUs held of it.
+
+    All hosts must be in the fabric.
+    """
     structure = fabric.structure
     hosts, zone, nics_of_host = [*held], structure.nodes.zone, nics_of(held, fabric)
     first, arcs = structure.out
@@ -67,7 +75,7 @@ def places(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, Place]:
 
 
 def _distinct(owner: Ints, value: Ints, count: int) -> list[tuple[int, ...]]:
-    """The values of each owner, each once, ascending."""
+    """Return the distinct values of each of ``count`` owners, ascending."""
     width = int(value.max(initial=0)) + 1
     codes = np.unique(owner * width + value)
     ends = np.searchsorted(codes, np.arange(count + 1) * width).tolist()
@@ -76,9 +84,10 @@ def _distinct(owner: Ints, value: Ints, count: int) -> list[tuple[int, ...]]:
 
 
 def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
-    """How many hosts the runs of each kind take, longest first, those of a single host left out.
+    """Return how many hosts the runs of each kind take, longest first.
 
-    ``parallelism`` is resolved. None where hosts give different numbers of GPUs (0).
+    Runs of a single host and of all hosts are left out. ``parallelism`` must be resolved. The
+    result is empty if ``gpus_per_host`` is 0: hosts give different numbers of GPUs.
     """
     p = parallelism
     if not gpus_per_host:
@@ -90,10 +99,11 @@ def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
 
 
 def pipeline_lengths(parallelism: Parallelism, gpus_per_host: int) -> dict[int, int]:
-    """How many hosts whole pipelines take, and how many of these one stage has in a row.
+    """Return how many hosts whole pipelines take, mapped to the hosts in a row that one stage has.
 
-    One for each length that the hosts of a stage may be divided into; none without pipelines, or
-    where a host has ranks of several stages. ``parallelism`` is resolved.
+    There is one item for each length into which the hosts of a stage can be divided. The result is
+    empty without pipelines, or if a host has ranks of several stages. ``parallelism`` must be
+    resolved.
     """
     p = parallelism
     if p.pp == 1 or not gpus_per_host:
@@ -106,12 +116,12 @@ def pipeline_lengths(parallelism: Parallelism, gpus_per_host: int) -> dict[int, 
 
 
 def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -> list[Hosts]:
-    """Orders of the hosts of a job, no two alike, the alphabetical one first.
+    """Return different orders of a job's hosts, the alphabetical one first.
 
     Args:
-        job: Its hosts, each once; their order means nothing.
-        parallelism: The job's, resolved.
-        where: The place of each of them, and perhaps of others.
+        job: The job. The order of its hosts does not matter.
+        parallelism: The job's parallelism, resolved.
+        where: The place of each of its hosts, and perhaps of others.
     """
     alphabetical = tuple(sorted(job.hosts))
     lengths = run_lengths(parallelism, job.gpus_per_host)
@@ -121,7 +131,7 @@ def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -
         tuple(_nested(alphabetical, lengths, where)),
         tuple(_gathered(alphabetical, lengths, where)),
         tuple(by_place),
-        # Groups of ranks stay whole longest where hosts that give many GPUs come first.
+        # With hosts that give many GPUs first, more groups of ranks stay within a host.
         tuple(sorted(by_place, key=lambda host: -len(held[host]))),
     ]
     for length, unit in pipeline_lengths(parallelism, job.gpus_per_host).items():
@@ -130,13 +140,13 @@ def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -
 
 
 def _by_stage(hosts: Sequence[str], length: int, unit: int) -> Hosts:
-    """Hosts that come pipeline by pipeline, each a unit a stage, in the order of ranks."""
+    """Reorder hosts that come pipeline by pipeline, ``unit`` hosts a stage, into rank order."""
     rows = np.arange(len(hosts)).reshape(-1, length // unit, unit)
     return tuple(hosts[row] for row in rows.transpose(1, 0, 2).ravel().tolist())
 
 
 def _nested(hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]) -> list[str]:
-    """Runs of the first length, each of which is divided by the lengths that follow."""
+    """Return hosts in runs of the first length, each ordered in runs of the further lengths."""
     if not lengths:
         return _by_place(hosts, where)
     runs = _runs(hosts, lengths[0], where)
@@ -146,13 +156,13 @@ def _nested(hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Pl
 def _gathered(
     hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]
 ) -> list[str]:
-    """Runs of the shortest length first; longer ones are put together of them."""
+    """Return hosts in runs of the last, shortest length, which are joined to longer runs."""
     runs = [[host] for host in _by_place(hosts, where)]
     for length in reversed(lengths):
         of_first = {run[0]: run for run in runs}
         count = length // len(runs[0])
         if count * len(runs[0]) != length:
-            return _nested(hosts, lengths, where)  # neither divides the other: ep beside cp
+            return _nested(hosts, lengths, where)  # as of ep and cp, neither divides the other
         runs = [
             [host for first in firsts for host in of_first[first]]
             for firsts in _runs(list(of_first), count, where)
@@ -161,12 +171,12 @@ def _gathered(
 
 
 def _by_place(hosts: Sequence[str], where: Mapping[str, Place]) -> list[str]:
-    """Hosts of a leaf next to each other, and leaves of a zone."""
+    """Return hosts sorted by place and name, so that hosts of a leaf and of a zone are adjacent."""
     return sorted(hosts, key=lambda host: (where[host], host))
 
 
 def _runs(hosts: Sequence[str], length: int, where: Mapping[str, Place]) -> list[list[str]]:
-    """Hosts cut into runs of a length that divides their count, as many as can be in one place."""
+    """Cut hosts into runs of a length that divides their count, most of them within one place."""
     found: list[list[str]] = []
     left_of_zones: list[list[str]] = []
     ordered = _by_place(hosts, where)
@@ -184,13 +194,13 @@ def _runs(hosts: Sequence[str], length: int, where: Mapping[str, Place]) -> list
 
 
 def _cut(hosts: Sequence[str], length: int) -> tuple[list[list[str]], list[str]]:
-    """Whole runs, and what is left."""
+    """Return whole runs of hosts, and the hosts that are left."""
     whole = len(hosts) - len(hosts) % length
     return [list(hosts[at : at + length]) for at in range(0, whole, length)], list(hosts[whole:])
 
 
 def _largest_first(parts: Sequence[Sequence[str]]) -> list[str]:
-    """All hosts, those that have most company first, so that a run has few parts."""
+    """Return all hosts, largest parts first, so that a run is cut from few parts."""
     return list(_flat(sorted(parts, key=lambda part: -len(part))))
 
 

@@ -1,4 +1,4 @@
-"""What a plan means for jobs: worst link, slowest flow, time in the network."""
+"""What jobs get from the network in a plan: worst link, slowest flow and network time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ from heddle_controller.solve.fairness.filling import Filling
 
 
 def scores(plan: Plan) -> dict[str, Score]:
-    """How the flows of each job fare in a plan.
+    """Return the score of each job in a plan, by job name.
 
-    Rates are max-min fair among QPs, whichever phases of the jobs meet; a flow without a path gets
-    nothing. A phase lasts as long as its longest flow; a flow whose bytes nobody has told sends for
-    a second.
+    Rates are max-min fair among QPs, for the worst phases that can meet. A flow without a path gets
+    nothing. A phase takes as long as its longest flow. A flow whose bytes are unknown would send
+    for one second at the rate that it asks for.
     """
     used = utilization(plan.fabric, plan.loads)
     return _scores(plan.flows, plan.paths, used, _rates(plan, used))
 
 
 def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[str, Score]:
-    """The scores of a plan that was asked of another, but for the worst links of other jobs.
+    """Return the scores of a plan that may only add jobs to another, reusing known scores.
 
-    These are as they were where all the plan has more is flows that fill no link up: then nobody
-    else is slower for them. ``was`` are the scores of jobs in the other.
+    If the plan only adds flows and these cross no overloaded link, no other job is slower. Then the
+    other jobs keep their scores ``was``, although their worst link may be fuller now. Otherwise all
+    scores are computed.
+
+    Args:
+        plan: The plan.
+        known: The plan that it was made from.
+        was: Scores of the jobs in ``known``.
     """
     paths = added_paths(plan, known)
     if paths is None:
@@ -44,7 +50,7 @@ def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[
 
 
 def added_paths(plan: Plan, known: Plan) -> Paths | None:
-    """The paths that a plan has behind those of another; None where anything else differs."""
+    """Return the paths that a plan has after those of another; None if anything else differs."""
     count, flows = len(known.paths), len(known.flows)
     names = ("gbps", "qps", "job", "phase", "bytes")
     now, was = plan.paths, known.paths
@@ -66,7 +72,10 @@ def added_paths(plan: Plan, known: Plan) -> Paths | None:
 
 
 def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str, Score]:
-    """The same of some flows and all their paths; ``used`` is by arc and ``rates`` by path."""
+    """Return scores of the jobs of some flows, given all their paths.
+
+    ``used`` is the utilisation of each arc, and ``rates`` are the Gbit/s of each path.
+    """
     if not len(flows):
         return {}
     of_flow = np.zeros(len(flows))
@@ -76,7 +85,7 @@ def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str
     alone = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     with np.errstate(divide="ignore"):
         lasts = alone / part
-    jobs, phases = len(flows.job_names), len(flows.phase_names) + 1  # any time is -1
+    jobs, phases = len(flows.job_names), len(flows.phase_names) + 1  # no phase is -1
     longest = _greatest(flows.job * phases + flows.phase + 1, lasts, jobs * phases)
     seconds = longest.reshape(jobs, phases).sum(axis=1)
     fullest = _greatest(flows.job, of_flow, jobs)
@@ -86,9 +95,11 @@ def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str
 
 
 def gain_of_jobs(plan: Plan, other: Plan) -> float:
-    """How much less time jobs take in another plan of the same flows: logarithms, added up.
+    """Return how much less time jobs take in another plan of the same flows.
 
-    A job that has no path in either of the two counts nothing.
+    It is the sum over jobs of the logarithm of old over new time. A job counts nothing if its time
+    is infinite in both plans, because flows have no path, or 0 in one of them. If the time of a job
+    is infinite in only one plan, the sum is infinite.
     """
     was, now = scores(plan), scores(other)
     seconds = np.array([(was[job].seconds, now[job].seconds) for job in was]).reshape(-1, 2)
@@ -97,7 +108,7 @@ def gain_of_jobs(plan: Plan, other: Plan) -> float:
 
 
 def _rates(plan: Plan, used: Floats) -> Floats:
-    """Gbit/s of each path: all it asks for, but where it crosses an arc that is over-full."""
+    """Return the Gbit/s of each path: max-min fair across overloaded arcs, else all it asks for."""
     flows, paths = plan.flows, plan.paths
     rates = paths.gbps(flows)
     over = used > 1 + EQUAL

@@ -1,1 +1,1 @@
-"""Plans to per-switch programs: differences, make-before-break stages, explanations."""
+"""From plans to the entries of switches; also differences, verification and explanations."""

@@ -1,4 +1,4 @@
-"""Why a plan follows the one before: what is otherwise in what it was made for."""
+"""Why a plan replaces the one before: what changed in fabric, jobs and flows between them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from heddle_controller.model.plan import Plan
 _Value = TypeVar("_Value", int, str)
 
 NAMES_PER_CAUSE = 20
-"""Names that one cause tells at most."""
+"""Most names that one cause lists."""
 
 
 class CauseKind(StrEnum):
-    """What may be otherwise."""
+    """What may have changed."""
 
     FABRIC_PUT = "fabric-put"
     LINK_LOST = "link-lost"
@@ -32,29 +32,30 @@ class CauseKind(StrEnum):
     JOB_GONE = "job-gone"
     FLOWS_CHANGED = "flows-changed"
     TRAFFIC_FOUND = "traffic-found"
-    """Flows that nobody announced, named by their NICs."""
+    """Flows appeared that nobody announced; they are named by their NICs."""
     TRAFFIC_GONE = "traffic-gone"
     ROLLED_BACK = "rolled-back"
-    """To an earlier plan, which is named by its generation."""
+    """An operator went back to an earlier plan, which is named by its generation."""
     BETTER_PLAN = "better-plan"
-    """Nothing that it was made for, or nothing but ports that hosts found out."""
+    """Nothing changed, except perhaps the source ports that hosts found out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One kind of change, and what changed so."""
+    """One kind of change, and what it concerns."""
 
     kind: CauseKind
     names: tuple[str, ...] = ()
-    """Links as "a,b" or "a,b,key", switches, jobs, flows; ``NAMES_PER_CAUSE`` at most."""
+    """Links as "a,b" or "a,b,key", switches, jobs or flows; at most ``NAMES_PER_CAUSE``."""
     count: int = 0
-    """How many there are."""
+    """How many changed, including those not named."""
 
 
 def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
-    """What changed from one plan of a fabric to the next; drained counts as lost.
+    """Return what changed from one plan to the next. A drained link or switch counts as lost.
 
-    Links and switches are compared by row, so that this takes a few passes over their states.
+    ``before`` is None if there was no plan. Links and switches are compared by row, so this takes
+    only a few passes over their states.
     """
     found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
     known = {*before.flows.job_names} - {UNANNOUNCED_JOB} if before else set()
@@ -74,7 +75,7 @@ def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
 
 
 def _pairs(plan: Plan | None) -> set[str]:
-    """NICs of the flows that nobody announced."""
+    """Return the pairs of NICs of flows that nobody announced, as names."""
     if plan is None:
         return set()
     rows = unannounced_rows(plan.flows).tolist()
@@ -96,7 +97,7 @@ def _of_fabrics(before: Fabric | None, after: Fabric) -> list[Cause]:
 
 
 def _rows(before: Ints, after: Ints) -> list[int]:
-    """What was up and is not."""
+    """Return the rows that were up before and are not after."""
     return np.flatnonzero((before == State.UP) & (after != State.UP)).tolist()
 
 

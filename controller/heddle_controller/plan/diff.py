@@ -1,8 +1,8 @@
-"""What differs between two sets of entries, and between two plans.
+"""Finds the differences between two sets of entries, and between two plans.
 
-An entry's identity is its switch and its match; its content is where it sends
-packets and what it is at risk of. The stage is neither: it orders the writing of
-entries and is not written into a switch.
+The identity of an entry is its switch and its match. Its content is where it sends packets and its
+risk links. The stage is neither: it only orders the writing of entries and is not written into a
+switch.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from heddle_controller.plan.entry_edits import known_edit
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max
 MOST_BLOCKS = 256
-"""Stretches that are compared one by one; of more, all rows are gathered and compared at once."""
+"""Most stretches to compare one by one. With more, all rows are gathered and compared at once."""
 
 
 def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple[Ints, Ints]:
-    """What makes the old entries into the new.
+    """Return the changes that turn the old entries into the new ones.
 
-    Both must be of one structure. ``partner`` is what ``partners`` says of them, if known.
+    Both must have the same structure. ``partner`` is the result of ``partners``, if known.
 
     Returns:
-        Rows of ``new`` to set (absent before, or with other content) and rows of
-        ``old`` to delete (their match is no longer there), each ascending.
+        Rows of ``new`` to set (absent before, or with other content), and rows of ``old`` to delete
+        (their match no longer exists), each ascending.
     """
     partner = partners(old, new) if partner is None else partner
     known = np.flatnonzero(partner != NONE)
@@ -53,7 +53,7 @@ def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple
 
 
 def partners(old: Entries, new: Entries) -> Ints:
-    """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
+    """Return for each row of ``new`` the row of ``old`` with its switch and match, or ``NONE``."""
     result = np.full(len(new), NONE, dtype=np.int64)
     if not len(old) or not len(new):
         return result
@@ -61,7 +61,7 @@ def partners(old: Entries, new: Entries) -> Ints:
     if edit is not None:
         return _partners_after(old, new, edit)
     blocks = _aligned(old, new)
-    if sum(block.length for block in blocks) * 2 < len(new):  # then what is left is most of both
+    if sum(block.length for block in blocks) * 2 < len(new):  # searching everything is then quicker
         return _searched(old, new)
     rest, over = np.ones(len(new), dtype=np.bool_), np.ones(len(old), dtype=np.bool_)
     for was, now, length in blocks:
@@ -75,7 +75,7 @@ def partners(old: Entries, new: Entries) -> Ints:
 
 
 def _partners_after(old: Entries, new: Entries, edit: Edit) -> Ints:
-    """As ``partners``, where it is known how the new ones were made of the old ones."""
+    """Do the same as ``partners`` if it is known how the new entries were made from the old."""
     stays = np.ones(len(new), dtype=np.bool_)
     stays[edit.came] = False
     stood = np.ones(len(old), dtype=np.bool_)
@@ -89,19 +89,20 @@ def _partners_after(old: Entries, new: Entries, edit: Edit) -> Ints:
 
 
 class Block(NamedTuple):
-    """Rows that follow one another on both sides."""
+    """A stretch of adjacent rows that correspond in old and new entries."""
 
     old: int
-    """Where they begin."""
+    """First row in the old entries."""
     new: int
+    """First row in the new entries."""
     length: int
 
 
 def _aligned(old: Entries, new: Entries) -> list[Block]:
-    """Rows of switches that have the same matches in both, in order; none where that is rare.
+    """Return blocks of switches that have the same matches in the same order on both sides.
 
-    Most switches have, from one plan to the next, and stand beside others that have: long
-    stretches are compared as they are. What is left is searched for.
+    From one plan to the next this is true of most switches and their neighbours, so blocks are
+    long. Returns no blocks if there would be too many, or if rows are not sorted by switch.
     """
     if any((one.switch[1:] < one.switch[:-1]).any() for one in (old, new)):
         return []
@@ -119,7 +120,10 @@ def _aligned(old: Entries, new: Entries) -> list[Block]:
 
 
 def _blocks(alike: Bools, first: list[Ints]) -> list[Block]:
-    """Rows of stretches of switches; ``first`` says on both sides where those of each begin."""
+    """Return the blocks of rows of marked switches; none if there are more than ``MOST_BLOCKS``.
+
+    ``first`` says for both sides where the rows of each switch begin.
+    """
     edges = np.flatnonzero(np.diff(alike, prepend=False, append=False))
     if len(edges) > 2 * MOST_BLOCKS:
         return []
@@ -131,7 +135,7 @@ def _blocks(alike: Bools, first: list[Ints]) -> list[Block]:
 
 
 class _Matches(NamedTuple):
-    """Switch and match of entries, and nothing else."""
+    """Only the switch and match of entries."""
 
     switch: Ints
     source: Ints
@@ -145,7 +149,7 @@ def _matches(entries: Entries, rows: Ints) -> _Matches:
 
 
 def _searched(old: Entries | _Matches, new: Entries | _Matches) -> Ints:
-    """As ``partners``, of sets that are not empty, wherever rows stand."""
+    """Do the same as ``partners`` by searching, for sets that are not empty, in any order."""
     left, right = match_codes([old, new])
     order = None if (left[1:] > left[:-1]).all() else np.argsort(left, kind="stable")
     at = np.minimum(np.searchsorted(left, right, sorter=order), len(left) - 1)
@@ -154,12 +158,12 @@ def _searched(old: Entries | _Matches, new: Entries | _Matches) -> Ints:
 
 
 def match_codes(sets: Sequence[Entries | _Matches]) -> list[Ints]:
-    """A number for the switch and match of each entry of several sets, in the order of these."""
+    """Return a number for switch and match of each entry, as one array for each set."""
     columns = [np.concatenate([getattr(one, name) for one in sets]) for name in MATCH]
-    if ((columns[-1] == ANY_PORT) | (columns[-1] == ROCE_PORT)).all():  # so they all are
+    if ((columns[-1] == ANY_PORT) | (columns[-1] == ROCE_PORT)).all():  # normally true
         columns[-1] = (columns[-1] != ANY_PORT).astype(np.int64)
     widths = [int(column.max(initial=0)) + 1 for column in columns]
-    if math.prod(widths) > MOST_CODES:  # numbered anew, none is greater than there are entries
+    if math.prod(widths) > MOST_CODES:  # renumber, so that numbers stay below the entry count
         columns = [numbered(column)[0] for column in columns]
         code = columns[0]
         for column in columns[1:]:
@@ -172,9 +176,9 @@ def match_codes(sets: Sequence[Entries | _Matches]) -> list[Ints]:
 
 
 def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
-    """Whether rows that stand in parallel, ``new_rows`` ascending, send packets the same way.
+    """Whether pairs of old and new rows have the same primary, backup and risk links.
 
-    And at the same risk.
+    ``old_rows`` and ``new_rows`` are parallel, and ``new_rows`` is ascending.
     """
     breaks = np.flatnonzero((np.diff(old_rows) != 1) | (np.diff(new_rows) != 1)) + 1
     if len(breaks) > MOST_BLOCKS:
@@ -188,7 +192,7 @@ def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) ->
 
 
 def _same_block(old: Entries, new: Entries, block: Block) -> Bools:
-    """As ``_same_content``, of rows that follow one another in both."""
+    """Do the same as ``_same_content`` for a block of adjacent rows."""
     there = slice(block.old, block.old + block.length)
     here = slice(block.new, block.new + block.length)
     same: Bools = old.primary[there] == new.primary[here]
@@ -209,7 +213,7 @@ def _same_block(old: Entries, new: Entries, block: Block) -> Bools:
 
 
 def _alike(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
-    """As ``_same_content``, wherever rows stand."""
+    """Do the same as ``_same_content`` for rows in any place."""
     same: Bools = old.primary[old_rows] == new.primary[new_rows]
     same &= old.backup[old_rows] == new.backup[new_rows]
     begin, end = new.risk_first[new_rows], new.risk_first[new_rows + 1]
@@ -222,9 +226,10 @@ def _alike(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
 
 
 def _unlike_risks(old: Entries, was: Ints, new: Entries, begin: Ints, end: Ints) -> Ints:
-    """Which of some stretches of risk links, none of them empty, are not the same in both.
+    """Return the indices of stretches of risk links that differ between old and new.
 
-    Those that follow one another in both are compared as one.
+    ``was`` is where each stretch begins in ``old``, ``begin`` and ``end`` bound it in ``new``. None
+    may be empty. Stretches that are adjacent on both sides are compared as one.
     """
     if not len(begin):
         return begin
@@ -242,16 +247,16 @@ def _unlike_risks(old: Entries, was: Ints, new: Entries, begin: Ints, end: Ints)
 
 
 def _stretches(values: Ints, starts: Ints, lengths: Ints) -> Ints:
-    """Some stretches of a column, one after the other."""
+    """Return some stretches of a column, joined."""
     parts = zip(starts.tolist(), lengths.tolist(), strict=True)
     return np.concatenate([values[start : start + length] for start, length in parts])
 
 
 def changed_flows(old: Plan, new: Plan) -> Ints:
-    """Rows of ``new``'s flows that the old plan routes, where a QP moved or lost its path.
+    """Return rows of ``new``'s flows that the old plan routes, if a QP moved or lost its path.
 
-    A flow that had no path moves nothing when it gets one. Flows are matched by id, nodes and
-    links by id and key: the fabrics may be different readings of one file.
+    A flow that had no path and gets one does not count. Flows are matched by id, and nodes and
+    links by id and key, since both fabrics may have been read separately from one file.
     """
     if old.fabric.structure is new.fabric.structure and new.flows.same_as(old.flows):
         alike = changed_rows(old.paths, new.paths)
@@ -269,9 +274,10 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
 
 
 def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
-    """The flows that had paths and have others now, or none.
+    """Return the flows that had paths and now have different ones, or none.
 
-    ``old`` are paths, their arcs and their flows as the new ones have them.
+    ``old`` are the old paths, their arcs in the new numbering, and their flows in the new rows.
+    ``flows`` is the number of new flows.
     """
     way = _ways(old[0], old[1], new)
     was = _runs(old[0], old[2], way[: len(old[0])])
@@ -284,10 +290,9 @@ def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
 
 
 def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:
-    """Flow, first QP and way wherever a flow or its way begins, shape (3, runs).
+    """Return flow, first QP and way of each run of QPs that go the same way, shape (3, runs).
 
-    With the QPs of a flow in order, that says which QP goes where, however many
-    paths of the same arcs stand side by side.
+    This says which QP goes where, even if adjacent paths have the same arcs.
     """
     starts = np.ones(len(paths), dtype=np.bool_)
     starts[1:] = (flow[1:] != flow[:-1]) | (way[1:] != way[:-1])
@@ -296,7 +301,7 @@ def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:
 
 
 def _unequal(was: Ints, now: Ints) -> Ints:
-    """Flows of runs that stand on one side only."""
+    """Return the flows of runs that exist on one side only."""
     flow, qp, way = np.concatenate([was, now], axis=1)
     ways = int(way.max(initial=0)) + 1
     width = (int(qp.max(initial=0)) + 1) * ways
@@ -306,7 +311,7 @@ def _unequal(was: Ints, now: Ints) -> Ints:
 
 
 def _ways(old: Paths, old_arcs: Ints, new: Paths) -> Ints:
-    """A number for each path of both sets, equal where all arcs are; the old ones first."""
+    """Return a number for each path, old paths first; equal numbers mean equal arcs."""
     lengths = np.concatenate([np.diff(old.first), np.diff(new.first)])
     arcs = np.concatenate([old_arcs, new.arcs])
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -315,17 +320,17 @@ def _ways(old: Paths, old_arcs: Ints, new: Paths) -> Ints:
     table[within, rows] = arcs
     number = np.zeros(len(lengths), dtype=np.int64)
     for column in table:
-        # One arc after the other is folded in; renumbering keeps the numbers small.
+        # Fold in one arc after the other. Renumbering keeps the numbers small.
         number = numbered(number * len(lengths) + numbered(column)[0])[0]
     return number
 
 
 _END = -2
-"""No arc, and not an arc of another structure that has no like here either."""
+"""Padding after the last arc. ``NONE`` means an old arc that no longer exists."""
 
 
 def _translation(old: Structure, new: Structure) -> Ints:
-    """The arc of ``new`` that each arc of ``old`` is; ``NONE`` where it is gone."""
+    """Return the arc of ``new`` for each arc of ``old``; ``NONE`` if it no longer exists."""
     arcs = {name: arc for arc, name in enumerate(_arc_names(new))}
     return np.array([arcs.get(name, NONE) for name in _arc_names(old)], dtype=np.int64)
 

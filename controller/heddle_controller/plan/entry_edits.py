@@ -1,8 +1,8 @@
-"""Entries with a few of them taken out and others put in.
+"""Replaces a few entries among many.
 
-Between two places where something changes the old rows stand as they stood, so columns are put
-together of long stretches, which is as fast as memory is. What comes out says how it was made, so
-that nobody has to compare it with what went in.
+Rows between two changes stay as they are, so new columns are joined from long stretches of old
+ones, at the speed of memory. The result records how it was made, so that nobody has to compare it
+with the old entries.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, E
 
 
 def known_edit(old: Entries, new: Entries, *, stages: bool = False) -> Edit | None:
-    """How the new ones were made of the old ones; None where that is not known.
+    """Return how the new entries were made from the old ones; None if that is not known.
 
-    Unless ``stages`` matter, either may be a copy with others.
+    Unless ``stages`` is set, either side may also be a copy with other stages.
     """
     if EntryMark.on(old).is_of(new, stages=stages):
         none = np.empty(0, dtype=np.int64)
@@ -33,22 +33,22 @@ def known_edit(old: Entries, new: Entries, *, stages: bool = False) -> Edit | No
 
 
 def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
-    """The old entries without some, and with the fresh ones.
+    """Return the old entries without some rows, and with fresh ones inserted.
 
-    Columns in which nothing changes are those of the old ones.
+    Columns in which nothing changes are the same arrays as before.
 
     Args:
         old: Any entries.
-        gone: Rows of these that are left out, ascending.
-        places: Before which row of the old ones each of the fresh stands, ascending.
-        fresh: What is put in.
+        gone: Rows of ``old`` to leave out, ascending.
+        places: For each fresh entry, the row of ``old`` before which to insert it, ascending.
+        fresh: The entries to insert.
     """
     came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
     return edited_entries(old, Edit(gone, came), fresh)
 
 
 def edited_entries(old: Entries, edit: Edit, fresh: Entries) -> Entries:
-    """The same, by where the fresh ones stand among the new."""
+    """Do the same as ``splice_entries``, given the rows that fresh entries have in the result."""
     if np.array_equal(edit.gone, edit.came):
         new = _overwritten(old, edit.gone, fresh)
     else:
@@ -57,7 +57,7 @@ def edited_entries(old: Entries, edit: Edit, fresh: Entries) -> Entries:
 
 
 def _overwritten(old: Entries, rows: Ints, fresh: Entries) -> Entries:
-    """The old entries with others in some rows."""
+    """Return the old entries with some rows overwritten by the fresh ones."""
     columns: dict[str, Any] = {
         name: _with(getattr(old, name), rows, getattr(fresh, name)) for name in COLUMNS
     }
@@ -80,7 +80,7 @@ def _overwritten(old: Entries, rows: Ints, fresh: Entries) -> Entries:
 
 
 def _with(column: Ints, places: Ints, values: Ints) -> Ints:
-    """A column with other values in some places."""
+    """Return a column with new values in some places; the same array if nothing differs."""
     if (column[places] == values).all():
         return column
     column = column.copy()
@@ -89,7 +89,7 @@ def _with(column: Ints, places: Ints, values: Ints) -> Ints:
 
 
 class _Stretch(NamedTuple):
-    """Rows that follow one another, of the old entries or of the fresh ones."""
+    """Adjacent rows, ``begin`` to ``end - 1``, of the old or the fresh entries."""
 
     fresh: bool
     begin: int
@@ -97,7 +97,7 @@ class _Stretch(NamedTuple):
 
 
 def _spliced(old: Entries, edit: Edit, fresh: Entries) -> Entries:
-    """As ``edited_entries``, wherever rows go and come."""
+    """Return the edited entries, wherever rows are removed and inserted."""
     stretches = [*_stretches(len(old), edit)]
 
     columns: dict[str, Any] = {
@@ -113,20 +113,20 @@ def _spliced(old: Entries, edit: Edit, fresh: Entries) -> Entries:
 
 
 def _joined(stretches: Sequence[_Stretch], of_old: Ints, of_fresh: Ints) -> Ints:
-    """A column of the result."""
+    """Return a column of the result, joined from stretches of both columns."""
     return np.concatenate([(of_fresh if s.fresh else of_old)[s.begin : s.end] for s in stretches])
 
 
 def _risks_of(stretch: _Stretch, entries: Entries) -> _Stretch:
-    """Where the risk links of some rows stand."""
+    """Return the stretch of risk links that belongs to a stretch of rows."""
     first = entries.risk_first
     return _Stretch(stretch.fresh, int(first[stretch.begin]), int(first[stretch.end]))
 
 
 def _stretches(count: int, edit: Edit) -> Iterator[_Stretch]:
-    """What the result is made of, in order; at least one, perhaps empty."""
+    """Yield the stretches that make up the result, in order; at least one, perhaps empty."""
     gone, came = edit
-    kept = came - np.arange(len(came))  # rows that stay and stand before each that came
+    kept = came - np.arange(len(came))  # for each fresh row, how many kept rows come before it
     places = kept + np.searchsorted(gone - np.arange(len(gone)), kept, side="right")
     at = 0
     edges = np.unique(np.concatenate([gone, places]))

@@ -1,13 +1,13 @@
-"""A plan as text for Arista EOS: a traffic policy for each switch, to be read and pasted.
+"""Writes a plan as text for Arista EOS: a traffic policy for each switch, to be read and pasted.
 
-Nothing here opens a session to a switch. A policy is a list of rules, and the first that
-matches decides: source and destination NIC, UDP source ports, RoCE's destination port, and
-``redirect next-hop`` to the other end of the link that the plan has. Rules of exact ports
-stand above those of whole pairs of NICs; what no rule matches is routed as before. Rules
-are named by what they match, so that the texts of two plans differ where the plans do.
+Nothing here opens a session to a switch. A policy is a list of rules, and the first that matches
+decides. A rule matches source and destination NIC, UDP source ports and RoCE's destination port.
+Its action is ``redirect next-hop`` to the far end of the link that the plan uses. Rules with ports
+come before rules for whole pairs of NICs. Packets that match no rule are routed as before. Rules
+are named by what they match, so the texts of two plans differ only where the plans do.
 
-Backups are not in it: which link stands in for a lost one is the routing's to say, until
-the text of the next plan is there.
+The text contains no backups. After a loss, routing decides until the text of the next plan is
+applied.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from heddle_controller.plan.programs import entries_of
 POLICY = "HEDDLE"
 
 Match = tuple[bool, str, str, str]
-"""Whether of any port, source, destination and next hop: addresses."""
+"""Whether any port matches, then the addresses of source, destination and next hop."""
 
 
 def eos_texts(plan: Plan, origin: str) -> dict[str, str]:
-    """The configuration of every switch that is programmed, by its id.
+    """Return the configuration of every programmed switch, by its id.
+
+    Switches that only hash are left out.
 
     Raises:
-        InputError: with ``origin`` as its source, naming NICs and links of entries that
-            have no address.
+        InputError: If NICs or links of entries have no address. It names them, and ``origin`` as
+            the source.
     """
     structure, entries = plan.fabric.structure, entries_of(plan)
     problems = list(_unaddressed(structure, entries))
@@ -64,7 +66,10 @@ def _unaddressed(structure: Structure, entries: Entries) -> Iterator[Problem]:
 
 
 def _next_hop(structure: Structure, arc: int) -> str:
-    """Address of the far end of an arc; that of the NIC where it is one without."""
+    """Return the address of the link at the far end of an arc, or else of the NIC there.
+
+    Empty if there is neither.
+    """
     ends = structure.links.address
     told = ends[arc >> 1][0 if arc & 1 else 1] if ends else ""
     head = int(structure.head[arc])
@@ -111,7 +116,7 @@ def _rule(match: Match, ports: Iterable[int]) -> list[str]:
 
 
 def _ranges(ports: list[int]) -> str:
-    """``49152, 49154-49157``: ports that follow each other are told by the first and the last."""
+    """Return ascending ports as text; adjacent ones as a range, as in ``49152, 49154-49157``."""
     found: list[list[int]] = []
     for port in ports:
         if found and found[-1][-1] == port - 1:

@@ -1,11 +1,10 @@
-"""Why a flow goes where it goes, or why it has no path: figures, and sentences from them.
+"""Explains why a flow takes its paths, or why it has none, in figures and sentences.
 
-Nothing is remembered from planning. What is said follows from the plan itself, so a
-plan read from a file or made by a repair can be explained like any other.
+Nothing is remembered from planning. Explanations follow from the plan itself, so a plan that was
+read from a file or made by a repair can be explained like any other.
 
-What every flow of a plan is explained from: made once, in a thread, and asked again and again.
-
-With it at hand an explanation looks at the few links in question and at no column of all paths.
+An ``ExplainIndex`` is made once for a plan. With it, an explanation looks only at the few links in
+question, and at no column of all paths.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from heddle_controller.plan.shortest_paths import ArcUsers, Choice, arc_users, c
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplainIndex:
-    """Which flows use each arc of a plan, and which ways its fabric has."""
+    """Which paths use each arc of a plan, and the shortest ways of its fabric."""
 
     uses: ArcUsers
     now: Underlay
-    """Over the arcs that take new paths."""
+    """Shortest ways over arcs that take new paths."""
     whole: Underlay
-    """Over all arcs; the same object where all of them do."""
+    """Shortest ways over all arcs; the same object as ``now`` if all arcs take new paths."""
 
 
 def explain_index_of(plan: Plan) -> ExplainIndex:
-    """The index of a plan."""
+    """Return the index of a plan."""
     whole = underlay(plan.fabric.structure)
     plannable = plan.fabric.plannable
     now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)
@@ -51,13 +50,13 @@ class HopLoad:
     """One directed link on one path of the flow."""
 
     path: int
-    """Which of the flow's paths, counted from 0."""
+    """Number of the path among the flow's paths, from 0."""
     arc: int
     load_gbps: float
-    """Planned load, in the worst phase of each job."""
+    """Planned load; each job counts with its worst phase."""
     capacity_gbps: float
     sharers: tuple[int, ...]
-    """Rows of the other flows that share it, ascending."""
+    """Rows of the other flows that share the link, ascending."""
 
     @property
     def utilization(self) -> float:
@@ -71,18 +70,18 @@ class Explanation:
 
     flow: int
     paths: tuple[int, ...]
-    """Rows in the plan's paths; none where the flow has no path."""
+    """Rows in the plan's paths; empty if the flow has no path."""
     hops: tuple[HopLoad, ...]
     reasons: tuple[str, ...]
     """Sentences, most important first."""
     candidate_count: int
-    """Shortest paths over links that take new paths."""
+    """Number of shortest paths over links that take new paths."""
 
 
 def explain(plan: Plan, flow_row: int, index: ExplainIndex | None = None) -> Explanation:
-    """Explain one flow, by its row in the plan's flows.
+    """Explain one flow, given its row in the plan's flows.
 
-    ``index`` is the plan's, where it is known already.
+    ``index`` is the plan's index. It is made if not given.
     """
     index = index or explain_index_of(plan)
     paths, uses = paths_of(plan, flow_row), index.uses
@@ -104,7 +103,7 @@ def explain(plan: Plan, flow_row: int, index: ExplainIndex | None = None) -> Exp
 
 
 def paths_of(plan: Plan, flow_row: int) -> range:
-    """The rows of a flow's paths in the plan's paths."""
+    """Return the rows of a flow's paths in the plan's paths."""
     first, last = np.searchsorted(plan.paths.flow, [flow_row, flow_row + 1]).tolist()
     return range(first, last)
 
@@ -134,7 +133,7 @@ def _sends(plan: Plan, flow: int) -> Iterator[str]:
 def _path(
     plan: Plan, at: int, path: int, hops: Sequence[HopLoad], offered: Choice
 ) -> Iterator[str]:
-    """What one path is, how full, what else there was, and what happens if it breaks."""
+    """Yield sentences on one path: its links, how full, the alternatives, and its backup."""
     worst = max((hop for hop in hops if hop.path == at), key=lambda hop: hop.utilization)
     qps = plan.paths.last_qp[path] - plan.paths.first_qp[path] + 1
     which = "all QPs" if qps == plan.flows.qps[plan.paths.flow[path]] else _qps(plan, path)
@@ -170,7 +169,10 @@ def _shared(plan: Plan, hop: HopLoad) -> str:
 
 
 def _compared(length: int, worst: float, offered: Choice) -> str:
-    """A path of so many links, one of them the fullest, beside the shortest ones there are."""
+    """Return a sentence that compares a path with the shortest paths.
+
+    ``length`` is its number of links, and ``worst`` the utilisation of the fullest one.
+    """
     if not offered.count:
         return "No path avoids links that are down or drained; it stays until there is one."
     if length > offered.hops:
@@ -215,7 +217,7 @@ def _backup(plan: Plan, path: int) -> str:
 
 
 def _fabric(now: Choice, healthy: Choice) -> Iterator[str]:
-    """What failures and maintenance have taken."""
+    """Yield a sentence on the shortest paths that failures and maintenance have taken."""
     if now.count == healthy.count and now.hops == healthy.hops:
         return
     if not now.count:

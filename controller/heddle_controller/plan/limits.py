@@ -1,15 +1,12 @@
-"""What limits a flow of a plan: the link that does, who shares it, and the rails it crosses.
+"""What limits the flows of a plan: the fullest link of each flow, who shares it, and which rails.
 
-How the flows of a plan fare: the fullest link of each, and the slowest flow of each job.
+A flow gets what it asks for, divided by the utilisation of the fullest link on its paths if that
+link is overloaded. A flow without a path gets nothing.
 
-A flow gets what it asks for, divided by the utilisation of the fullest link on its way where that
-is over-full; one without a path gets nothing.
-
-Who only passes by: flows that PFC may hold up though every link of theirs has room.
-
-In a lossless fabric a switch that has too much for an over-full link pauses the links by which that
-came, and with them all who share those: an incast, or a core that is over-subscribed, slows flows
-that never come near it. A plan cannot always part them, so it says whose they are.
+Flows may also be *exposed*: PFC may hold them up although every link of theirs has room. In a
+lossless fabric, a switch with too much traffic for an overloaded link pauses the links by which
+that traffic came, and so everyone who shares those. An incast or an over-subscribed core thus slows
+flows that never come near it. A plan cannot always separate them, so these flows are named.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ class JobShare:
     """Row in the flows' job names."""
     flow_count: int
     gbps: float
-    """In the worst phase of the job."""
+    """Load in the worst phase of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +39,18 @@ class ArcLoad:
     arc: int
     flow_count: int
     shares: tuple[JobShare, ...]
-    """Of the jobs that use it, by load, the greatest first."""
+    """The jobs that use the arc, greatest load first."""
 
 
 def hottest_arcs(plan: Plan) -> Ints:
-    """The arcs that carry something, by utilisation, the fullest first; equal ones by row."""
+    """Return the arcs that carry something, the fullest first, equal ones by row."""
     used = utilization(plan.fabric, plan.loads)
     order = np.argsort(-used, kind="stable")
     return order[: int(np.count_nonzero(used > 0))]
 
 
 def loads_of(plan: Plan, arcs: Ints) -> list[ArcLoad]:
-    """The users of some arcs, each arc given once, in their order."""
+    """Return the load and the users of some arcs, in the given order. No arc may repeat."""
     flows, paths = plan.flows, plan.paths
     place = np.full(2 * plan.fabric.link_count, NONE, dtype=np.int64)
     place[arcs] = np.arange(len(arcs))
@@ -82,13 +79,16 @@ def loads_of(plan: Plan, arcs: Ints) -> list[ArcLoad]:
 
 
 def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
-    """The jobs with flows over an arc: job ``first``, by row, then by load, the greatest first."""
+    """Return the jobs with flows over an arc, greatest load first, but the job ``first`` leads.
+
+    ``first`` is the job's row in ``job_names``.
+    """
     marked = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
     marked[arc] = True
     rows = np.flatnonzero(plan.paths.crosses(marked))
     flow = plan.paths.flow[rows]
     jobs, place = np.unique(plan.flows.job[flow], return_inverse=True)
-    # Each job stands for an arc of its own, so that loads follow the rule of the whole project.
+    # Treat each job as an arc of its own, so that its phases count as they do everywhere.
     gbps = phased_loads(
         len(jobs),
         place,
@@ -102,13 +102,13 @@ def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
 
 
 def arcs_of(plan: Plan, flow: int) -> Ints:
-    """All arcs of the paths of a flow, by its row, each once, ascending."""
+    """Return all arcs of a flow's paths, each once, ascending. ``flow`` is a row."""
     first, last = np.searchsorted(plan.paths.flow, [flow, flow + 1]).tolist()
     return np.unique(plan.paths.arcs[plan.paths.first[first] : plan.paths.first[last]])
 
 
 def switches_of(plan: Plan, flow: int) -> list[str]:
-    """Ids of the switches on the paths of a flow, in order of their rows."""
+    """Return the ids of the switches on a flow's paths, in order of their rows."""
     structure = plan.fabric.structure
     heads = np.unique(structure.head[arcs_of(plan, flow)])
     kinds = structure.nodes.kind[heads]
@@ -116,13 +116,13 @@ def switches_of(plan: Plan, flow: int) -> list[str]:
 
 
 def rails_of(structure: Structure, source: int, destination: int) -> tuple[int, int] | None:
-    """The rails of two NICs; None where rails mean nothing to one of them."""
+    """Return the rails of two NICs, or None if one of them has no rail."""
     rails = int(structure.nodes.rail[source]), int(structure.nodes.rail[destination])
     return None if NONE in rails else rails
 
 
 def shortest_links(structure: Structure, source: int, destination: int) -> Ints:
-    """Rows of the links on the shortest ways from one NIC to another, whatever their state."""
+    """Return the rows of links on the shortest ways between two NICs, whatever their state."""
     ends = structure.nodes.kind != NodeKind.NIC
     ends[[source, destination]] = True
     tail, head = structure.tail, structure.head
@@ -137,7 +137,7 @@ def shortest_links(structure: Structure, source: int, destination: int) -> Ints:
 
 
 def _hops_from(start: int, tail: Ints, head: Ints, nodes: Bools) -> Ints:
-    """Links from a node to each other; ``NONE`` where no way leads."""
+    """Return the number of links from a node to each other node; ``NONE`` if unreachable."""
     hops = np.full(len(nodes), NONE, dtype=np.int64)
     hops[start], at = 0, 0
     while True:
@@ -150,25 +150,28 @@ def _hops_from(start: int, tail: Ints, head: Ints, nodes: Bools) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fares:
-    """How the jobs of one plan fare."""
+    """What the flows and jobs of one plan get."""
 
     plan: Plan
     utilization: Floats
-    """Load over capacity of each arc."""
+    """Load over capacity of each arc, shape (arcs,)."""
     fullest: Ints
-    """The fullest arc on the paths of each flow, by its row; ``NONE`` for one without a path."""
+    """Fullest arc on the paths of each flow, shape (flows,); ``NONE`` for a flow without a path."""
     share: Floats
-    """Part of its demand that each flow gets, 0 to 1."""
+    """Part of its demand that each flow gets, 0 to 1, shape (flows,)."""
 
     def slowest_of_jobs(self) -> dict[str, int]:
-        """The row of the slowest flow of each job: the first of those that are equally slow."""
+        """Return the row of the slowest flow of each job, by job name.
+
+        Among equally slow flows it is the one with the fullest arc, then the first.
+        """
         flows = self.plan.flows
         rows = np.lexsort((np.arange(len(flows)), -self._fullness(), self.share, flows.job))
         first = rows[np.flatnonzero(np.diff(flows.job[rows], prepend=NONE))]
         return {flows.job_names[int(flows.job[row])]: row for row in first.tolist()}
 
     def worst_of_jobs(self) -> dict[str, int]:
-        """The fullest arc that flows of each job use; not of jobs without a path."""
+        """Return the fullest arc that flows of each job use, without jobs that have no path."""
         flows = self.plan.flows
         rows = np.flatnonzero(self.fullest != NONE)
         rows = rows[np.lexsort((rows, -self.utilization[self.fullest[rows]], flows.job[rows]))]
@@ -178,7 +181,7 @@ class Fares:
         return {flows.job_names[job]: arc for job, arc in zip(jobs, arcs, strict=True)}
 
     def unrouted_of_jobs(self) -> dict[str, int]:
-        """How many flows of each job have no path."""
+        """Return how many flows of each job have no path."""
         flows = self.plan.flows
         rows = np.fromiter(self.plan.unrouted, dtype=np.int64, count=len(self.plan.unrouted))
         counts = np.bincount(flows.job[rows], minlength=len(flows.job_names)).tolist()
@@ -189,11 +192,11 @@ class Fares:
 
 
 def fares_of(plan: Plan, offered: Floats | None = None) -> Fares:
-    """How flows fare.
+    """Return what flows and jobs of a plan get.
 
     Args:
         plan: The plan.
-        offered: Part of its speed that each arc has to offer, above 0, shape (arcs,); None: all.
+        offered: Part of its speed that each arc can offer, above 0, shape (arcs,). None means all.
     """
     used = utilization(plan.fabric, plan.loads)
     if offered is not None:
@@ -204,14 +207,17 @@ def fares_of(plan: Plan, offered: Floats | None = None) -> Fares:
 
 
 def fullest_arcs(plan: Plan, used: Floats) -> Ints:
-    """The fullest arc of each flow: the first of those that are equally full."""
+    """Return the fullest arc of each flow, the first of equally full ones, shape (flows,).
+
+    ``used`` is the utilisation of each arc. ``NONE`` stands for a flow without a path.
+    """
     fullest = np.full(len(plan.flows), NONE, dtype=np.int64)
     paths = plan.paths
     lengths = np.diff(paths.first)
     whole = lengths > 0
     if not whole.any():
         return fullest
-    flow = np.repeat(paths.flow, lengths)  # of each arc of a path; ascending
+    flow = np.repeat(paths.flow, lengths)  # flow of each arc, ascending
     load = used[paths.arcs]
     starts = np.flatnonzero(np.diff(flow, prepend=NONE))
     most = np.maximum.reduceat(load, starts)
@@ -226,9 +232,10 @@ _TOLERANCE = 1e-9
 
 
 def exposed_flows(plan: Plan) -> Ints:
-    """Rows of flows that share a link with another job's flow on its way to an over-full link.
+    """Return the rows, ascending, of flows that congestion elsewhere may hold up.
 
-    On some path of theirs that crosses no over-full link itself; ascending.
+    Such a flow has a path that crosses no overloaded link, but shares a link with a flow of another
+    job on its way to an overloaded link.
     """
     full = utilization(plan.fabric, plan.loads) > 1 + _TOLERANCE
     exposed = exposed_paths(plan.flows.job, plan.paths, full)

@@ -1,10 +1,10 @@
-"""Loads of a plan from those of a plan that it differs little from.
+"""Computes the loads of a plan from those of a plan that differs little from it.
 
-What an arc carries follows from the paths over it and from nothing else. So where two plans are of
-the same flows in the same rows, and perhaps of more behind them, only arcs are added up anew that a
-changed row has left or joined; they are added up whole, in the order of rows, so that the figures
-are those of ``arc_loads``, bit for bit. What new jobs add comes on top, as they come last. A plan
-keeps its own.
+What an arc carries depends only on the paths over it. If two plans have the same flows in the same
+rows, and perhaps more flows after them, only arcs that a changed row left or joined are added up
+again. They are added up completely, in the order of rows, so the figures equal those of
+``arc_loads`` bit for bit. What new jobs add is put on top, since new jobs come last. A plan keeps
+its loads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan, changed_places, phased_loads
 
 _WORTH = 8
-"""Where more than one use of an arc in so many differs, everything is added up."""
+"""If more than one in this many uses of arcs differs, everything is added up."""
 
 
 def loads_after(plan: Plan, known: Plan | None) -> Floats:
-    """Load of each arc in Gbit/s, shape (arcs,); ``known`` is a plan that this was asked of."""
+    """Return the load of each arc in Gbit/s, shape (arcs,).
+
+    ``known`` is an earlier plan whose loads may have been computed, or None.
+    """
     loads = None
     if known is not None and "loads" not in plan.__dict__:
         loads = _from_known(plan, known)
@@ -28,7 +31,7 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
 
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
-    """None where that is not known, or too much else."""
+    """Return the loads from those of ``known``; None if it has none or differs too much."""
     if "loads" not in known.__dict__ or plan.fabric.structure is not known.fabric.structure:
         return None
     paths, now, was = _of_known_flows(plan, known), plan.paths.arcs, known.paths.arcs
@@ -49,7 +52,10 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
 
 
 def _of_new_jobs(plan: Plan, known: Plan) -> bool:
-    """Whether flows that are behind those of an earlier plan are of jobs that come last in sums."""
+    """Whether all flows after those of an earlier plan belong to new jobs, which sums add last.
+
+    False if any flow of the plan has no phase.
+    """
     flows, count = plan.flows, len(known.flows)
     return bool(
         (flows.phase != ANY_PHASE).all()
@@ -58,7 +64,7 @@ def _of_new_jobs(plan: Plan, known: Plan) -> bool:
 
 
 def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
-    """Paths of the flows of an earlier plan; None where these do not come first."""
+    """Return the paths of an earlier plan's flows; None if these flows do not come first."""
     paths = plan.paths
     if plan.flows.same_as(known.flows):
         return paths
@@ -75,7 +81,7 @@ def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
 
 
 def _loads_of(plan: Plan, arcs: Ints, uses: Ints) -> Floats:
-    """Loads of some arcs, ascending; ``uses`` are all elements of paths that are of these."""
+    """Return the loads of some arcs, ascending. ``uses`` are all places of them in ``arcs``."""
     paths, flows = plan.paths, plan.flows
     row = np.searchsorted(paths.first, uses, side="right") - 1
     flow = paths.flow[row]

@@ -1,38 +1,28 @@
-"""A plan as entries of switches.
+"""Turns a plan into entries of switches.
 
-Where all QPs between two NICs leave a switch the same way, one entry for the pair
-does; where they part, each QP that needs an entry has its own, told apart by its
-UDP source port. A *unit* is what one decision covers: a pair of NICs at a switch,
-or a single hop of a path.
+*Units.* Where all QPs between two NICs leave a switch by the same link, one entry for the pair is
+enough. Where they part, each QP that needs an entry has its own, matched by its UDP source port. A
+*unit* is what one decision covers: a pair of NICs at a switch, or a single hop of a path. Which
+hops need an entry depends on the underlay (``model.underlay``).
 
-The risk of an entry is every link between switches from here to the destination:
-whoever hears of one's loss can turn the flow aside without asking anybody, to the
-backup, unless a link of the backup's own path is lost as well. A pair whose QPs part
-further down shares the risk of all of them, and takes a backup only if it avoids all
-of it. Nor does an entry take a backup from which the underlay may send packets back.
+*Risk.* The risk of an entry is every link between switches from here to the destination. When an
+agent hears that one of them is lost, it can switch the flow to the backup without asking anybody,
+unless a link of the backup's own path is lost as well. A pair whose QPs part further down shares
+the risk of all of them, and takes a backup only if it avoids all of it. An entry also takes no
+backup from which the underlay may send packets back.
 
-What entries on a way round have to watch besides their own way.
+*Detours.* An entry on a detour, a way longer than the shortest, first leads packets further away.
+This can cause loops in two ways. An entry for a whole pair of NICs also catches QPs of other paths,
+which may reach it by the underlay after they lost their own way. It would send them to where their
+own entries, further down, divert them back to it. And when one QP loses its way further down, such
+an entry diverts all QPs of the pair, including those that reach it on a detour, which may lead them
+back. So where the QPs of a pair part and some entry is for the whole pair, all its entries on
+detours watch all its ways. As soon as one is lost, they all fall back to backups and the underlay.
 
-An entry on a way longer than the shortest leads packets further off first. One for a whole pair of
-NICs answers for all its QPs, also for such as pass elsewhere: these may come to it by the underlay,
-once they have lost their own way. It would send them on to where their own entries, further down,
-turn them aside, and back to it. And one for a whole pair turns all QPs aside when one has lost its
-way further down, also such as come to it round, which may lead them back. So where QPs part and a
-pair has an entry for several, all its entries on ways round watch all its ways: as soon as one is
-lost, they are all left to backups and to the underlay.
-
-The hops of a plan at switches: what each path asks of each switch it passes.
-
-One row a hop, in order of paths and of travel. Which hops need an entry is the
-underlay's to say (``model.underlay``).
-
-Entries of a plan from those of the plan before it, at the cost of what differs.
-
-Entries of one pair of NICs follow from the paths and backups of its flows and the ports of its QPs,
-and from no state of any link. So where two plans are of the same flows on the same structure,
-entries are made anew for pairs where any of these differs and taken over for all others. Nothing
-is said by whoever made the plans of what has changed: both are compared. What comes out is what
-``entries_of`` gives.
+*Changes.* The entries of a pair of NICs depend on the paths and backups of its flows and on the
+ports of its QPs, and on no state of any link. So ``entries_after`` compares two plans of the same
+flows on the same structure. It makes entries only for pairs where any of these differs, and keeps
+all others. The result equals that of ``entries_of``.
 """
 
 from __future__ import annotations
@@ -53,12 +43,12 @@ from heddle_controller.plan.entry_edits import splice_entries
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hops:
-    """Hops at switches, parallel columns."""
+    """Hops of paths at switches, as parallel columns in order of paths and of travel."""
 
     path: Ints
     """Row in the plan's paths."""
     place: Ints
-    """Position in the paths' arcs."""
+    """Position of the hop in the paths' arcs."""
     arc: Ints
     switch: Ints
     source: Ints
@@ -66,15 +56,17 @@ class Hops:
     needed: Bools
     """Whether the hop needs an entry."""
     backup: Ints
-    """Position in the backups' arcs where the backup leaves this switch by another
-    arc; ``NONE`` where it does not."""
+    """Position in the backups' arcs where the backup leaves this switch by another arc.
+
+    ``NONE`` if it does not.
+    """
 
     def __len__(self) -> int:
         return len(self.path)
 
 
 def hops_of(plan: Plan) -> Hops:
-    """Every hop of every path that leaves a switch."""
+    """Return every hop of a plan's paths that leaves a switch."""
     paths, structure = plan.paths, plan.fabric.structure
     tails = structure.tail[paths.arcs]
     place = np.flatnonzero(structure.nodes.kind[tails] != NodeKind.NIC)
@@ -96,7 +88,7 @@ def hops_of(plan: Plan) -> Hops:
 
 
 def _backup_hops(plan: Plan, path: Ints, arc: Ints) -> Ints:
-    """Where each hop's backup leaves the same switch by another arc."""
+    """Return the column ``Hops.backup`` of hops, given their path and arc."""
     backups, structure = plan.backups, plan.fabric.structure
     if not len(backups.arcs):
         return np.full(len(path), NONE, dtype=np.int64)
@@ -110,17 +102,23 @@ def _backup_hops(plan: Plan, path: Ints, arc: Ints) -> Ints:
 
 
 def links_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """Links between switches from a position of a path on, shape (uses,) both.
+    """Return the links between switches that paths use from some positions on.
+
+    Args:
+        plan: A plan.
+        paths: The plan's paths or backups.
+        path: Rows of ``paths``.
+        place: For each of them, a position in ``paths.arcs``.
 
     Returns:
-        The row in ``place`` each use belongs to, and its link.
+        For each use of a link, the index in ``place`` that it belongs to, and the link.
     """
     rows, arcs = arcs_ahead(plan, paths, path, place)
     return rows, arcs >> 1
 
 
 def arcs_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """As ``links_ahead``, in order of travel, by their arcs."""
+    """Do the same as ``links_ahead``, but return arcs. They are in order of travel."""
     structure = plan.fabric.structure
     length = paths.first[path + 1] - place
     rows = np.repeat(np.arange(len(place)), length)
@@ -132,11 +130,11 @@ def arcs_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints,
 
 
 MOST_STAGES = 32
-"""Far more than any path has switches with a choice."""
+"""Limit on stages, far above the number of switches with a choice on any path."""
 
 
 def entries_of(plan: Plan) -> Entries:
-    """What every switch must hold so that packets take the paths of the plan."""
+    """Return the entries that switches must hold so that packets take the paths of the plan."""
     hops = hops_of(plan)
     if not hops.needed.any():
         return no_entries()
@@ -144,23 +142,24 @@ def entries_of(plan: Plan) -> Entries:
     risk_unit, risk_link = _risks(plan, hops, units)
     backup, spare_unit, spare_link = _backups(plan, hops, units, risk_unit, risk_link)
     unit, link = np.append(risk_unit, spare_unit), np.append(risk_link, ~spare_link)
-    order = np.argsort(unit, kind="stable")  # of each unit the primary's first
+    order = np.argsort(unit, kind="stable")  # in each unit, the risk of the primary comes first
     return _expanded(plan, hops, units, backup, (unit[order], link[order]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Units:
-    """Decisions; ``member`` and ``of`` are parallel, the rest has one element a unit."""
+    """All units. ``member`` and ``of`` are parallel; the rest has one element a unit."""
 
     member: Ints
-    """Hops that need entries."""
+    """Rows of hops that need an entry."""
     of: Ints
-    """Unit of each of them."""
+    """Unit of each of these hops."""
     lead: Ints
     """The first hop of each unit."""
     whole: Bools
-    """Whether the unit is a pair of NICs, or else a single hop."""
+    """Whether the unit is a pair of NICs, and not a single hop."""
     stage: Ints
+    """Stage in which the unit's entries are written. Stages count from the destination, from 0."""
 
     def __len__(self) -> int:
         return len(self.lead)
@@ -185,10 +184,10 @@ def _units(plan: Plan, hops: Hops) -> _Units:
 
 
 def _stages(path: Ints, of: Ints) -> Ints:
-    """Stage of each unit: above that of whichever comes next on any of its paths.
+    """Return the stage of each unit: above that of the next unit on each of its paths.
 
-    Two paths of one pair could meet two switches in opposite order, and then no order
-    is right; ``MOST_STAGES`` ends that too.
+    Two paths of one pair could meet two switches in opposite order. Then no order is right, and
+    ``MOST_STAGES`` ends the loop.
     """
     before = np.flatnonzero(path[1:] == path[:-1])
     stage = np.zeros(int(of.max()) + 1, dtype=np.int64)
@@ -201,7 +200,7 @@ def _stages(path: Ints, of: Ints) -> Ints:
 
 
 def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
-    """Risk links of units: parallel, by unit and then by link, each once."""
+    """Return the risk links of units as pairs of unit and link, sorted by both, each once."""
     rows, links = links_ahead(plan, plan.paths, hops.path[units.member], hops.place[units.member])
     others, more = detour_risks(plan, hops, units.member, units.of, units.whole)
     unit, link = np.append(units.of[rows], others), np.append(links, more)
@@ -212,9 +211,9 @@ def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
 def _backups(
     plan: Plan, hops: Hops, units: _Units, risk_unit: Ints, risk_link: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Backup arc of each unit: the first of its hops' that avoids the unit's risk.
+    """Return the backup arc of each unit, or ``NONE``: the first that avoids the unit's risk.
 
-    And the risk of these backups, parallel as that of ``_risks``.
+    Also returns the risk of these backups, as pairs of unit and link like those of ``_risks``.
     """
     spare = np.flatnonzero(hops.backup[units.member] != NONE)
     unit, place = units.of[spare], hops.backup[units.member[spare]]
@@ -236,22 +235,23 @@ def _backups(
 
 
 def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:
-    """Whether packets may come back to where a backup turned them aside.
+    """Whether packets may come back to the switch where a backup diverted them.
 
-    Only the first hop of a backup is an entry, the underlay has the rest: a way round by a switch
-    that is further away leads there only by luck. Asked of the whole fabric, as ``needs_entry`` is:
-    a backup that is left after losses, and that the underlay takes by itself from there on
-    (``_wrong_ways``), brings packets no further off than their switch has become since.
+    Only the first hop of a backup is an entry, and the underlay does the rest. So a detour by a
+    switch that is further away works only by luck. The question is asked of the whole fabric, as in
+    ``needs_entry``. If the underlay follows the rest of a backup by itself (``_wrong_ways``), the
+    answer also holds after losses: the backup then leads no further away than the switch itself is.
     """
     return underlay(plan.fabric.structure).may_loop(arcs, destinations)
 
 
 def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
-    """Rows of backups with a hop, after the first, that the underlay does not take by itself.
+    """Return the rows of backups with a hop, after the first, that the underlay does not take.
 
-    ``rows`` and ``arcs`` are parallel: the hops of each backup in order of travel. Where one goes
-    round by a switch further away, packets would meet the very link that it is to avoid. Asked as
-    ``needs_entry`` is: what the underlay takes on the whole fabric it takes wherever that is left.
+    ``rows`` and ``arcs`` are parallel: the hops of each backup in order of travel. On a detour by a
+    switch further away, packets would meet the very link that the backup is meant to avoid. The
+    question is asked of the whole fabric, as in ``needs_entry``. A hop that the underlay takes
+    there it also takes in whatever part of the fabric is left.
     """
     later = np.zeros(len(rows), dtype=np.bool_)
     later[1:] = rows[1:] == rows[:-1]
@@ -262,13 +262,13 @@ def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
 def _expanded(
     plan: Plan, hops: Hops, units: _Units, backup: Ints, risks: tuple[Ints, Ints]
 ) -> Entries:
-    """Entries of units: one for a whole pair, one for each QP of a single hop."""
+    """Return the entries of units: one for a whole pair, one for each QP of a single hop."""
     unit, port = _ports(plan, hops, units)
     lead = units.lead[unit]
     columns = (hops.switch[lead], hops.source[lead], hops.destination[lead], port)
     order = np.lexsort(columns[::-1])
-    # Ports wrap round, so a pair with very many QPs may meet the same match twice:
-    # a switch holds it once, and the first flow has it.
+    # Port numbers wrap around, so a pair with very many QPs may have the same match twice. A switch
+    # holds it once, for the first flow.
     first = np.ones(len(order), dtype=np.bool_)
     ordered = np.stack([column[order] for column in columns])
     first[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
@@ -294,10 +294,10 @@ def _expanded(
 
 
 def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
-    """Unit and source port of each entry."""
+    """Return unit and source port of each entry; ``ANY_PORT`` for a whole pair."""
     whole, single = np.flatnonzero(units.whole), np.flatnonzero(~units.whole)
     path = hops.path[units.lead[single]]
-    # Ports wrap round: more QPs than ports on one path have no ports of their own.
+    # Port numbers wrap around: QPs beyond the number of ports have no port of their own.
     count = np.minimum(plan.paths.qp_count[path], SOURCE_PORT_COUNT)
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     first = plan.flows.source_ports()[plan.paths.flow[path]]
@@ -309,14 +309,17 @@ def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
 def detour_risks(
     plan: Plan, hops: Hops, member: Ints, unit: Ints, whole: Bools
 ) -> tuple[Ints, Ints]:
-    """Unit and link, parallel, of what such entries have to watch; any may be named twice.
+    """Return the further links that entries on detours have to watch, for the sake of other paths.
 
     Args:
         plan: A plan.
         hops: Its hops.
         member: Rows of hops.
-        unit: Of each of them: what one entry decides.
-        whole: Of each unit, whether it is a whole pair at a switch.
+        unit: Unit of each of these hops.
+        whole: Whether each unit is a whole pair at a switch.
+
+    Returns:
+        Pairs of unit and link. A pair may occur more than once.
     """
     none = np.empty(0, dtype=np.int64)
     left = plan.paths.first[hops.path[member] + 1] - hops.place[member]
@@ -342,7 +345,7 @@ def detour_risks(
 
 
 def _ways_of_pairs(plan: Plan, path: Ints) -> tuple[Ints, list[Ints]]:
-    """Number of the pair of NICs of each path, from 0, and all paths that each of them has."""
+    """Return the pair of NICs of each path, numbered from 0, and all paths of each pair."""
     nodes, flow = plan.fabric.node_count, plan.paths.flow
     codes = plan.flows.source[flow] * nodes + plan.flows.destination[flow]
     pairs, pair = np.unique(codes[path], return_inverse=True)
@@ -352,14 +355,17 @@ def _ways_of_pairs(plan: Plan, path: Ints) -> tuple[Ints, list[Ints]]:
 
 
 MOST_NODES = 10_000_000
-"""Up to which an entry's match fits one number, by which those of a switch are sorted."""
+"""Most nodes for which an entry's match fits one 64-bit number, by which entries are sorted."""
 _PORTS = 1 << 16
 _WORTH = 4
-"""Where more than one flow in so many differs, all entries are made anew."""
+"""If more than one in this many flows differs, all entries are made again."""
 
 
 def entries_after(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
-    """What every switch must hold; ``before`` is an earlier plan and what it asked for."""
+    """Return the entries that switches must hold, using those of an earlier plan where possible.
+
+    ``before`` is the earlier plan and its entries. If nothing differs, these entries are returned.
+    """
     if before is None or not _comparable(plan, before[0]):
         return entries_of(plan)
     old, entries = before
@@ -380,7 +386,7 @@ def _comparable(plan: Plan, old: Plan) -> bool:
 
 
 def _differing_flows(plan: Plan, old: Plan) -> Bools:
-    """Flows with another path or backup, or carried by something else."""
+    """Mark flows whose path or backup differs, or that only one plan carries by source ports."""
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
     differs |= plan.by_ports != old.by_ports
@@ -388,7 +394,7 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
 
 
 def _pairs(flows: Flows, differs: Bools) -> Bools:
-    """All flows of the pairs of NICs that some flows join, shape (flows,)."""
+    """Mark all flows between the same NICs as a marked flow, shape (flows,)."""
     nodes = int(max(flows.source.max(), flows.destination.max())) + 1
     sources = np.zeros(nodes, dtype=np.bool_)
     sources[flows.source[differs]] = True
@@ -400,8 +406,8 @@ def _pairs(flows: Flows, differs: Bools) -> Bools:
 
 
 def _part(plan: Plan, chosen: Bools) -> Plan:
-    """The plan of some flows alone."""
-    chosen = chosen & ~plan.by_ports  # which need none
+    """Return a plan of the marked flows alone, without those that source ports carry."""
+    chosen = chosen & ~plan.by_ports  # these need no entries
     number = np.cumsum(chosen) - 1
     rows = np.flatnonzero(chosen[plan.paths.flow])
     paths, backups = plan.paths.take(rows), plan.backups.take(rows)
@@ -414,7 +420,7 @@ def _part(plan: Plan, chosen: Bools) -> Plan:
 
 
 def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entries:
-    """Entries with those of some flows' pairs replaced."""
+    """Return the old entries with those of the marked flows' pairs of NICs replaced."""
     nodes, flows = plan.fabric.node_count, plan.flows
     sources = np.zeros(nodes, dtype=np.bool_)
     sources[flows.source[chosen]] = True
@@ -425,7 +431,7 @@ def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entrie
 
 
 def _places(old: Entries, fresh: Entries, nodes: int) -> Ints:
-    """Before which row of the old ones each of the fresh stands, by switch and match."""
+    """Return for each fresh entry the old row before which it belongs, by switch and match."""
     first = np.searchsorted(old.switch, fresh.switch)
     last = np.searchsorted(old.switch, fresh.switch, side="right")
     result = np.empty(len(fresh), dtype=np.int64)
@@ -437,9 +443,9 @@ def _places(old: Entries, fresh: Entries, nodes: int) -> Ints:
 
 
 def _codes(entries: Entries, rows: slice, nodes: int) -> Ints:
-    """A number for the match of each of some entries, ascending as those of one switch are sorted.
+    """Return a number for the match of each entry, in the order in which a switch's are sorted.
 
-    A destination port follows from the source port: both are there or none.
+    The destination port is left out, since it follows from the source port: both are given or none.
     """
     pair = entries.source[rows] * nodes + entries.destination[rows]
     codes: Ints = pair * _PORTS + entries.source_port[rows]

@@ -1,9 +1,9 @@
-"""Turns in time of the jobs of a plan, from what an iteration of each puts on links.
+"""Gives the jobs of a plan turns in time, from what an iteration of each puts on links.
 
-A job computes, and then its phases follow one another, each as long as its slowest flow or its
-fullest link takes where nobody else communicates. Of flows that send at times nobody knows
-(no iteration told, no bytes, no phase, no path) links are taken to be free of what they ask for at
-all times. A job that finds too little left on a link counts as one of these.
+A job computes, and then its phases follow one another. Each phase takes as long as its slowest flow
+or its fullest link would without other traffic. Some flows send at unknown times, because their job
+has no iteration or a flow of it has no bytes, phase or path. What they ask for counts as used at
+all times. A job that finds too little left on a link is then treated in the same way.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from heddle_controller.traffic.turns import STEPS, Cycle, turns_of
 
 _EVEN = 1e-9
 _FEW = 2
-"""Jobs that it takes to share a link."""
+"""Fewest jobs that can share a link."""
 MOST_JOBS = 32
-"""More jobs that meet, one by way of another, are not given turns: too many links to look at."""
+"""Largest group of jobs that share links, directly or through others, to be given turns.
+
+A larger group has too many links to look at.
+"""
 
 
 def turns_in(plan: Plan, iterations: Iterable[Iteration]) -> tuple[Turn, ...]:
-    """Turns of the jobs of a plan that gain by them, by name.
+    """Return the turns of those jobs of a plan that gain by them, sorted by job name.
 
-    Time goes by the uses of links by flows of jobs that tell iterations, and by the jobs that
-    meet. Where no link is asked for more than it carries nothing is looked at.
+    The time taken depends on the uses of links by jobs with iterations, and on how many jobs share
+    links. If no link is overloaded, nothing is done.
 
     Args:
         plan: The plan.
-        iterations: Of different jobs. Jobs that have no flows in the plan count for nothing.
+        iterations: At most one for each job. Jobs without flows in the plan are ignored.
     """
     used = utilization(plan.fabric, plan.loads)
     told = {one.job: one for one in iterations}
@@ -52,22 +55,22 @@ def turns_in(plan: Plan, iterations: Iterable[Iteration]) -> tuple[Turn, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bursts:
-    """Phases of jobs that tell iterations, by job and then in order; rows of some arrays."""
+    """Bursts: the phases of jobs with iterations, in order of job and phase."""
 
     names: tuple[str, ...]
-    """Of these jobs."""
+    """Names of these jobs."""
     rows: Ints
     """Index of each of these jobs in the plan's ``job_names``."""
     job: Ints
     """Index into ``names`` of each burst."""
     seconds: Floats
-    """How long each takes alone."""
+    """How long each burst takes without other traffic."""
     arcs: Ints
-    """Arcs that are asked for more than they carry and that some burst uses, ascending."""
+    """Overloaded arcs that some burst uses, ascending."""
     used: Floats
     """Part of each of these arcs that each burst uses, shape (bursts, arcs)."""
     qps: Floats
-    """Of a flow of each of these jobs, a mean."""
+    """Mean number of QPs of a flow of each of these jobs."""
 
 
 def _bursts(plan: Plan, told: dict[str, Iteration]) -> _Bursts:
@@ -106,7 +109,10 @@ def _bursts(plan: Plan, told: dict[str, Iteration]) -> _Bursts:
 
 
 def _known(plan: Plan, bursts: _Bursts) -> tuple[Bools, Floats]:
-    """Which jobs find enough beside flows of unknown times; and what these leave of arcs."""
+    """Mark jobs that have enough room beside flows of unknown times; return what these leave.
+
+    The second array is the part of each arc that is left, above 0, shape (arcs,).
+    """
     flows, paths = plan.flows, plan.paths
     most = _most(bursts)
     known = np.ones(len(bursts.names), dtype=np.bool_)
@@ -117,19 +123,19 @@ def _known(plan: Plan, bursts: _Bursts) -> tuple[Bools, Floats]:
         left = np.maximum(1 - (loads / capacity)[bursts.arcs], 0)
         held = known & ((most > left + _EVEN) & (left < 1)).any(axis=1)
         if not held.any():
-            return known, np.maximum(left, _EVEN)  # of arcs without any left, nobody is known
+            return known, np.maximum(left, _EVEN)  # no marked job uses an arc with nothing left
         known &= ~held
 
 
 def _most(bursts: _Bursts) -> Floats:
-    """The most that each job uses of each arc, shape (jobs, arcs)."""
+    """Return the largest part of each arc that a burst of each job uses, shape (jobs, arcs)."""
     most = np.zeros((len(bursts.names), len(bursts.arcs)))
     np.maximum.at(most, bursts.job, bursts.used)
     return most
 
 
 def _meeting(bursts: _Bursts, known: Bools, left: Floats) -> Iterator[tuple[Ints, Ints]]:
-    """Jobs that meet, one by way of another, and the columns of arcs where they do."""
+    """Yield groups of jobs that share arcs, directly or through others, and these arcs' columns."""
     most = _most(bursts) * known[:, None]
     shared = np.flatnonzero(
         (np.count_nonzero(most, axis=0) >= _FEW) & (most.sum(axis=0) > left * (1 + _EVEN))
@@ -145,9 +151,9 @@ def _meeting(bursts: _Bursts, known: Bools, left: Floats) -> Iterator[tuple[Ints
 
 
 def _distinct(used: Floats, some: Bools) -> Floats:
-    """The arcs that no other arc stands for: one on which each burst uses as much or more.
+    """Drop arcs of which every burst uses at most as much as of another arc.
 
-    Bursts that fit that one fit this one.
+    Bursts that fit on that arc also fit on the dropped one. The result has shape (bursts, arcs).
     """
     told = np.unique(np.where(some[:, None], used, 0).round(6), axis=1)
     order = np.argsort(-told.sum(axis=0), kind="stable")
@@ -159,7 +165,7 @@ def _distinct(used: Floats, some: Bools) -> Floats:
 
 
 def _cycle(bursts: _Bursts, job: int, told: dict[str, Iteration], used: Floats) -> Cycle:
-    """One iteration of a job on some links."""
+    """Return one iteration of a job, as what it uses of some links over time."""
     name, own = bursts.names[job], bursts.job == job
     one, seconds = told[name], bursts.seconds[own]
     if one.network_seconds:

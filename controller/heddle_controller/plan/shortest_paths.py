@@ -1,10 +1,11 @@
-"""What a path was chosen from: the shortest paths between its ends, and the best of them.
+"""The choice behind a path: the shortest paths between its ends, and how good the best one is.
 
-Shortest paths are walked as the graph of next hops, away from the source, so that
-thousands of paths cost no more than the links they share. *Cost* of an arc is its
-utilisation if the QPs in question used it; a path is as good as its worst arc.
+Shortest paths are walked as a graph of next hops, away from the source. So thousands of paths take
+no more time than the links that they share. The *cost* of an arc is its utilisation if the QPs in
+question used it. A path is as good as its worst arc.
 
-Who uses which arc of a plan: made once, and asked for every flow that is explained.
+``ArcUsers`` lists the paths over each arc. It is made once for a plan and used for every flow that
+is explained.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from heddle_controller.model.underlay import Underlay
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArcUsers:
-    """The paths over each arc, and what they come to."""
+    """The paths over each arc of a plan, and its load."""
 
     loads: Floats
-    """Of each arc, Gbit/s."""
+    """Gbit/s on each arc, shape (arcs,)."""
     first: Ints
     """Where the paths over each arc begin, shape (arcs + 1,)."""
     paths: Ints
     """Rows in the plan's paths, ascending for each arc."""
 
     def of(self, arcs: Ints) -> tuple[Ints, Ints]:
-        """The uses of some arcs: which of them, by place, and the row of the path."""
+        """Return the uses of some arcs as pairs: index in ``arcs``, and row of the path."""
         begin = self.first[arcs]
         counts = self.first[arcs + 1] - begin
         ends = np.cumsum(counts)
@@ -42,7 +43,7 @@ class ArcUsers:
 
 
 def arc_users(plan: Plan) -> ArcUsers:
-    """Those of a plan."""
+    """Return the users of each arc of a plan."""
     arcs = len(plan.fabric.structure.tail)
     counts = np.bincount(plan.paths.arcs, minlength=arcs)
     return ArcUsers(
@@ -53,7 +54,7 @@ def arc_users(plan: Plan) -> ArcUsers:
 
 
 _Cost = Callable[[Ints], Floats]
-"""Of arcs, each by itself."""
+"""Returns the cost of each of some arcs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,16 @@ class Choice:
 
     count: int
     hops: int
-    """Links of each, both NICs' own included; 0 where there is no path."""
+    """Links of each path, both NICs' links included; 0 if there is no path."""
     best: float
-    """The least worst cost that any of them has."""
+    """Cost of the best path, which is the cost of its worst arc."""
 
 
 def choice(plan: Plan, flow: int, ways: Underlay, cost: _Cost) -> Choice:
-    """The shortest paths of a flow over arcs that carry; only these are asked what they cost."""
+    """Return the shortest paths of a flow over the arcs that ``ways`` may use.
+
+    ``cost`` is called only for arcs on these paths.
+    """
     structure = plan.fabric.structure
     source, destination = int(plan.flows.source[flow]), int(plan.flows.destination[flow])
     reached = {source: (1, 0.0)}
@@ -82,7 +86,7 @@ def choice(plan: Plan, flow: int, ways: Underlay, cost: _Cost) -> Choice:
 
 
 def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
-    """Arcs out of a NIC that lead nearest to another."""
+    """Return the arcs out of the source NIC that begin a shortest way to the destination."""
     structure, place = ways.structure, int(ways.reach.place[destination])
     first, arcs = structure.out
     own: Ints = arcs[first[source] : first[source + 1]]
@@ -95,7 +99,7 @@ def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
 
 
 def _next_arcs(ways: Underlay, switches: list[int], destination: int) -> Ints:
-    """Arcs by which any of some switches forwards to a NIC; all of them are asked at once."""
+    """Return the arcs by which some switches forward packets to a NIC."""
     first, arcs = ways.structure.out
     own = [arcs[first[switch] : first[switch + 1]] for switch in switches]
     out = np.concatenate([*own, np.empty(0, dtype=np.int64)])
@@ -105,7 +109,7 @@ def _next_arcs(ways: Underlay, switches: list[int], destination: int) -> Ints:
 def _step(
     tail: Ints, head: Ints, cost: Floats, reached: dict[int, tuple[int, float]]
 ) -> dict[int, tuple[int, float]]:
-    """Paths to the nodes one link further: how many, and the best one's worst cost."""
+    """Return, for each node one link further, the number of paths and the cost of the best."""
     found: dict[int, tuple[int, float]] = {}
     for before, node, own in zip(tail.tolist(), head.tolist(), cost.tolist(), strict=True):
         count, worst = reached[before]
@@ -115,15 +119,15 @@ def _step(
 
 
 def free(arcs: Ints) -> Floats:
-    """The cost where only the number of paths is asked for: none."""
+    """Return a cost of 0 for each arc, for callers who only want the number of paths."""
     return np.zeros(len(arcs))
 
 
 def cost_of(plan: Plan, path: int, uses: ArcUsers) -> _Cost:
-    """Utilisation that arcs would have with the QPs of one path on them instead.
+    """Return a function for the utilisation of arcs if the QPs of one path moved to them.
 
-    Only what the flow's own job puts on the arcs in question is summed up anew, and of a flow
-    that may run at any time not even that.
+    It sums up again only what the flow's own job puts on these arcs. For a flow that may run at any
+    time, even this is not needed.
     """
     flow, own_arcs = int(plan.paths.flow[path]), plan.paths.of(path)
     (own_gbps,) = _gbps(plan, np.array([path]))
@@ -157,7 +161,7 @@ def cost_of(plan: Plan, path: int, uses: ArcUsers) -> _Cost:
 
 
 def _gbps(plan: Plan, rows: Ints) -> Floats:
-    """Rates of some paths, as ``Paths.gbps`` gives those of all."""
+    """Return the rates of some paths in Gbit/s."""
     paths, flow = plan.paths, plan.paths.flow[rows]
     qps = paths.last_qp[rows] - paths.first_qp[rows] + 1
     gbps: Floats = plan.flows.gbps[flow] * qps / plan.flows.qps[flow]

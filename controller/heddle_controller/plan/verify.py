@@ -1,20 +1,14 @@
-"""An independent check of a plan, before anybody relies on it.
+"""Checks a plan independently, before anybody relies on it.
 
-It shares no code with the solver: what a plan must be is said here a second time,
-from the arrays alone, and cheaply enough to run on every plan.
+It shares no code with the solver. The rules for a plan are stated here a second time, from the
+arrays alone, and cheaply enough to check every plan. Each check looks at all paths at once and
+yields the faulty ones with a reason.
 
-A link in maintenance (drained) still carries but takes no new paths. A flow may
-stay on one only where no way round it exists: where the links that take new paths
-do not join its ends.
+A link in maintenance (drained) still carries traffic but takes no new paths. A flow may stay on one
+only if links that take new paths do not join its ends.
 
-What every single path of a plan must be, primary or backup.
-
-Each check looks at all paths at once and gives the faulty ones with a reason.
-
-An independent check of ports: that they carry out the plan that they are given for.
-
-It shares no code with the solver: each port is looked up in what is known, and the path that it
-takes is held against the plan's.
+Source ports are checked, too: each is looked up in what is known about ports, and the path that it
+takes is compared with the plan's path.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ Fault = tuple[int, str]
 
 
 def malformed(plan: Plan, paths: Paths) -> str:
-    """Why the arrays are no paths of these flows and this fabric; empty where they are."""
+    """Return why the arrays are not paths of the plan's flows and fabric; empty if they are."""
     count = len(paths)
     columns = (paths.flow, paths.first_qp, paths.last_qp)
     if any(column.shape != (count,) for column in columns) or paths.first.shape != (count + 1,):
@@ -69,9 +63,9 @@ def _outside(rows: Ints, count: int) -> bool:
 
 
 def path_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
-    """What is wrong with paths that have arcs, those without passed over.
+    """Yield what is wrong with paths. Paths without arcs are skipped.
 
-    Where they lead is asked of some rows, over which links of all.
+    Ends and course are checked for ``rows``, states of links for all paths.
     """
     some = paths.take(rows)
     ends = np.flatnonzero(np.diff(some.first) > 0)
@@ -93,7 +87,7 @@ def _end_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
 
 
 def _course_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
-    """Gaps, NICs on the way, and nodes met twice."""
+    """Yield gaps, NICs in the middle of a path, and nodes met twice."""
     structure, owner = plan.fabric.structure, paths.owner()
     ids = structure.nodes.ids
     head, tail = structure.head[paths.arcs], structure.tail[paths.arcs]
@@ -113,9 +107,10 @@ def _course_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
 
 
 def _by_ordinal(paths: Paths, values: Ints) -> Ints:
-    """Values that stand beside arcs, shape (longest path, paths), ``NONE`` past the ends.
+    """Return values of arcs as a table by position in the path, shape (longest path, paths).
 
-    Paths are short, so comparing ordinal with ordinal costs less than any sorting.
+    ``NONE`` stands after the end of a path. Paths are short, so comparing positions pair by pair
+    costs less than sorting.
     """
     length = np.diff(paths.first)
     table = np.full((int(length.max(initial=0)), len(paths)), NONE, dtype=np.int64)
@@ -125,7 +120,7 @@ def _by_ordinal(paths: Paths, values: Ints) -> Ints:
 
 
 def _state_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
-    """Links that are down, and links in maintenance where there is a way round."""
+    """Yield paths over links that are down, or drained although there is a way round."""
     fabric = plan.fabric
     if fabric.plannable.all():
         return
@@ -149,7 +144,7 @@ def _link(plan: Plan, paths: Paths, at: int) -> str:
 
 
 def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
-    """Whether links that take new paths join the ends of each flow."""
+    """Whether links that take new paths join the ends of each flow, shape of ``flow``."""
     structure, flows = plan.fabric.structure, plan.flows
     reach = underlay(structure, plan.fabric.plannable).reach
     first, arcs = structure.out
@@ -164,10 +159,10 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
 
 
 def backup_faults(plan: Plan, rows: Ints) -> Iterator[Fault]:
-    """Backups, of some rows, that are the very path they stand in for.
+    """Yield backups, among some rows, that equal their path.
 
-    Sharing some links is no fault: a graph may have no other way, and where the two
-    part the backup still helps. No entry sends packets into a link it is at risk of.
+    Sharing some links is no fault. A graph may have no other way, and where the two part, the
+    backup still helps. No entry has a backup over a link that its path needs.
     """
     paths, backups = plan.paths, plan.backups
     lengths = np.diff(paths.first)[rows]
@@ -183,9 +178,10 @@ _PORTS = 1 << 16
 
 
 def port_faults(plan: Plan) -> Iterator[str]:
-    """QPs whose port takes another path or backup than theirs, as far as anybody knows.
+    """Yield flows that neither ports nor entries keep on their paths, as far as is known.
 
-    And flows that only entries in a switch that hashes would keep on their paths.
+    These are flows with a port that takes another path or backup, and flows that would need an
+    entry in a switch that only hashes.
     """
     yield from _unheld(plan)
     if plan.nic_ports is not None:
@@ -220,7 +216,10 @@ def _faults(plan: Plan, ports: NicPorts, known: PortPaths) -> Iterator[str]:
 
 
 def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths) -> Iterator[str]:
-    """Ports that do not take the path that they are given for: of each its row, and the port."""
+    """Yield paths whose ports are unknown or take another path.
+
+    ``given`` are parallel columns: rows of ``paths``, and the port for each.
+    """
     path, port = given
     nodes, flows = plan.fabric.node_count, plan.flows
     owner = np.repeat(np.arange(len(known)), known.port_count)
@@ -245,7 +244,7 @@ def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths
 
 
 def _only_one(plan: Plan, paths: Paths, row: int) -> bool:
-    """Whether a path is the only shortest one of its NICs."""
+    """Whether a path is the only shortest one between its NICs."""
     ways = underlay(plan.fabric.structure, plan.fabric.carries)
     there = choice(plan, int(plan.paths.flow[row]), ways, free)
     return there.count == 1 and there.hops == paths.first[row + 1] - paths.first[row]
@@ -257,11 +256,11 @@ def _name(plan: Plan, path: int) -> str:
 
 MOST_TOLD = 20
 _TOLERANCE = 1e-6
-"""How far a figure of the certificate may be from what is found again, relative to it."""
+"""Relative difference allowed between a figure of the certificate and its recomputed value."""
 
 
 class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is valid or invalid
-    """A plan that must not be used. ``problems`` says why, at most ``MOST_TOLD``."""
+    """Raised for a plan that must not be used. ``problems`` says why, at most ``MOST_TOLD``."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -273,16 +272,18 @@ class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is v
 
 
 def verify_plan(plan: Plan, known: Plan | None = None) -> None:
-    """Check a plan whole.
+    """Check a whole plan.
 
-    ``known`` is a plan that passed. Where this one is found to have the same flows and QPs in the
-    same rows, the rows that have other arcs are checked, and arcs that carry just what they carried
-    there are not added up again. What hangs on the state of links is asked of all rows anyway.
+    Args:
+        plan: The plan to check.
+        known: A plan that passed. If the plan has the same flows and QPs in the same rows, only
+            rows with other arcs are checked, and only arcs whose users changed are added up again.
+            What depends on states of links is always checked for all rows.
 
     Raises:
-        PlanInvalid: anything at all is wrong with it.
+        PlanInvalid: If anything at all is wrong with the plan.
     """
-    # Later checks stand on earlier ones: each group runs on what the one before let pass.
+    # Later checks rely on earlier ones, so each group runs only if the one before found nothing.
     rows = None if known is None else _new_rows(plan, known)
     for group in (
         partial(_shape, rows=rows),
@@ -299,7 +300,7 @@ def _shape(plan: Plan, rows: Ints | None) -> Iterator[str]:
             yield f"{name}: {reason}"
             return
     if rows is not None:
-        return  # the columns are those of the known plan
+        return  # the other columns equal those of the known plan
     pairs = [(getattr(plan.paths, n), getattr(plan.backups, n)) for n in _WHOSE]
     if not all(np.array_equal(path, backup) for path, backup in pairs):
         yield "backups do not stand in parallel to paths"
@@ -322,10 +323,10 @@ def _routes(plan: Plan, rows: Ints | None) -> Iterator[str]:
 
 
 def _new_rows(plan: Plan, known: Plan) -> Ints | None:
-    """Rows whose path or backup is not just that of the known plan, ascending.
+    """Return the rows whose path or backup differs from the known plan, ascending.
 
-    None where anything else differs: which flows there are, where rows begin, which QPs are theirs,
-    or which flows have none. Of plans that differ in arcs alone, each flow has its paths in both.
+    None if anything but arcs differs: the flows, the rows of their paths, the QPs of these, or the
+    flows without a path. If only arcs differ, every flow has its QPs on paths as in the known plan.
     """
     if known.fabric.structure is not plan.fabric.structure:
         return None
@@ -344,7 +345,7 @@ def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:
 
 
 def _coverage(plan: Plan) -> Iterator[str]:
-    """Every flow has its QPs on paths, each once, or says why it has none."""
+    """Yield flows whose QPs are not on paths exactly once, unless a reason is given for no path."""
     paths, flows = plan.paths, plan.flows
     for row in _not_partitioned(plan):
         own = paths.flow == row
@@ -407,7 +408,7 @@ def _certificate(told: Certificate, found: dict[str, float]) -> Iterator[str]:
         name = f" of {tier.tier}"
         rows.append((name, tier.max_utilization, tier.lower_bound, found[tier.tier]))
     for name, said, bound, real in rows:
-        # Told the other way round, a NaN would pass.
+        # Written as ``>``, the comparison would let a NaN pass.
         if not abs(said - real) <= _TOLERANCE * max(1.0, real):
             yield f"certificate: worst utilisation{name} is {real:.6g}, said to be {said:.6g}"
         if not 0 <= bound <= said + _TOLERANCE * max(1.0, said):

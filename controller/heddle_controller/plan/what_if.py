@@ -1,7 +1,4 @@
-"""Two plans side by side: what a change would do, without doing it.
-
-What taking links out of service does: who is left on them, and who is cut off.
-"""
+"""Shows what a change would do: compares two plans, and finds who a drain would affect."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ class TierChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """What becomes of the flows of a plan in another; rows are those of ``after``'s flows."""
+    """What happens to flows from one plan to another. Rows are those of the later plan's flows."""
 
     before: Certificate
     after: Certificate
     moved: Ints
-    """Flows with a path in both, and another one."""
+    """Rows of flows that have a path in both plans, but not the same."""
     lost: Ints
-    """Flows without a path that had one."""
+    """Rows of flows that have a path only in the earlier plan."""
     regained: Ints
-    """Flows with a path that had none."""
+    """Rows of flows that have a path only in the later plan."""
     tiers: tuple[TierChange, ...]
 
 
 def compare_plans(before: Plan, after: Plan) -> Comparison:
-    """Two plans, flows matched by id; flows of one plan only count as neither lost nor moved."""
+    """Compare two plans. Flows are matched by id; flows that only one plan has are ignored."""
     had = _routed(before)
     has = _routed(after)
     rows = {flow: row for row, flow in enumerate(after.flows.ids)}
@@ -73,7 +70,10 @@ def _tiers(before: Certificate, after: Certificate) -> Iterator[TierChange]:
 
 
 def flows_over(plan: Plan, links: Ints, *, backups: bool) -> Ints:
-    """Rows of the flows with a path over some links, by row, or also a backup; ascending."""
+    """Return the rows of flows, ascending, with a path over some links, given as rows.
+
+    With ``backups``, flows with only a backup over them count, too.
+    """
     arcs = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
     arcs[2 * links] = arcs[2 * links + 1] = True
     over = np.zeros(len(plan.flows), dtype=np.bool_)
@@ -84,23 +84,23 @@ def flows_over(plan: Plan, links: Ints, *, backups: bool) -> Ints:
 
 
 def links_of(fabric: Fabric, switches: Ints) -> Ints:
-    """Rows of all links of some nodes, ascending."""
+    """Return the rows of all links of some nodes, ascending."""
     links = fabric.structure.links
     return np.flatnonzero(np.isin(links.a, switches) | np.isin(links.b, switches))
 
 
 def cut_off(before: Fabric, after: Fabric) -> Ints:
-    """Node rows of NICs that could take new paths to most of those they now can take none to.
+    """Return the node rows of NICs that a change of states cuts off from new paths.
 
-    Of the NICs that are joined in ``before``, those that are alone in ``after``, or not with the
-    greatest part of them. NICs with several links join what these lead to. Both fabrics have one
-    structure.
+    NICs that were joined before may fall into several parts. All but the largest part are cut off,
+    and so are NICs that are left alone. A NIC with several links joins what these lead to. Both
+    fabrics must have the same structure.
     """
     nics = np.flatnonzero(before.structure.nodes.kind == NodeKind.NIC)
     was, now = _parts(before, before.plannable), _parts(after, after.plannable)
     pairs, part = np.unique(np.stack([was[nics], now[nics]]), axis=1, return_inverse=True)
     sizes = np.bincount(part.ravel(), minlength=pairs.shape[1])
-    order = np.lexsort((sizes, pairs[0]))  # of those that were one, the greatest part is the last
+    order = np.lexsort((sizes, pairs[0]))  # the largest part of each former group comes last
     last = order[np.flatnonzero(np.diff(pairs[0][order], append=-1))]
     stays = np.zeros(len(sizes), dtype=np.bool_)
     stays[last] = True
@@ -109,13 +109,13 @@ def cut_off(before: Fabric, after: Fabric) -> Ints:
 
 
 def _parts(fabric: Fabric, usable: Bools) -> Ints:
-    """For each node the least row of those that it is joined to by usable arcs."""
+    """Return for each node the smallest node row in its part, as joined by usable arcs."""
     tail, head = fabric.structure.tail[usable], fabric.structure.head[usable]
     part: Ints = np.arange(fabric.node_count)
     while True:
         least = part.copy()
         np.minimum.at(least, tail, part[head])
-        least = least[least]  # as far as is known by now, so that long chains take few rounds
+        least = least[least]  # jump ahead, so that long chains take few rounds
         if np.array_equal(least, part):
             return part
         part = least

@@ -1,11 +1,11 @@
-"""Among plans of equal worst load the one that serves slow flows best.
+"""Among plans of equal worst load, finds the one that serves slow flows best.
 
 The aim is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 6.5): raise the
-least fair rate over demand and priority, then the next. Flows exchange QPs in pairs under
-given levels of arcs; where several must change places at once, neighbourhoods of the
-slowest are placed anew by CP-SAT; in small cases placements are tried by what they would
-serve, all of them or by a climb and a random walk.
+smallest ratio of fair rate to demand and priority, then the next. Flows exchange QPs in pairs while
+the levels of arcs are taken as given. Where several flows must change places at once, CP-SAT places
+neighbourhoods of the slowest again. In small cases placements are tried by the rates that they
+would give, either all of them or by a climb and a random walk.
 
-Cost: counted in exchanges, programmes and placements looked at; nothing where no link that
-could be avoided is overloaded, but in small cases.
+Cost: counted in exchanges, programmes and placements looked at. Except in small cases, nothing is
+done unless a link that could be avoided is overloaded.
 """

@@ -1,30 +1,28 @@
-"""Among plans of equal loads the fairest: exchanges of QPs between flows.
+"""Makes a plan fairer without fuller links: flows exchange QPs.
 
-Search looks at links; what a job feels is its slowest flow. With four cables of 77 QPs
-and one of 76, a flow whose QPs are all on the 76 is faster than one without, though no
-link could be better; and where a cable must carry two flows, it matters whose they are.
-So where links stay overloaded, flows exchange QPs: one leaves the arc that holds it
-back for a better one, another goes the opposite way, and the loads stay as they were.
+Search looks at links, but a job is as slow as its slowest flow. With four cables of 77 QPs and one
+of 76, a flow whose QPs are all on the 76 is faster than one without, although no link could be
+better. Where a cable must carry two flows, it matters whose they are. So where links stay
+overloaded, flows exchange QPs. One leaves the arc that holds it back for a better one, another goes
+the opposite way, and the loads stay as they were.
 
-The aim is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 6.5). The
-value of a flow is its fair rate over its demand (``sharing``) over its job's priority; the
-least value is raised, then the next. An exchange must leave both flows above what the
-slower one had, so the sorted list of values rises and that comes to an end. A flow of
-priority 10 thus gives way to one of priority 1 only when it is ten times as well off.
-Loads come first all the same: no priority buys a fuller link than there has to be, for
-the certificate says how full links are.
+The aim is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 6.5). The value of a
+flow is its fair rate divided by its demand (``sharing``) and by its job's priority. The least value
+is raised, then the next. An exchange must leave both flows above what the slower one had. So the
+sorted list of values rises, and exchanges come to an end. A flow of priority 10 thus gives way to
+one of priority 1 only when it is ten times as well off. Loads still come first: no priority buys a
+fuller link than there has to be, because the certificate states how full links are.
 
-Exchanges are of two flows. Where several have to change places at once, small
-neighbourhoods of the slowest are placed anew (``slowest``), in plans from nothing only.
-An arc of few QPs may rise as far as its tier's target, if that slows nobody below the
-flow that is helped.
+An exchange involves two flows. Where several have to change places at once, small neighbourhoods of
+the slowest are placed again (``slowest``), only in plans made from scratch. An arc of few QPs may
+rise as far as its tier's target, if that makes nobody slower than the flow that is helped.
 
-Both reckon with the rates that arcs give now. In small cases, in plans from nothing, places
-are then also tried as they would be served (``hill_climb``). There an arc may be as full as the
-fullest is, where that helps the slowest: a link that slows nobody costs nothing. It may also
-hold back a flow that would leave the slowest less of a NIC's link, so this is tried where
-only such links are overloaded, too. Nothing else is done there: exchanges look
-at links that could be avoided.
+Both methods use the rates that arcs give now. In small cases, in plans made from scratch,
+placements are then also tried by the rates that they would give (``hill_climb``). There an arc may
+become as full as the fullest arc, where that helps the slowest flow: a link that slows nobody costs
+nothing. A full link may even help, by holding back a flow that would take more of a NIC's link from
+the slowest one. So this is also tried where only links without a choice are overloaded. Exchanges
+are not, since they look only at links that could be avoided.
 """
 
 from __future__ import annotations
@@ -40,16 +38,16 @@ from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.search import LoadTarget, Search
 
 _ROUNDS = 4
-"""Levels are found anew so often: exchanges change them a little."""
+"""Most rounds of exchanges. Levels are computed again after each, since they change a little."""
 _LOOKS = 20_000
-"""Exchanges looked at in all; a count, not a time, so that plans repeat."""
+"""Exchanges looked at in all. It is a count, not a time, so that plans are reproducible."""
 _TOLERANCE = 1e-9
 
 
 def even(
     assignment: Assignment, candidates: Candidates, target: LoadTarget, deadline: Deadline
 ) -> Assignment | None:
-    """The assignment made fairer; None where there is nothing to gain. Numbers QPs anew."""
+    """Return a fairer copy of the assignment, or None if nothing was gained. QPs are renumbered."""
     if not (_overloaded(assignment) and _unlike(assignment)) and not is_small(assignment):
         return None
     compact = Assignment(assignment.network, assignment.flows)
@@ -58,11 +56,16 @@ def even(
 
 
 def balance_qps(search: Search, movable: frozenset[int] | None = None) -> bool:
-    """Exchanges QPs within what a search left, while that makes it fairer.
+    """Exchange QPs in the assignment of a finished search, as long as that makes it fairer.
 
-    ``movable`` names the flows that may be moved in any case (None for all); others make
-    room for flows of higher priority only, and where there is none, nothing is done: what
-    a repair leaves alone stays. Returns whether anything was moved.
+    Args:
+        search: The search; its assignment is changed in place.
+        movable: Flows that may be moved in any case; None for all. Other flows only make room for
+            flows of higher priority, since a repair leaves them alone otherwise. So if this is
+            given and all priorities are equal, nothing is done.
+
+    Returns:
+        Whether anything was moved.
     """
     assignment = search.assignment
     if movable is not None and not _ranked(assignment):
@@ -76,7 +79,7 @@ def balance_qps(search: Search, movable: frozenset[int] | None = None) -> bool:
 
 
 def _exchange(search: Search, movable: frozenset[int] | None) -> None:
-    """Exchanges of two flows, then of several, under levels that are found anew now and then."""
+    """Make exchanges between two flows, then among several, with levels computed each round."""
     assignment, looks = search.assignment, _LOOKS
     shares = Shares(assignment)
     for _ in range(_ROUNDS):
@@ -96,13 +99,13 @@ def _exchange(search: Search, movable: frozenset[int] | None) -> None:
 
 
 def _overloaded(assignment: Assignment) -> bool:
-    """Whether a link that is a choice is overloaded."""
+    """Whether an arc with a choice of path is overloaded."""
     chosen = assignment.network.chosen
     return bool(assignment.utilization()[chosen].max(initial=0.0) > 1 + _TOLERANCE)
 
 
 def _unlike(assignment: Assignment) -> bool:
-    """Whether it could matter whose QPs are where, loads being equal."""
+    """Whether it can matter whose QPs are where, at equal loads."""
     flows = assignment.flows
     return bool(flows.qps.max() > 1) or _ranked(assignment)
 

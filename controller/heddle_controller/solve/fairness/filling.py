@@ -1,10 +1,10 @@
-"""Max-min fair rates of many placements of the same QPs at once.
+"""Computes max-min fair rates for many placements of the same QPs at once.
 
-A placement says how many QPs are on each of some paths. All QPs rise together; one stops
-at its part of its flow's demand, or where an arc on its way is full. Of a job's phases the
-greatest counts on an arc. Each round stops whatever an arc holds back that nothing else on
-its way holds back more; placements share the rounds, so that a hundred cost little more
-than one.
+A placement says how many QPs are on each of some paths. The rates of all QPs rise together. A QP
+stops at its part of its flow's demand, or where an arc on its path is full. Of a job's phases only
+the greatest counts on an arc. Each round stops the QPs that an arc holds back, unless another arc
+on their path holds them back more. Placements share the rounds, so a hundred cost little more than
+one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
 
 _TOLERANCE = 1e-9
-"""Relative; levels this close are equal."""
+"""Relative difference below which levels count as equal."""
 _WORTH = 1.25
-"""How many times as many paths, or placements, there have to be as still rise for the others to be
-left out."""
+"""Finished paths or placements are dropped once there are this many times as many as still rise."""
 
 
 class Filling:
-    """Some paths and their arcs; the answer for any number of QPs on each."""
+    """Some paths and their arcs. Answers questions for any number of QPs on each path."""
 
     def __init__(
         self,
@@ -31,10 +30,14 @@ class Filling:
         phase: Ints,
         capacity: Floats,
     ) -> None:
-        """``unit`` (Gbit/s of a QP), ``job`` and ``phase`` are by path.
+        """Index the paths.
 
-        ``way`` are the arcs of all paths, one after another, and how many each has: one or more.
-        Jobs and phases below 0 are of paths whose loads simply add up; ``capacity`` is by arc.
+        Args:
+            way: Arcs of all paths, one path after another, and how many each path has, at least 1.
+            unit: Gbit/s that a QP of each path asks for.
+            job: Job of each path. Job and phase are -1 for a path whose load simply adds up.
+            phase: Phase of each path.
+            capacity: Gbit/s of each arc.
         """
         used, lengths = way
         path = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
@@ -54,16 +57,17 @@ class Filling:
         self._uses = _Uses((path, arc, slot), unit, capacity[self.arcs], slots)
 
     def loads(self, counts: Floats) -> Floats:
-        """Gbit/s on each of the arcs when all QPs send at full rate, shape (placements, arcs).
+        """Return the Gbit/s on each of ``arcs`` if all QPs send what they ask for.
 
-        ``counts`` are QPs on each path, shape (placements, paths).
+        ``counts`` are the QPs on each path, shape (placements, paths). The result has shape
+        (placements, arcs).
         """
         return self._uses.total(self._uses.in_slots(counts * self._uses.unit))
 
     def rates(self, counts: Floats) -> Floats:
-        """Fair rate of a QP on each path, Gbit/s, shape (placements, paths); 0 where none is.
+        """Return the fair rate of a QP on each path in Gbit/s; 0 on a path without QPs.
 
-        ``counts`` are QPs on each path, shape (placements, paths).
+        ``counts`` are the QPs on each path. It and the result have shape (placements, paths).
         """
         uses, rate = self._uses, np.zeros(counts.shape)
         rows, paths = np.arange(counts.shape[0])[:, None], np.arange(counts.shape[1])
@@ -86,10 +90,10 @@ class Filling:
 
 
 class _Uses:
-    """Paths by the arcs that they cross: a use is one arc of one path.
+    """Paths by the arcs that they cross. A use is one arc of one path.
 
-    A slot is what one phase of one job sends over one arc, a share what one job sends over
-    one arc. Slots stand in order of arc and job.
+    A slot is what one phase of one job sends over one arc. A share is what one job sends over one
+    arc. Slots are in order of arc and job.
     """
 
     def __init__(
@@ -99,9 +103,13 @@ class _Uses:
         capacity: Floats,
         slots: tuple[Ints, Ints],
     ) -> None:
-        """``of_use``: path, ascending, arc and slot of each use; ``slots``: arc and share of each.
+        """Index the uses.
 
-        ``unit`` is by path, ``capacity`` by arc.
+        Args:
+            of_use: Path, arc and slot of each use; paths ascend.
+            unit: Gbit/s that a QP of each path asks for.
+            capacity: Gbit/s of each arc.
+            slots: Arc and share of each slot.
         """
         self.path, self.arc, self.slot = of_use
         self.unit, self.capacity = unit, capacity
@@ -112,12 +120,15 @@ class _Uses:
         self._arcs = _Groups(self.arc_of_slot[self._share_start], len(self.capacity))
         several = np.bincount(self.share_of_slot) > 1
         self._several = np.flatnonzero(several)
-        """Shares of more than one slot; these slots, and where those of each begin."""
+        """Shares of more than one slot.
+
+        The attributes below are the slots of these shares, and where those of each share begin.
+        """
         self._slots_of_several = np.flatnonzero(several[self.share_of_slot])
         self._several_start = _starts(self.share_of_slot[self._slots_of_several])
 
     def narrowed(self, kept: Bools) -> tuple[_Uses, Ints]:
-        """The same of some paths alone, with all slots of their arcs; and which slots these are."""
+        """Return the uses of the marked paths, with all slots of their arcs, and these slots."""
         rows = np.flatnonzero(kept[self.path])
         crossed = np.zeros(len(self.capacity), dtype=np.bool_)
         crossed[self.arc[rows]] = True
@@ -129,9 +140,10 @@ class _Uses:
         return _Uses(of_use, self.unit[kept], self.capacity[crossed], of_slot), slots
 
     def stopping(self, fixed: Floats, counts: Floats, rising: Bools) -> tuple[Bools, Floats]:
-        """Which of the paths that still rise stop next, and the rate that each then has.
+        """Mark the rising paths that stop next, and return the rate that each path then has.
 
-        ``fixed`` are Gbit/s of those that stopped, shape (placements, slots).
+        ``fixed`` are the Gbit/s of stopped paths in each slot, shape (placements, slots). The other
+        arrays have shape (placements, paths).
         """
         level, leads = self._levels(fixed, self.in_slots(np.where(rising, counts, 0.0)))
         on_use = level.take(self.arc, axis=1)
@@ -153,21 +165,21 @@ class _Uses:
         placement, use = np.nonzero(held)
         stops[placement, self.path[use]] = True
         stops &= rising
-        # Rounding must not keep a placement from coming to an end.
+        # Ensure that each placement ends despite rounding.
         stuck = rising.any(axis=1) & ~stops.any(axis=1)
         stops[stuck] = rising[stuck]
         return stops, reached
 
     def in_slots(self, by_path: Floats) -> Floats:
-        """What paths add up to in each slot."""
+        """Return the sum of path values in each slot, shape (placements, slots)."""
         return self._slots.summed(by_path.take(self.path, axis=1))
 
     def total(self, by_slot: Floats) -> Floats:
-        """The greatest phase of each job, added up by arc."""
+        """Return the sum over jobs of their greatest phase, shape (placements, arcs)."""
         return self._arcs.summed(self._greatest(by_slot))
 
     def _greatest(self, by_slot: Floats) -> Floats:
-        """The greatest value of each share."""
+        """Return the greatest slot of each share, shape (placements, shares)."""
         most = by_slot.take(self._share_start, axis=1)
         if len(self._several):
             of_several = by_slot.take(self._slots_of_several, axis=1)
@@ -175,9 +187,10 @@ class _Uses:
         return most
 
     def _levels(self, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
-        """The rate at which each arc is full, infinite where it never is; and who leads then.
+        """Return the rate at which each arc is full, and the slots that lead at that rate.
 
-        A slot leads that is the greatest of its share.
+        The rate is infinite where the arc never fills. A slot leads if it is the greatest of its
+        share.
         """
         level = np.full((len(fixed), len(self.capacity)), float(self.unit.max()))
         never: Bools | None = None
@@ -191,22 +204,22 @@ class _Uses:
                 never = ~over
             if not over.any():
                 return np.where(never, np.inf, level), leads
-            # The load is convex in the level: from the right this never undershoots.
+            # Load is convex in the level, so Newton's method from above never undershoots.
             excess = (total - self.capacity) / np.where(over, slope, 1.0)
             level = np.where(over, np.maximum(level - excess, 0.0), level)
 
 
 class _Groups:
-    """Columns in groups, to be added up again and again."""
+    """Adds up columns by group, many times with the same groups."""
 
     def __init__(self, group: Ints, count: int) -> None:
-        """``group`` is by column, below ``count``."""
+        """Take the group of each column, 0 to ``count - 1``."""
         self._group, self._count = group, count
         self._of_cell: Ints = group
-        """Group of each value of some rows, each row with groups of its own."""
+        """Group of each value in a table of several rows, with separate groups for each row."""
 
     def summed(self, values: Floats) -> Floats:
-        """The sum of each group, shape (rows, count)."""
+        """Return the sum of each group in each row, shape (rows, count)."""
         rows = len(values)
         if len(self._of_cell) != values.size:
             self._of_cell = (np.arange(rows)[:, None] * self._count + self._group).ravel()
@@ -215,14 +228,14 @@ class _Groups:
 
 
 def _starts(keys: Ints) -> Ints:
-    """Where runs of equal keys begin."""
+    """Return where runs of equal keys begin."""
     new = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
     return np.flatnonzero(new)
 
 
 def _runs(keys: Ints) -> Ints:
-    """Numbers runs of equal keys, from 0."""
+    """Return the number of each key's run of equal keys, from 0."""
     new = np.zeros(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
     return np.cumsum(new, dtype=np.int64)

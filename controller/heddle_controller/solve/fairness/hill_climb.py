@@ -1,12 +1,15 @@
-"""Fairer places in small cases, by trying: each is reckoned with as it would be served.
+"""Makes small plans fairer by trying placements and computing their fair rates.
 
-Exchanges (``qp_swap``) and neighbourhoods (``slowest``) reckon with the levels that arcs have
-now. Where flows are of unlike rates or QPs, NICs have several uplinks or jobs have phases,
-moving a few QPs changes the levels themselves. Where there are few paths in all, moves are
-therefore tried a hundred at a time (``filling``), and the best by the sorted values of all
-flows is made: QPs of whoever crosses an overloaded arc that a slow flow crosses go elsewhere,
-alone or with others that make room. No arc is filled beyond its limit. Effort is counted in
-places looked at, and what is drawn at random is drawn from a fixed seed.
+Exchanges (``qp_swap``) and neighbourhoods (``slowest``) use the levels that arcs have now. But
+moving a few QPs changes these levels where flows have unlike rates or numbers of QPs, NICs have
+several uplinks, or jobs have phases. So where there are few paths in all, many moves are tried at a
+time (``filling``), and the best one by the sorted values of all flows is made. A move takes QPs off
+an overloaded arc that a slow flow crosses. If all placements are few, all are tried. Otherwise a
+random walk follows. No arc is filled beyond its limit. Effort is counted in steps, and random
+numbers come from a fixed seed.
+
+A placement says how many QPs are on each path. The value of a flow is its fair rate divided by its
+demand and by its job's priority.
 """
 
 from __future__ import annotations
@@ -28,34 +31,35 @@ from heddle_controller.solve.search.qp_groups import QpGroup, put_in_numbers
 from heddle_controller.solve.search.search import Search
 
 MOST_USES = 2_000
-"""Arcs on all paths together beyond which a case is not small."""
+"""Number of arcs on all paths together above which a case is not small."""
 EFFORT = 500_000
-"""ArcUsers of arcs looked at in all; a count, not a time, so that plans repeat."""
+"""Uses of arcs looked at in all. It is a count, not a time, so that plans are reproducible."""
 FEW_USES = 200
-"""Arcs on all paths together up to which the empty paths are reckoned with as well."""
+"""Number of arcs on all paths together up to which rates are computed over empty paths, too."""
 _AT_ONCE = 64
+"""Moves tried together."""
 SLOW = 3
 """Slow flows helped at a time."""
 _WAYS = 8
-"""Paths tried for one chunk, the emptiest first."""
+"""Paths tried for one chunk. Those that avoid the arc in question come first, then the emptiest."""
 WALKERS = 64
-"""Placements that change at random side by side."""
+"""Placements in the random walk, which change side by side."""
 _STEPS = 120
-"""Times that each does."""
+"""Most random changes of each walker."""
 _GATHER = 20
-"""Steps after which half go on from the best and the others begin anew."""
+"""Number of steps after which half of the walkers go on from the best and the rest start again."""
 MOST_PLACES, _WHOLE = 20_000, 1024
-"""Placements in all that are few enough to be tried, and how many of them at once."""
+"""Most placements in all for which every one is tried, and how many are tried together."""
 VAIN = 2
-"""Times in a row that this may find nothing better."""
+"""Periods of ``_GATHER`` steps in a row without a better placement, after which the walk ends."""
 HEAT = 0.1
-"""Relative loss of the slowest flow that a placement accepts at first, more or less."""
+"""Typical relative loss of the slowest flow that a walker accepts at first. It falls to 0."""
 _WORTH = 1e-4
-"""Relative gain of the slowest flow below which a flow is not split."""
+"""Relative gain of the slowest flow below which it counts as nothing to gain."""
 _TOLERANCE = 1e-9
 
 Move = tuple[int, int, int]
-"""From one path to another, so many QPs."""
+"""A move of QPs: the old path, the new path, and how many QPs."""
 
 
 @dataclass(slots=True)
@@ -64,23 +68,24 @@ class _Paths:
 
     flow: list[int] = field(default_factory=list)
     arcs: list[Ints] = field(default_factory=list)
-    """With those of NICs."""
+    """Arcs of each path from NIC to NIC."""
     inner: list[Ints] = field(default_factory=list)
+    """Arcs of each path between its terminals."""
     count: list[int] = field(default_factory=list)
-    """QPs on each."""
+    """QPs on each path."""
 
 
 def is_small(assignment: Assignment) -> bool:
-    """Whether placements may be few enough to be tried: each chunk uses an arc at least."""
+    """Whether a case may be small: it has at most ``MOST_USES`` chunks, each using an arc."""
     return len(assignment.flow) <= MOST_USES
 
 
 def climb(search: Search) -> bool:
-    """Moves QPs while the sorted values of all flows rise; False where nothing was moved."""
+    """Move QPs while the sorted values of all flows rise; return whether anything was moved."""
     if not is_small(search.assignment):
         return False
     moved, known = False, 0
-    for longer in (False, True):  # longer ways only where the others do not do
+    for longer in (False, True):  # longer ways only where the others leave something to gain
         paths = _paths_of(search, longer=longer)
         if len(paths.flow) <= known or sum(map(len, paths.arcs)) > MOST_USES:
             break
@@ -128,6 +133,8 @@ def _paths_of(search: Search, *, longer: bool) -> _Paths:
 
 
 class _HillClimb:
+    """Improves the placement of QPs on candidate paths, beginning with the current one."""
+
     def __init__(self, search: Search, paths: _Paths) -> None:
         self._search, self._paths = search, paths
         assignment = search.assignment
@@ -143,28 +150,28 @@ class _HillClimb:
         self._job = np.where(turns, flows.job, NONE)[self._flow]
         self._phase = np.where(turns, flows.phase, NONE)[self._flow]
         self._best: Floats = 1 / flows.weight[self._flow[self._first]]
-        """The value of each flow that gets all it asks for."""
+        """The value that each flow has if it gets all it asks for."""
         self._before = np.array(paths.count, dtype=np.int64)
         self._counts = self._before.copy()
         self._effort = EFFORT
         self._uses = sum(map(len, paths.arcs))
         self._cost = sum(len(paths.arcs[path]) for path in np.flatnonzero(self._counts).tolist())
-        """ArcUsers of arcs that a placement has, more or less."""
+        """Approximate number of uses of arcs in a placement."""
         self._sets = [frozenset(path.tolist()) for path in paths.arcs]
         self._values: Floats = np.empty(0)
-        """Of each flow, where it is now."""
+        """Value of each flow in the current placement."""
         self._used: dict[int, float] = {}
-        """Utilisation of each arc that is in use."""
+        """Utilisation of each arc in use in the current placement."""
         self._look()
         self._grain = max(1e-5 * float(self._values.min()), 1e-300)
         self._room = (max(1.0, *self._used.values()) + _TOLERANCE) * self._capacity
-        """Gbit/s that each arc may carry: none is to be fuller than the fullest is."""
+        """Gbit/s that each arc may carry, so that none gets fuller than the fullest is now."""
 
     def run(self) -> None:
-        """Moves QPs as long as effort is left and something is gained.
+        """Move QPs as long as effort is left and something is gained.
 
-        An arc is as full as the fullest only where that helps the slowest; else no fuller than
-        the fullest of its tier.
+        An arc may become as full as the fullest arc, but only if that helps the slowest flow.
+        Otherwise it may become as full as the fullest arc of its tier.
         """
         least, begin, of_tiers = self._sorted(self._values)[0], self._counts, self._room_in_tiers()
         if self.could_gain():
@@ -177,7 +184,7 @@ class _HillClimb:
         self._run()
 
     def _room_in_tiers(self) -> Floats:
-        """Gbit/s that each arc may carry if no tier is to get a fuller one."""
+        """Return the Gbit/s that each arc may carry if no tier may get a fuller arc."""
         assignment = self._search.assignment
         network, used = assignment.network, assignment.utilization()
         worst = np.zeros(len(network.fabric.structure.tiers))
@@ -188,7 +195,7 @@ class _HillClimb:
         return room
 
     def _fits(self, room: Floats) -> bool:
-        """Whether no arc carries more than it has room for, where QPs are now."""
+        """Whether the current placement keeps each arc within ``room``, in Gbit/s."""
         return all(used * self._capacity[arc] <= room[arc] for arc, used in self._used.items())
 
     def _run(self) -> None:
@@ -205,9 +212,10 @@ class _HillClimb:
                 pass
 
     def could_gain(self) -> bool:
-        """Whether nothing is known that keeps the least value from being more.
+        """Whether the least value may still rise, as far as simple bounds tell.
 
-        Flows that all have to cross an arc share it at best by what they are worth.
+        It cannot if the slowest flow gets all it asks for, or if flows that all have to cross one
+        arc already share it as evenly as possible.
         """
         least = self._values.min()
         if least >= self._best.min() * (1 - _WORTH):
@@ -221,7 +229,7 @@ class _HillClimb:
         return True
 
     def _sorted(self, values: Floats) -> Floats:
-        """Values ascending, rounded in parts of the least so that equal ones compare as equal."""
+        """Return values ascending, rounded to a small unit so that equal ones compare as equal."""
         return np.sort(np.round(values / self._grain), axis=-1)
 
     def _look(self) -> None:
@@ -232,7 +240,12 @@ class _HillClimb:
         )
 
     def _evaluate(self, counts: Ints) -> tuple[Floats, Floats, Ints]:
-        """Value of each flow, and Gbit/s on each of the arcs told, in each of some places."""
+        """Evaluate placements, given as QPs on each path, shape (placements, paths).
+
+        Returns:
+            Value of each flow, shape (placements, flows); Gbit/s on arcs, shape (placements,
+            arcs); and which arcs these are.
+        """
         columns = np.flatnonzero((counts > 0).any(axis=0))
         if self._uses <= FEW_USES:
             columns = np.arange(len(self._flow))
@@ -244,7 +257,7 @@ class _HillClimb:
 
     @cached_property
     def _filling(self) -> Filling:
-        """Over all paths."""
+        """The fair rates over all paths."""
         return self._filling_of(np.arange(len(self._flow)))
 
     def _filling_of(self, columns: Ints) -> Filling:
@@ -258,7 +271,10 @@ class _HillClimb:
         )
 
     def _step(self, moves: list[list[Move]]) -> bool:
-        """Makes the best of some moves; False where none is better."""
+        """Make the best of some moves. Each is a list of moves made together.
+
+        Returns False if none improves the sorted values.
+        """
         held, best = self._sorted(self._values).tolist(), None
         for at in range(0, len(moves), _AT_ONCE):
             if self._effort <= 0 or self._search.chains.deadline.passed():
@@ -283,14 +299,14 @@ class _HillClimb:
         return True
 
     def _slow(self) -> list[int]:
-        """The flows of least value that could have more."""
+        """Return the flows of least value that do not get all they ask for."""
         order = np.argsort(self._values, kind="stable")
         low = order[(self._values < self._best * (1 - _WORTH))[order]]
         slow: list[int] = low[:SLOW].tolist()
         return slow
 
     def _hot(self) -> list[int]:
-        """Overloaded arcs that slow flows cross, the fullest first."""
+        """Return the overloaded arcs that slow flows cross, the fullest first."""
         found: dict[int, float] = {}
         for flow in self._slow():
             for path in self._held(flow):
@@ -300,14 +316,14 @@ class _HillClimb:
         return sorted(found, key=lambda arc: (-found[arc], arc))
 
     def _held(self, flow: int) -> list[int]:
-        """The paths of a flow that have QPs."""
+        """Return the paths of a flow that have QPs."""
         low, high = int(self._first[flow]), int(self._last[flow])
         return (low + np.flatnonzero(self._counts[low:high])).tolist()
 
     def _elsewhere(self, path: int, arc: int) -> list[int]:
-        """Other paths of the same flow: those that avoid an arc first, then the emptiest.
+        """Return other paths of the same flow: first those that avoid an arc, then by emptiness.
 
-        A flow that cannot avoid the arc may still leave more of it to others elsewhere.
+        A flow that cannot avoid the arc may still leave more of it to others by using another path.
         """
         flow = int(self._of_flow[path])
         others = [*range(int(self._first[flow]), int(self._last[flow]))]
@@ -319,7 +335,7 @@ class _HillClimb:
         return max((self._used.get(arc, 0.0) for arc in self._sets[path]), default=0.0)
 
     def _across(self, arc: int) -> list[int]:
-        """Paths with QPs that cross an arc."""
+        """Return the paths with QPs that cross an arc."""
         held = np.flatnonzero(self._counts).tolist()
         return [path for path in held if arc in self._sets[path]]
 
@@ -328,7 +344,7 @@ class _HillClimb:
         return sorted({1, max(1, most // 2), most})
 
     def _single(self) -> list[list[Move]]:
-        """Moves of one chunk, or some of its QPs, off arcs in the way of the slow."""
+        """Return moves of QPs of one path off the overloaded arcs that slow flows cross."""
         return [
             [(path, other, qps)]
             for arc in self._hot()
@@ -338,7 +354,7 @@ class _HillClimb:
         ]
 
     def _spreads(self) -> list[Ints] | None:
-        """All ways to divide each flow's QPs among its paths; None where those are many."""
+        """Return all ways to divide each flow's QPs among its paths; None if they are too many."""
         sizes = np.add.reduceat(self._counts, self._first).tolist()
         widths = (self._last - self._first).tolist()
         many = (math.comb(qps + n - 1, n - 1) for qps, n in zip(sizes, widths, strict=True))
@@ -347,7 +363,7 @@ class _HillClimb:
         return [_divided(qps, n) for qps, n in zip(sizes, widths, strict=True)]
 
     def _try_all(self, spreads: list[Ints]) -> None:
-        """Takes the best of all placements."""
+        """Try all placements and keep the best."""
         shape = [len(spread) for spread in spreads]
         best = self._sorted(self._values).tolist()
         for low in range(0, math.prod(shape), _WHOLE):
@@ -362,10 +378,10 @@ class _HillClimb:
         self._look()
 
     def _wander(self) -> bool:
-        """Lets many placements change at random, each keeping what serves it well enough.
+        """Walk at random from many placements, keeping changes as in simulated annealing.
 
-        Half begin where QPs are, the others as hashing would place them. Returns whether the best
-        that was met is better than where QPs are.
+        Half of the walkers begin with the current placement, the others as hashing would place QPs.
+        If the best placement found is better than the current one, it is kept and True returned.
         """
         random = np.random.default_rng(0)
         counts = np.concatenate(
@@ -406,13 +422,16 @@ class _HillClimb:
         return True
 
     def _ranked(self, counts: Ints) -> tuple[Floats, Bools]:
-        """Values of all flows in each of some places, ascending; and whether no arc is too full."""
+        """Return the sorted values of each placement, and whether it keeps arcs within limits."""
         values, loads, arcs = self._evaluate(counts)
         fits: Bools = np.all(loads <= self._room[arcs], axis=1)
         return self._sorted(values), fits
 
     def _hashed(self, random: np.random.Generator) -> Ints:
-        """Each QP on any of its flow's paths of fewest arcs, or in every other place on any."""
+        """Return placements with each QP on a random path, as hashing does.
+
+        In half of the placements only the shortest paths of each flow are used.
+        """
         counts = np.zeros((WALKERS - WALKERS // 2, len(self._flow)), dtype=np.int64)
         length = np.array([len(path) for path in self._paths.arcs], dtype=np.int64)
         for low, high in zip(self._first.tolist(), self._last.tolist(), strict=True):
@@ -425,7 +444,7 @@ class _HillClimb:
         return counts
 
     def _changed(self, counts: Ints, random: np.random.Generator) -> Ints:
-        """Each of some places with QPs of one to three flows on another path."""
+        """Return each placement with QPs of one to three flows moved to a random path."""
         changed, rows = counts.copy(), np.arange(len(counts))
         for turn in range(3):
             flow = random.integers(len(self._first), size=len(counts))
@@ -440,7 +459,7 @@ class _HillClimb:
         return changed
 
     def put_in_place(self) -> bool:
-        """Moves chunks to where their QPs should be."""
+        """Move chunks in the assignment to match the placement; return whether any flow changed."""
         assignment = self._search.assignment
         changed = np.unique(self._of_flow[self._counts != self._before]).tolist()
         for flow in changed:
@@ -454,16 +473,17 @@ class _HillClimb:
 
 
 def _divided(qps: int, paths: int) -> Ints:
-    """All ways to divide QPs among some paths, shape (ways, paths)."""
+    """Return all ways to divide QPs among some paths, shape (ways, paths)."""
     bars = itertools.combinations(range(qps + paths - 1), paths - 1)
     places = np.array([*bars], dtype=np.int64).reshape(math.comb(qps + paths - 1, qps), paths - 1)
     return np.diff(places, axis=1, prepend=-1, append=qps + paths - 1) - 1
 
 
 def _places(numbers: Ints, sizes: Sequence[int]) -> list[Ints]:
-    """One of so many ways for each of some flows, by the number of the choice.
+    """Decode numbers of combined choices into one choice for each flow.
 
-    As ``np.unravel_index`` gives it, which knows no more than 64 dimensions.
+    ``sizes`` is the number of choices of each flow. The result is as of ``np.unravel_index``, which
+    is limited to 64 dimensions.
     """
     found = []
     for size in reversed(sizes):
@@ -479,7 +499,7 @@ def _padded(assignment: Assignment, paths: list[Ints]) -> Ints:
 
 
 def _above(first: Floats, second: Floats) -> Bools:
-    """Whether each row is the greater, by the first place in which they differ, or equal."""
+    """Whether each row of ``first`` is at least that of ``second`` in lexicographic order."""
     differs = first != second
     place = differs.argmax(axis=1)
     rows = np.arange(len(first))

@@ -1,10 +1,10 @@
-"""Exchanges of QPs between flows, under given levels of arcs.
+"""Exchanges QPs between flows, with the levels of arcs taken as given.
 
-One flow is helped at a time: a chunk of it leaves the arc that holds it back for a path
-of a higher level. Where that path is full, a chunk of another flow takes the place that
-becomes free, as many QPs of it; where it is not, the chunk moves alone, as far as it is
-less full there than where it was. Who may give, how far arcs may rise and when a move is
-worth it is said in ``balance``, which finds the levels anew after each round of exchanges.
+One flow is helped at a time: a chunk of it leaves the arc that holds it back for a path of a higher
+level. Where that path is full, as many QPs of another flow take the place that becomes free. Where
+it is not, the chunk moves alone, if its new arcs are then less full than the one it left.
+``balance`` explains which flows may give way, how far arcs may rise and when a move is worth it. It
+computes the levels again after each round of exchanges.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.search.search import Search
 
 _WORTH = 1e-3
-"""Relative gain of the slower flow below which no flow is split."""
+"""Least relative gain of the slower flow for which QPs are moved."""
 PARTNERS = 8
-"""Flows tried for one exchange, those best off first."""
+"""Chunks of other flows tried for one exchange, best-off flows first."""
 _WAYS = 4
 """Better paths tried for one chunk."""
 _TOLERANCE = 1e-9
@@ -33,15 +33,15 @@ class _Ways:
     """Candidate paths of flows with the same terminals and class."""
 
     paths: Ints
-    """Shape (paths, hops); padded."""
+    """Arcs of each path, padded, shape (paths, hops)."""
     ascending: Ints
-    """The same with the arcs of each in order of their numbers."""
+    """The same with the arcs of each path sorted by number."""
     level: Floats
-    """The rate that the arcs of each would give a QP, Gbit/s."""
+    """Gbit/s that the arcs of each path would give a QP, shape (paths,)."""
     order: Ints
-    """Rows of those of the highest level first."""
+    """Rows of the paths, highest level first."""
     age: int
-    """How often levels had changed when these were taken down."""
+    """Value of the counter of level changes for which ``level`` and ``order`` hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,34 +50,36 @@ class _Place:
 
     chunk: int
     hot: int
-    """The arc that holds the chunk back where it is."""
+    """The arc that holds the chunk back now."""
     path: Ints
     level: float
-    """The rate that the path would give a QP, Gbit/s."""
+    """Gbit/s that the path would give a QP."""
     full: frozenset[int]
-    """Arcs of the path where another has to make room."""
+    """Arcs of the path on which another flow has to make room."""
     gain: float
-    """Value that each QP adds to its flow there."""
+    """Value that the flow gains for each QP moved to this path."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Swap:
-    """An exchange: who makes room, and how."""
+    """The other side of an exchange: the chunk that makes room, and its new path."""
 
     chunk: int
     path: Ints
     loss: float
-    """Value that each QP costs its flow."""
+    """Value that its flow loses for each QP moved."""
     qps: int
+    """QPs that each side moves."""
 
 
 class QpSwaps:
-    """Exchanges under given levels of arcs."""
+    """One round of exchanges with given levels of arcs."""
 
     def __init__(
         self, search: Search, shares: Shares, movable: frozenset[int] | None, looks: int
     ) -> None:
         self.looks = looks
+        """Exchanges that may still be looked at."""
         self._search = search
         self._assignment = search.assignment
         self._movable = movable
@@ -85,30 +87,30 @@ class QpSwaps:
         self._rate: list[float] = shares.rate.tolist()
         flows = search.assignment.flows
         self._per_rate: list[float] = (1 / (flows.gbps * flows.weight)).tolist()
-        """Value that each Gbit/s is to a flow."""
+        """Value of one Gbit/s to each flow."""
         self._heaviest = float(flows.weight.max())
         self._value: dict[int, float] = dict(enumerate((shares.ratio / flows.weight).tolist()))
         self._most: Floats = np.maximum(search.enough, 1.0)
         """Utilisation that exchanges may raise each arc to."""
         self._ways: dict[tuple[int, int, int], _Ways] = {}
-        """Candidate paths by what makes flows have the same: terminals and class."""
+        """Candidate paths by both terminals and traffic class of the flows that share them."""
         self._age = 0
-        """How often levels have changed."""
+        """Counter of level changes."""
         self._best: dict[int, float] = {}
-        """Greatest value of a flow on each arc that was asked for since it changed."""
+        """Greatest value of a flow on each arc; removed when it may have changed."""
         self._ceiling: list[float] = shares.ceiling.tolist()
-        """The rate that a QP of each flow cannot exceed on any path."""
+        """The most Gbit/s that a QP of each flow can get on any path."""
         self._chunks: dict[int, list[int]] = {}
         for chunk, flow in enumerate(search.assignment.flow):
             self._chunks.setdefault(flow, []).append(chunk)
         self._full = set(np.flatnonzero(self._level < inf).tolist())
         """Arcs whose level is finite."""
         self._members: dict[int, set[int]] = {}
-        """Chunks on each arc that was asked for."""
+        """Chunks on each arc that was asked for so far."""
         self._slow = np.flatnonzero(shares.ratio < 1 - _TOLERANCE).tolist()
 
     def run(self) -> None:
-        """Helps the flow of least value while that is possible, then the next."""
+        """Help the flow of least value as long as possible, then the next."""
         heap = [(self._value[flow], flow) for flow in self._slow if flow in self._chunks]
         heapify(heap)
         while heap and self.looks > 0 and not self._search.chains.deadline.passed():
@@ -119,7 +121,7 @@ class QpSwaps:
                 heappush(heap, (self._value[moved], moved))
 
     def _help(self, flow: int) -> tuple[int, ...]:
-        """Gives some QPs of a flow a better path; the flows whose values changed."""
+        """Give some QPs of a flow a better path; return the flows whose values changed."""
         by_arc: dict[int, int] = {}
         for chunk in self._chunks[flow]:
             hot = self._holding(chunk)
@@ -136,7 +138,7 @@ class QpSwaps:
         return ()
 
     def _holding(self, chunk: int) -> int | None:
-        """The arc that holds a chunk back; None if a NIC does, or nothing."""
+        """Return the arc that holds a chunk back; None if a NIC's link does, or nothing."""
         path = self._assignment.path[chunk]
         if not len(path):
             return None
@@ -144,7 +146,7 @@ class QpSwaps:
         return arc if self._level[arc] <= self._rate[chunk] * (1 + _TOLERANCE) else None
 
     def _places(self, hot: int, chunk: int) -> list[_Place]:
-        """Better paths of a chunk: most gain first, among equals those of who can best give."""
+        """Return better paths of a chunk, by gain and then by how well off the others there are."""
         flow, rate = self._assignment.flow[chunk], self._rate[chunk]
         if self._ceiling[flow] <= rate * (1 + _TOLERANCE):
             return []
@@ -154,7 +156,7 @@ class QpSwaps:
         rows = known.order[worth[known.order]]
         if not len(rows):
             return []
-        # Each way is a place or more, so none of less gain than the last of these is among them.
+        # Each way gives at least one place, so ways of less gain than these can be left out.
         rows = rows[gain[rows] >= gain[rows[:_WAYS][-1]]]
         own, found = self._assignment.path[chunk], list[tuple[float, float, int, frozenset[int]]]()
         arcs = known.ascending[rows]
@@ -180,20 +182,20 @@ class QpSwaps:
         ]
 
     def _crowded(self, flow: int, arcs: Ints) -> Bools:
-        """Marks arcs that one more QP of a flow would make too full."""
+        """Mark arcs that one more QP of a flow would overload."""
         assignment = self._assignment
         load = assignment.load[arcs] + assignment.unit[flow]
         over: Bools = load * assignment.network.per_gbps[arcs] > 1 + _TOLERANCE
         return over
 
     def _on(self, arcs: frozenset[int]) -> set[int]:
-        """Chunks that cross all of some arcs."""
+        """Return the chunks that cross all of some arcs; empty for no arcs."""
         for arc in arcs.difference(self._members):
             self._members[arc] = set(self._assignment.members(arc))
         return set.intersection(*(self._members[arc] for arc in arcs)) if arcs else set()
 
     def _most_worth(self, arcs: frozenset[int]) -> float:
-        """Greatest value of a flow with a chunk that crosses all of some arcs."""
+        """Return the greatest value of a flow with a chunk that crosses all of some arcs."""
         if len(arcs) != 1:
             return max(map(self._worth_of, self._on(arcs)), default=inf)
         (arc,) = arcs
@@ -205,14 +207,14 @@ class QpSwaps:
         return self._value[self._assignment.flow[chunk]]
 
     def _set_value(self, flow: int, value: float) -> None:
-        """Takes down what a flow is worth now."""
+        """Record the new value of a flow."""
         self._value[flow] = value
         for chunk in self._chunks[flow]:
             for arc in self._assignment.path[chunk].tolist():
                 self._best.pop(arc, None)
 
     def _ways_of(self, flow: int) -> _Ways:
-        """Candidate paths of a flow, with their levels as they are now."""
+        """Return the candidate paths of a flow with their current levels."""
         flows = self._assignment.flows
         ends = self._search.chains.candidates.ends_of(flows, flow)
         key = (*ends, int(flows.traffic_class[flow]))
@@ -227,7 +229,10 @@ class QpSwaps:
         return found
 
     def _take(self, place: _Place) -> tuple[int, ...]:
-        """Moves a chunk, or some of its QPs, to a place, against others where it is full."""
+        """Move QPs of a chunk to a place, in exchange for others where it is full.
+
+        Returns the flows whose values changed; empty if nothing moved.
+        """
         flow = self._assignment.flow[place.chunk]
         moved = () if place.full.intersection(self._full) else self._move_alone(place)
         if moved or not place.full:
@@ -248,7 +253,7 @@ class QpSwaps:
         return self._exchange(place, best[1]) if best else ()
 
     def _may_give(self, flow: int, chunk: int) -> bool:
-        """Whether a chunk may make room for a flow: one of equal QPs, free to move."""
+        """Whether a chunk may make room for a flow: it is free to move and its QPs ask as much."""
         assignment, weight = self._assignment, self._assignment.flows.weight
         other = assignment.flow[chunk]
         if other == flow:
@@ -260,7 +265,7 @@ class QpSwaps:
         return bool(weight[other] < weight[flow])
 
     def _swap(self, place: _Place, chunk: int) -> _Swap | None:
-        """How a chunk could take the place's old arc, by how many QPs; None if not worth it."""
+        """Return how a chunk could move to the arc that ``place`` leaves; None if not worth it."""
         assignment = self._assignment
         flow, other = assignment.flow[place.chunk], assignment.flow[chunk]
         known = self._ways_of(other)
@@ -282,7 +287,7 @@ class QpSwaps:
         return _Swap(chunk, path, loss, qps)
 
     def _excess(self, place: _Place, deal: _Swap) -> float:
-        """How much utilisation a deal adds above 1, infinite where that is too much."""
+        """Return how much utilisation an exchange adds above 1; infinite if it is too much."""
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
         arcs = np.unique(np.concatenate([place.path, deal.path]))
         per_gbps = assignment.network.per_gbps[arcs]
@@ -298,14 +303,14 @@ class QpSwaps:
         return float(np.maximum(after - np.maximum(before, 1.0), 0.0).sum())
 
     def _carry_out(self, place: _Place, deal: _Swap) -> tuple[int, int]:
-        """Moves both; returns the chunks that were moved, the helped one first."""
+        """Move both sides; return the chunks that were moved, the helped one first."""
         return (
             self._put(place.chunk, deal.qps, place.path),
             self._put(deal.chunk, deal.qps, deal.path),
         )
 
     def _put(self, chunk: int, qps: int, path: Ints) -> int:
-        """Moves some QPs of a chunk; returns the chunk that they are now."""
+        """Move some QPs of a chunk; return the chunk that they now form."""
         whole = qps == self._assignment.qps(chunk)
         piece = chunk if whole else self._assignment.split(chunk, qps)
         self._assignment.move(piece, path)
@@ -320,7 +325,10 @@ class QpSwaps:
         return flow, other
 
     def _move_alone(self, place: _Place) -> tuple[int, ...]:
-        """Moves as many QPs as that helps, to arcs that are less full than the one they leave."""
+        """Move as many QPs as helps to arcs that end up less full than the one they leave.
+
+        Returns the flows whose values changed; empty if nothing moved.
+        """
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
         old, path = assignment.path[place.chunk], place.path
         if self._movable is not None and flow not in self._movable:
@@ -341,9 +349,10 @@ class QpSwaps:
         return ()
 
     def _gain_alone(self, place: _Place, qps: int, fresh: Ints) -> tuple[float, dict[int, float]]:
-        """What each QP gains if so many moved, and the values of flows which that slows.
+        """Return the value that each of ``qps`` moved QPs gains, and new values of slowed flows.
 
-        Moving to where it is fuller afterwards than where they were gains nothing.
+        The gain is 0 if an overloaded arc would end up fuller than it may be, or than the arc that
+        the QPs leave.
         """
         assignment = self._assignment
         flow, unit = assignment.flow[place.chunk], assignment.unit_of(place.chunk)
@@ -366,7 +375,7 @@ class QpSwaps:
         return (rate - self._rate[place.chunk]) * self._per_rate[flow], slowed
 
     def _fill(self, arcs: Ints) -> None:
-        """Takes down the levels of arcs that have become full."""
+        """Record the levels of arcs that have become full."""
         assignment = self._assignment
         for arc in arcs.tolist():
             used = assignment.utilization_of(arc)
@@ -380,7 +389,7 @@ class QpSwaps:
             self._age += 1
 
     def _note(self, piece: int, chunk: int, old: Ints, gain: float, qps: int) -> None:
-        """Takes down what the move of a piece of a chunk made of its flow."""
+        """Record the move of a piece of a chunk, and its effect on the value of the flow."""
         flow = self._assignment.flow[chunk]
         rate = self._rate[chunk] + gain / self._per_rate[flow]
         for arc in old.tolist():

@@ -1,14 +1,14 @@
-"""What each QP gets where it meets others: max-min fair levels, by progressive filling.
+"""Max-min fair rates of QPs that share links, by progressive filling.
 
-Links do not know jobs; they give the QPs that cross them equal parts. All QPs rise
-together, one stops at its part of its flow's demand or when an arc on its way is full;
-how high the QPs of a full arc came is the arc's *level*. A round fills every arc whose
-rising QPs are held back by no other arc more; the levels of the others only grow
-meanwhile, so order does not matter, and there are as many rounds as full arcs depend on
-one another.
+Links do not know jobs. They give equal shares to the QPs that cross them. The rates of all QPs rise
+together. A QP stops at its part of its flow's demand, or when an arc on its path is full. The rate
+at which the QPs of a full arc stopped is the arc's *level*. A round fills every arc whose rising
+QPs are not held back more by another arc. The levels of the other arcs can only grow meanwhile, so
+order does not matter. There are as many rounds as the longest chain of full arcs that depend on one
+another.
 
-Of a job's phases only the heaviest counts on an arc, as everywhere. Chunks of the others
-are given the arc's level too, which is not more than they get.
+Of a job's phases only the heaviest counts on an arc, as everywhere. Chunks of the other phases also
+get the arc's level, which is not more than they would really get.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.assignment import Assignment
 
 _TOLERANCE = 1e-9
-"""Relative; levels this close are equal."""
+"""Relative difference below which levels count as equal."""
 
 
 class Shares:
-    """Fair rates of an assignment's chunks. Rates are Gbit/s of one QP."""
+    """Fair rates of an assignment's chunks. Rates are in Gbit/s of one QP."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -36,9 +36,9 @@ class Shares:
         self.flow = np.array(assignment.flow, dtype=np.int64)
         self._qps = np.array(assignment.last_qp) - np.array(assignment.first_qp) + 1.0
         self.rate: Floats = assignment.unit[self.flow]
-        """Of each chunk, shape (chunks,)."""
+        """Fair rate of a QP of each chunk, shape (chunks,)."""
         self.level: Floats = np.full(assignment.network.arc_count + 1, np.inf)
-        """Rate on each full arc, infinite on the others; shape (arcs + 1,)."""
+        """Level of each full arc, infinite for the others, shape (arcs + 1,)."""
         chunk, arc = self._uses()
         leads, full = self._heaviest(chunk, arc)
         kept = full[arc]
@@ -49,9 +49,10 @@ class Shares:
 
     @cached_property
     def ceiling(self) -> Floats:
-        """What the usable links of its NICs leave a QP of each flow on any path; shape (flows,).
+        """The most Gbit/s that a QP of each flow can get on any path, shape (flows,).
 
-        That is the level of the best link of either NIC.
+        The limit is the QP's demand and, at each of its two NICs, the level of the best usable
+        link.
         """
         network, flows = self._assignment.network, self._assignment.flows
         up = np.flatnonzero(network.usable & (network.level[network.tail] == NodeKind.NIC))
@@ -64,7 +65,7 @@ class Shares:
 
     @cached_property
     def value(self) -> Floats:
-        """Rate over demand, over the priority of its job, of each flow; shape (flows,)."""
+        """Rate of each flow divided by its demand and by its job's priority, shape (flows,)."""
         values: Floats = self.ratio / self._assignment.flows.weight
         return values
 
@@ -75,9 +76,10 @@ class Shares:
         return values
 
     def served(self, most: float = np.inf) -> Floats:
-        """Gbit/s that all QPs on each arc get together, and on the padding; shape (arcs + 1,).
+        """Return the Gbit/s that all QPs on each arc get together, shape (arcs + 1,).
 
-        No QP is counted with more than ``most``; those of all phases are added up.
+        No QP counts with more than ``most``. QPs of all phases are added up. The last element is
+        for the padding.
         """
         chunk, arc = self._uses()
         weights = (np.minimum(self.rate, most) * self._qps)[chunk]
@@ -85,13 +87,13 @@ class Shares:
         return np.bincount(arc, weights=weights, minlength=count).astype(np.float64)
 
     def _uses(self) -> tuple[Ints, Ints]:
-        """Chunk and arc of every use of an arc, those of NICs too."""
+        """Return chunk and arc of every use of an arc, including arcs of NICs."""
         network, flows = self._assignment.network, self._assignment.flows
         paths = self._assignment.path
         lengths = np.fromiter(map(len, paths), dtype=np.int64, count=len(paths))
         rows = np.arange(len(paths), dtype=np.int64)
         source, destination = flows.source[self.flow], flows.destination[self.flow]
-        # A chunk of no arcs stays within its leaf, or has no path and uses nothing.
+        # A chunk without arcs stays within its leaf, or has no path and uses nothing.
         here = (lengths > 0) | (network.terminal[source] == network.terminal[destination])
         out = np.where(here, network.nic_arc[source], NONE)
         into = np.where(here, network.nic_arc[destination], NONE)
@@ -100,7 +102,10 @@ class Shares:
         return np.concatenate(chunk), np.concatenate(arc)
 
     def _heaviest(self, chunk: Ints, arc: Ints) -> tuple[Bools, Bools]:
-        """The uses that count, and the arcs that fill up when all get what they ask for."""
+        """Mark the uses in the heaviest phase of their job, and the arcs that demands overfill.
+
+        Uses of arcs that are not overfilled, and uses without a phase, are marked, too.
+        """
         flows, count = self._assignment.flows, self._assignment.network.arc_count
         job, phase = flows.job[self.flow][chunk], flows.phase[self.flow][chunk]
         gbps = (self.rate * self._qps)[chunk]
@@ -120,7 +125,7 @@ class Shares:
         return leads, full
 
     def _fill(self, chunk: Ints, arc: Ints, leads: Bools) -> None:
-        """Rounds, until nothing rises that a full arc could stop."""
+        """Run rounds of filling until no rising chunk crosses a full arc."""
         capacity = self._assignment.network.fabric.structure.capacity
         rising = np.zeros(len(self.flow), dtype=np.bool_)
         rising[chunk] = True

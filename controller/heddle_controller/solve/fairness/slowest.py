@@ -1,22 +1,21 @@
-"""The slowest flows and those in their way, placed anew by constraint programming.
+"""Places the slowest flows, and those in their way, again by constraint programming.
 
-Exchanges (``qp_swap``) swap two flows at a time. In a fabric that is full everywhere a flow
-may get a better place only if several change theirs at once, each taking what another
-leaves. Which QPs go where is then a small integer programme: while no arc carries more
-than before, each keeps its level, so the rate of a QP on each of its paths is known and the
-value of a flow is a sum. CP-SAT (OR-Tools) makes the least value of a neighbourhood as
-great as it gets, within a budget of deterministic time, so that equal input gives equal
-output. Levels are then found anew, and where the sorted values of all flows did not rise,
-all is as it was.
+Exchanges (``qp_swap``) swap two flows at a time. In a fabric that is full everywhere, a flow may
+get a better place only if several flows change theirs at once, each taking what another leaves. The
+question which QPs go where is then a small integer programme. As long as no arc carries more than
+before, each keeps its level. So the rate of a QP on each of its paths is known, and the value of a
+flow is a sum. CP-SAT (OR-Tools) maximises the least value of a neighbourhood within a budget of
+deterministic time, so that equal input gives equal output. Levels are then computed again. If the
+sorted values of all flows did not rise, the change is undone.
 
-Where that finds nothing, fast flows are made to wait: no QP is reckoned with more than
-what would help the slow ones, which leaves room on the arcs where only those are held back
-that have more. There arcs may carry as much as their tiers have to, as in ``qp_swap``. Where
-many are slowest alike and cannot all gain at once, one of them gains alone.
+Where that finds nothing, fast flows have to wait: no QP counts with a higher rate than what would
+help the slow flows. This leaves room on arcs that hold back only faster flows. These arcs may carry
+as much as their tiers have to, as in ``qp_swap``. Where many flows are equally slow and cannot all
+gain at once, one of them gains alone.
 
-A neighbourhood is a slow flow, the flows on arcs that it could use, those on the arcs of
-these, and so on as long as they are few. A flow that cannot gain stays as it is, and the
-next slowest is looked at. Jobs of one phase only: their loads simply add up.
+A neighbourhood is a slow flow, the flows on arcs that it could use, the flows on arcs that these
+could use, and so on as long as they are few. A flow that cannot gain stays as it is, and the next
+slowest is tried. This works only for jobs without phases, since their loads simply add up.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ if TYPE_CHECKING:
 _WORTH = 1e-4
 """Relative gain of the slowest flow below which nothing is moved."""
 _CLOSE = 1e-3
-"""Relative distance from the best there could be at which the solver may stop."""
+"""Relative distance from the optimum at which the solver may stop."""
 _MOST_CHOICES = 3_000
-"""Pairs of a flow and a path in a neighbourhood."""
+"""Most pairs of a flow and a path in a neighbourhood."""
 MOST_STUCK = 2
-"""Neighbourhoods in a row without gain before the search ends."""
+"""Neighbourhoods in a row without gain after which the search ends."""
 MOST_LOOKED_AT = 200
-"""Slow flows that are looked at for one that could gain."""
+"""Most slow flows to look at for one that could gain."""
 _EFFORT_SECONDS = 0.1
-"""Of CP-SAT's deterministic time, each time."""
+"""Deterministic time of CP-SAT for each neighbourhood."""
 EFFORT_IN_ALL = 0.25
-"""The same, for one plan."""
+"""Deterministic time of CP-SAT for one plan in all."""
 SECONDS_A_CHOICE = 2e-5
-"""What putting a choice before CP-SAT counts for: about what it takes."""
+"""Time counted for building each choice in the model: about what it takes."""
 _SCALE = 1_000_000
-"""Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
+"""Factor for rates (whole kbit/s) and values (millionths), since CP-SAT computes in integers."""
 
 _Column: TypeAlias = "list[cp_model.IntVar]"
 """QPs of one flow on each of its paths."""
@@ -64,16 +63,16 @@ _Column: TypeAlias = "list[cp_model.IntVar]"
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What is asked for a slow flow."""
+    """Conditions under which a slow flow is helped."""
 
     headroom: float
-    """What a QP is reckoned with at most, in mean rates of a QP of the slow flow."""
+    """Most that a QP counts with, as a multiple of the mean rate of the slow flow's QPs."""
     alone: bool = False
-    """Whether others that are as slow need not gain with it."""
+    """Whether other flows that are as slow need not gain with it."""
 
 
 TERMS = (_Terms(inf), _Terms(1.1), _Terms(1.4, alone=True))
-"""Tried in turn."""
+"""Conditions to try for each slow flow, in order."""
 
 
 @dataclass(slots=True)
@@ -89,9 +88,10 @@ class _Part:
 
 
 def raise_slowest(search: Search, shares: Shares) -> bool:
-    """Places slow flows anew while the sorted values of all flows rise by it.
+    """Place slow flows again while the sorted values of all flows rise.
 
-    ``shares`` are those of the search's assignment. Returns whether anything was moved.
+    ``shares`` are those of the search's assignment, which is changed in place. Returns whether
+    anything was moved.
     """
     stuck: set[int] = set()
     effort, failed, moved = EFFORT_IN_ALL, 0, False
@@ -116,7 +116,10 @@ def raise_slowest(search: Search, shares: Shares) -> bool:
 
 
 def _slowest(search: Search, shares: Shares, stuck: set[int]) -> int | None:
-    """The flow of least value that might gain; those that cannot are noted as stuck."""
+    """Return the flow of least value that might gain, or None.
+
+    Slow flows that cannot gain are added to ``stuck``.
+    """
     assignment = search.assignment
     flows, network = assignment.flows, assignment.network
     routed = np.unique(shares.flow)
@@ -134,7 +137,7 @@ def _slowest(search: Search, shares: Shares, stuck: set[int]) -> int | None:
 
 
 def sole_arcs(network: Network, flows: Flows, flow: int) -> Ints:
-    """The arcs of single-homed NICs, which all QPs of a flow cross."""
+    """Return the arcs of the flow's single-homed NICs, which all its QPs cross; 0 to 2 arcs."""
     out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
     return np.array([*[out] * (out != NONE), *[into ^ 1] * (into != NONE)], dtype=np.int64)
 
@@ -142,7 +145,7 @@ def sole_arcs(network: Network, flows: Flows, flow: int) -> Ints:
 def _placed(
     search: Search, parts: Sequence[_Part], counts: Sequence[Ints], before: Shares
 ) -> Shares | None:
-    """The shares once QPs are where they should be; None, all as it was, if that is no better."""
+    """Move QPs to their new paths and return the shares; undo it and return None if no better."""
     assignment = search.assignment
     begin = len(assignment.journal)
     for part, count in zip(parts, counts, strict=True):
@@ -155,7 +158,7 @@ def _placed(
 
 
 class _Neighbourhood:
-    """What stands around a slow flow, under given levels."""
+    """A slow flow and the flows around it, with given levels of arcs."""
 
     def __init__(
         self, search: Search, shares: Shares, stuck: set[int], slow: int, terms: _Terms
@@ -163,22 +166,25 @@ class _Neighbourhood:
         self.parts: list[_Part] = []
         self._slow, self._alone = slow, terms.alone
         self._most = terms.headroom * float(shares.ratio[slow] * search.assignment.unit[slow])
-        """Gbit/s that a QP is reckoned with at most."""
+        """Most Gbit/s that a QP counts with."""
         self._rate: Floats = np.minimum(shares.rate, self._most)
-        """Of each chunk."""
+        """Gbit/s that a QP of each chunk counts with, shape (chunks,)."""
         self._search, self._shares, self._stuck = search, shares, stuck
         self._assignment = search.assignment
         flows = self._assignment.flows
         self._value = shares.value
         self._per_rate: Floats = 1 / (flows.gbps * flows.weight)
-        """Value that each Gbit/s is to a flow."""
+        """Value of one Gbit/s to each flow, shape (flows,)."""
         self._chunks: dict[int, list[int]] = {}
         for chunk, flow in enumerate(self._assignment.flow):
             self._chunks.setdefault(flow, []).append(chunk)
         self._model = cp_sat.new_model()
 
     def solve(self, effort: float) -> tuple[list[Ints] | None, float]:
-        """QPs of each part on each of its paths, if that helps; and the effort it took."""
+        """Return the QPs of each part on each of its paths, and the effort spent.
+
+        The first is None if no better placement was found.
+        """
         self.parts = [self._part(flow) for flow in self._around(self._slow)]
         self._limit_arcs()
         least = self._least_value(self._value[self._slow])
@@ -203,7 +209,7 @@ class _Neighbourhood:
         return sole_arcs(self._assignment.network, self._assignment.flows, flow)
 
     def _rates(self, flow: int) -> Floats:
-        """Gbit/s that a QP of a flow would get on each of its paths."""
+        """Return the Gbit/s that a QP of a flow would get on each of its paths."""
         paths, level = self._search.chains.paths(flow), self._shares.level
         ends = level[self._ends(flow)].tolist()
         most = min([self._most, float(self._assignment.unit[flow]), *ends])
@@ -211,7 +217,10 @@ class _Neighbourhood:
         return rates
 
     def _around(self, slow: int) -> list[int]:
-        """The flow, those that it could meet, those that these could, as far as they are few."""
+        """Return the flow, those that it could meet, those that these could meet, and so on.
+
+        It ends when the flows have more than ``_MOST_CHOICES`` paths.
+        """
         flows, known, new = [slow], set[int](), [slow]
         room = _MOST_CHOICES - len(self._search.chains.paths(slow))
         while new:
@@ -219,7 +228,7 @@ class _Neighbourhood:
             known |= arcs
             met = {self._assignment.flow[c] for a in arcs for c in self._assignment.members(a)}
             new = []
-            # Those best off first: they have most to give.
+            # The best-off flows come first, since they have most to give.
             for flow in sorted(met.difference(flows), key=lambda f: (-self._value[f], f)):
                 room -= len(self._search.chains.paths(flow))
                 if room < 0:
@@ -229,12 +238,12 @@ class _Neighbourhood:
         return flows
 
     def _reached(self, flows: Iterable[int]) -> set[int]:
-        """Arcs that some flows could use."""
+        """Return the arcs that some flows could use."""
         arcs = {arc for flow in flows for arc in self._search.chains.paths(flow).ravel().tolist()}
         return arcs - {self._assignment.network.pad}
 
     def _part(self, flow: int) -> _Part:
-        """A flow with a variable for each of its paths, all QPs being somewhere."""
+        """Add a flow to the model, with its number of QPs on each path as variables."""
         paths, qps = self._search.chains.paths(flow), self._qps(flow)
         group = QpGroup(list(self._chunks[flow]), paths, float(self._assignment.unit[flow]))
         column = [self._model.new_int_var(0, qps, "") for _ in paths]
@@ -250,7 +259,7 @@ class _Neighbourhood:
         return _Part(flow, group, self._rates(flow), qps, column)
 
     def _least_value(self, before: float) -> cp_model.IntVar:
-        """The least value of those that are to gain; the others may not lose."""
+        """Add a variable for the least value of flows that must gain; the others may not lose."""
         enough = ceil(float(before) * (1 + _WORTH) * _SCALE)
         most = ceil(_SCALE / float(self._assignment.flows.weight.min()))
         least = self._model.new_int_var(enough, max(enough, most), "")
@@ -259,7 +268,7 @@ class _Neighbourhood:
             value = _sum_of(part.column, worth)
             if self._stays(part.flow):
                 held = sum(self._rate[c] * self._assignment.qps(c) for c in part.group.chunks)
-                # Each summand may have been rounded down.
+                # Rounding may have lowered each summand.
                 least_of = int(held * self._per_rate[part.flow] * _SCALE) - part.qps
                 self._model.add(value >= least_of)
             else:
@@ -274,9 +283,10 @@ class _Neighbourhood:
         return flow in self._stuck or (self._alone and tied)
 
     def _limit_arcs(self) -> None:
-        """No arc may carry more than before, or than there is room for, nor serve more than it can.
+        """Limit for each arc what it carries, and what it serves.
 
-        What an arc serves are rates under the levels; what it carries is what flows ask for.
+        It carries what flows ask for: at most as much as before, or as it may carry, if that is
+        more. It serves the rates that the levels give: at most as much as before, or its capacity.
         """
         network = self._assignment.network
         capacity = network.fabric.structure.capacity
@@ -306,7 +316,7 @@ class _Neighbourhood:
                 self._limit(column, units, float(most[arc] - carried[arc]))
 
     def _limit(self, column: _Column, gbps: Sequence[float], room: float) -> None:
-        """What some QPs get in all may not exceed the room."""
+        """Limit the Gbit/s of some QPs, given for one QP of each column, to the room in all."""
         kbps = np.array([int(each * _SCALE) for each in gbps], dtype=np.int64)
         self._model.add(_sum_of(column, kbps) <= ceil((room + 1e-6) * _SCALE))
 

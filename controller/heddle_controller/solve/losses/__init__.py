@@ -1,4 +1,4 @@
-"""What a plan is worth right after any single link or switch is lost."""
+"""How a plan performs right after the loss of any single link or switch, on backups alone."""
 
 from heddle_controller.solve.losses.choose import better_backups, protected, without_backups
 from heddle_controller.solve.losses.entered import unprotected_flows

@@ -1,11 +1,11 @@
-"""Backups chosen so that the worst single loss does least.
+"""Chooses backups so that the worst single loss does the least damage.
 
-Backups already turn to links that have room, as far as many at once can (``repair.backup_room``).
-Here a plan's fullest link after a loss is relieved: one of the paths that fell on it is given
-another backup, one of as many hops that shares no link and no switch with the path, if every link
-that it would take with it, after every loss that breaks the path, stays less full. That goes on
-until nothing helps, or the bound is met. Paths stay as they are, so the plan is as good as it was
-while nothing is lost.
+Backups were already moved to links that have room, many at a time (``repair.backup_room``). This
+search takes the fullest link after any loss and gives one of the paths that fell on it another
+backup. The new backup has as many hops and shares no link and no switch with the path. After every
+loss that breaks the path, each of its links must stay less full than the relieved one was. The
+search ends when nothing helps or the bound is met. Paths do not change, so the plan stays as good
+as it was while nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.repair.backups import moved_backups
 
 MOST_PATHS = 5_000
-"""Paths beyond which backups are not searched one by one: that would take longer than all the
-rest."""
+"""With more paths, backups are not searched one by one: it would take longer than all the rest."""
 MOST_STEPS = 5_000
-"""Links looked at after losses."""
+"""Most pairs of a loss and an arc that the search tries to relieve."""
 _EQUAL = 1e-9
 _CLEARLY = 0.02
-"""Part by which the worst link after a loss has to be less full, for backups to be changed."""
+"""Share by which the worst link after a loss must become less full to change backups for it."""
 
 
 def without_backups(plan: Plan) -> Plan:
-    """The plan with nothing to turn to."""
+    """Return the plan without any backups."""
     paths, none = plan.paths, np.empty(0, dtype=np.int64)
     empty = np.zeros(len(paths) + 1, dtype=np.int64)
     backups = Paths(paths.flow, paths.first_qp, paths.last_qp, empty, none)
@@ -50,7 +49,11 @@ def without_backups(plan: Plan) -> Plan:
 
 
 def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
-    """The plan with the backups that suit losses of one kind best, and its N-1 certificate."""
+    """Return the plan with its N-1 certificate, and with better backups if a search finds some.
+
+    The search optimises for losses of one kind. It is left out in fabrics without tiers, in plans
+    by ports of NICs, and where the bound is already met.
+    """
     screen = LossScreen(plan)
     known = told_by(screen, thorough=True)
     best = replace(plan, certificate=replace(plan.certificate, after_loss=known))
@@ -72,10 +75,11 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
 
 
 def better_backups(plan: Plan, screen: LossScreen | None = None) -> Plan | None:
-    """The plan with other backups, where single losses do clearly less with these; None where not.
+    """Return the plan with other backups, or None if single losses do not do clearly less then.
 
-    Its repairs put paths on links that backups of others had counted on. ``screen`` is of the plan,
-    and of the other plan afterwards, if there is one.
+    This is worth trying after repairs, which put paths on links that backups of others had counted
+    on. ``screen`` may belong to any plan. It is brought to ``plan`` if possible, and may belong to
+    the plan with other backups afterwards.
     """
     network = Network(plan.fabric)
     if not network.tiered or plan.nic_ports is not None:
@@ -103,18 +107,21 @@ def _is_loose(one: AfterLoss) -> bool:
 
 
 def _value(told: tuple[AfterLoss, ...], kind: Kind) -> list[tuple[float, float]]:
-    """A key of certificates, the greater the better: losses of the kind first."""
+    """Return a key by which to compare certificates, greater is better. ``kind`` counts first."""
     own_first = sorted(told, key=lambda one: one.kind != kind)
     return [(-round(one.worst_utilization, 9), round(one.slowest_flow, 9)) for one in own_first]
 
 
 class _Search:
-    """Loads after losses, as one backup after another is changed."""
+    """Changes one backup after another and keeps the loads after losses up to date.
+
+    A cell is a pair of a loss and an arc, coded as ``loss * arcs + arc``.
+    """
 
     def __init__(
         self, screen: LossScreen, kind: Kind, candidates: Candidates, floor: float
     ) -> None:
-        """``floor`` is what no choice of backups is better than."""
+        """Start from the screen's plan. ``floor`` is a utilisation that no backups can beat."""
         standing = screen.standing
         self._plan = plan = standing.plan
         self._candidates, self._network, self._floor = candidates, candidates.network, floor
@@ -144,7 +151,7 @@ class _Search:
                 self._on.setdefault(one * self._arcs + arc, set()).add(row)
 
     def run(self) -> Paths:
-        """The backups, parallel to the paths."""
+        """Search, and return a backup for each path, row for row."""
         full = [(-self._used(cell), cell) for cell in self._on]
         heapify(full)
         for _ in range(MOST_STEPS):
@@ -152,7 +159,7 @@ class _Search:
                 break
             used, cell = heappop(full)
             if abs(used + self._used(cell)) > _EQUAL:
-                continue  # it has changed since
+                continue  # the load of the cell has changed since
             for changed in self._relieved(cell):
                 heappush(full, (-self._used(changed), changed))
         rows = [self._backup.get(row, None) for row in range(len(self._plan.paths))]
@@ -170,7 +177,7 @@ class _Search:
         return float(self._load.get(cell, self._base[arc]) / self._capacity[arc])
 
     def _relieved(self, cell: int) -> list[int]:
-        """Gives the path that gains most by it another backup; the cells that are others now."""
+        """Give another backup to the path that gains most; return the cells whose load changed."""
         best: tuple[float, int, list[int]] | None = None
         limit = self._used(cell) * (1 - _EQUAL)
         for path in sorted(self._on[cell]):
@@ -181,7 +188,10 @@ class _Search:
         return [] if best is None else self._change(best[1], best[2])
 
     def _after(self, path: int, way: list[int]) -> float:
-        """The fullest link of a way after any loss that breaks the path, with the path on it."""
+        """Return the utilisation of the fullest link of a way, with the path on it.
+
+        The worst loss that breaks the path counts.
+        """
         rate, known = float(self._rate[path]), set(self._backup[path])
         return max(
             self._used(loss * self._arcs + arc)
@@ -207,7 +217,10 @@ class _Search:
         return changed
 
     def _others(self, path: int) -> list[list[int]]:
-        """Other ways of as many hops that share no link and no switch with the path."""
+        """Return other backups of as many hops that share no link and no switch with the path.
+
+        There are none if the present backup shares a switch, or differs at a NIC's link.
+        """
         network, plan = self._network, self._plan
         way, spare = plan.paths.of(path), self._backup[path]
         if (
@@ -231,7 +244,7 @@ class _Search:
         ]
 
     def _switches(self, way: Ints) -> set[int]:
-        """Switches between the first and the last of a way."""
+        """Return the switches of a way without the first and the last."""
         heads = self._network.head[way[:-1]]
         kind = self._plan.fabric.structure.nodes.kind
         inner = {int(one) for one in heads if kind[one] != NodeKind.NIC}

@@ -1,8 +1,9 @@
-"""Backups that some switch has an entry for: only to these can agents turn.
+"""Which backups some switch has an entry for. Agents can switch to these only.
 
-A backup is one entry, at the switch where it leaves the path; from there on the underlay carries.
-``plan.programs`` writes none where the underlay would not take the rest of the backup by itself, or
-might bring packets back: most often where links were down already and what is left is a way round.
+A backup is one entry, at the switch where it leaves the path. From there on the underlay carries
+the packets. ``plan.programs`` writes no entry where the underlay would not follow the rest of the
+backup by itself, or might send packets back. This happens mostly where links were already down and
+the backup is a detour.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from heddle_controller.model.underlay import needs_entry, underlay
 
 
 def turning(plan: Plan, rows: Ints) -> tuple[Bools, Bools]:
-    """Whether some switch can turn each of some paths to its backup; and which are in need of that.
+    """Mark the paths that some switch can move to their backup, and those left unprotected.
 
-    That is, none can turn them, and they cross links between switches: a single loss stops them
-    until routing has settled.
+    Unprotected paths cross links between switches and no switch can move them. A single loss stops
+    them until routing has settled. Both results have shape (rows,).
     """
     spare = np.flatnonzero(np.diff(plan.backups.first)[rows])
     turns = np.zeros(len(rows), dtype=np.bool_)
@@ -30,20 +31,24 @@ def turning(plan: Plan, rows: Ints) -> tuple[Bools, Bools]:
 
 
 def unprotected_flows(plan: Plan) -> Ints:
-    """Rows of flows some QPs of which a single loss stops until routing has settled; ascending."""
+    """Return rows, ascending, of flows with QPs that some single loss stops.
+
+    They stay stopped until routing has settled.
+    """
     _, bare = turning(plan, np.arange(len(plan.paths), dtype=np.int64))
     return np.unique(plan.paths.flow[bare])
 
 
 def has_entry(plan: Plan, rows: Ints) -> Bools:
-    """Whether the switch at which each backup leaves its path can turn to it, shape (rows,).
+    """Whether the switch where each backup leaves its path has an entry for it, shape (rows,).
 
-    Or a host can, where ports carry the flow. Each path is looked at by itself: QPs that leave a
-    switch together and part further down have one entry, and take one backup.
+    Always true where UDP source ports carry the flow, since the host can switch. Each path is
+    judged by itself, although QPs that leave a switch together and part further down have one entry
+    and one backup.
 
     Args:
         plan: A plan.
-        rows: Paths that have a backup.
+        rows: Rows of paths that have a backup.
     """
     structure, paths, backups = plan.fabric.structure, plan.paths, plan.backups
     flow = paths.flow[rows]
@@ -51,8 +56,8 @@ def has_entry(plan: Plan, rows: Ints) -> Bools:
     place, spare = paths.first[rows] + same, backups.first[rows] + same
     left, other = paths.first[rows + 1] - place, backups.first[rows + 1] - spare
     held = (same > 0) & (left > 0) & (other > 0)
-    # Two shortest ways from a switch are two next hops of the underlay, which has the rest of both.
-    # Two arcs of them are one only if they are as far from the end.
+    # Two shortest ways from a switch are two next hops of the underlay, which can carry the rest of
+    # both. They can share an arc only at equal distance from the end.
     direct = np.flatnonzero(held & (left == other))
     start = structure.tail[paths.arcs[place[direct]]]
     longer = underlay(structure).is_detour(start, destination[direct], left[direct])
@@ -71,7 +76,10 @@ def has_entry(plan: Plan, rows: Ints) -> Bools:
 
 
 def _leads_round(plan: Plan, rows: Ints, same: Ints) -> Bools:
-    """As ``has_entry``, of any backups that leave their paths after so many arcs."""
+    """Do the same as ``has_entry`` for backups that may be detours.
+
+    ``same`` is the number of arcs that each path and its backup share at the start.
+    """
     structure, is_nic = plan.fabric.structure, plan.fabric.structure.nodes.kind == NodeKind.NIC
     ways, others = plan.paths.take(rows), plan.backups.take(rows)
     destination, whole = plan.flows.destination[ways.flow], underlay(structure)
@@ -92,7 +100,7 @@ def _leads_round(plan: Plan, rows: Ints, same: Ints) -> Bools:
 
 
 def _shared_start(plan: Plan, rows: Ints) -> Ints:
-    """How many arcs each path and its backup begin with alike, shape (rows,)."""
+    """Return how many arcs each path and its backup share at the start, shape (rows,)."""
     paths, backups = plan.paths, plan.backups
     both = np.minimum(np.diff(paths.first)[rows], np.diff(backups.first)[rows])
     same = np.zeros(len(rows), dtype=np.int64)

@@ -1,19 +1,19 @@
-"""What no choice of backups can beat, the paths being those of the plan.
+"""Lower bounds on the worst utilisation after a loss, for any choice of backups.
 
-After a loss, at each switch whose NICs lose their first or last step with it:
+The paths are those of the plan. The bounds look at each switch where paths lose the step from their
+first switch, or to their last one:
 
-- What the plan leaves untouched stays where it is.
+- What the loss does not break stays where it is.
 - All that has to leave the switch shares the links that are left, however it is divided.
-- Each path that was broken goes on whole: the next one fills some link that is left by its rate
-  at least. With paths of ``m`` and the smallest rate among them, the worst link is at least the
-  ``m``-th smallest load that adding such paths one by one to any of the links makes.
+- Each broken path moves as a whole and adds its rate to one of the links that are left. Let there
+  be ``m`` such paths, and add paths of the smallest rate among them one by one, each to the link
+  that stays least full with it. The worst link is at least as full as the last addition makes one.
+- In fabrics of tiers, a path over one spine moves to another spine that both leaves are linked to.
+  From that spine on the underlay carries it, and it has one way down. So both links of some spine
+  take on the path.
 
-- In fabrics of tiers a path over one spine goes over another that both leaves are linked to, where
-  its own leaf has no others: from there on the underlay carries, and has one way down. So both
-  links of some spine take it on.
-
-Phases of a job take turns, so paths that have one may cost nothing: the last three count paths
-that may run at any time alone.
+Phases of a job take turns, so a path with a phase may add nothing. The last three bounds count only
+paths that may run at any time.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from heddle_controller.solve.losses.moves import APART, joined
 from heddle_controller.solve.losses.screen import LossScreen
 
 _MOST_ALONE = 1_000
-"""Losses together for which each path is looked at by itself."""
+"""Number of losses looked at in all, up to which each path is also looked at by itself."""
 _MOST_ROUNDS = 64
-"""Paths of one switch that are counted one by one."""
+"""Most paths of one switch that are added one by one."""
 
 
 class Floors:
-    """After losses of each kind the worst utilisation is at least so much.
+    """Lower bounds on the worst utilisation after losses of each kind, for any backups.
 
-    Whatever backups there are, as long as every path that has to move has one.
+    They hold as long as every path that has to move has a backup.
     """
 
     def __init__(self, screen: LossScreen, known: Floats) -> None:
-        """``known`` are floors, shape (kinds,)."""
+        """Start from ``known`` lower bounds, shape (kinds,); the array is raised in place."""
         self.floor = known
         self._screen, self._losses = screen, screen.losses
         self._plan = screen.standing.plan
@@ -46,9 +46,10 @@ class Floors:
         self._beside: Ints | None = None
 
     def look_at(self, some: Ints, beside: Ints | None = None) -> None:
-        """Raise the floors to what some losses, ascending, come to.
+        """Raise the bounds by looking at some losses, given in ascending order.
 
-        ``beside`` are codes of losses and nodes, ascending, if no other switches are looked at.
+        ``beside`` limits the look to some switches after some losses, as ascending codes
+        ``loss * nodes + node``. None means all.
         """
         standing = self._screen.standing
         at, path = standing.broken(self._losses, some)
@@ -67,13 +68,13 @@ class Floors:
         np.maximum.at(self.floor, self._losses.kind(loss), reached)
 
     def _is_near(self, loss: Ints, switch: Ints) -> Bools:
-        """Whether each switch is one that is looked at after the loss beside it."""
+        """Mark the switches to look at, each after the loss in the same position."""
         if self._beside is None:
             return np.ones(len(loss), dtype=np.bool_)
         return among(loss * self._plan.fabric.node_count + switch, self._beside)
 
     def _free(self, loss: Ints, path: Ints) -> None:
-        """Note what goes from arcs with all that is broken."""
+        """Compute how much load leaves each arc with the broken paths, for each loss."""
         some, width = self._plan.paths.take(path), len(self._screen.gbps)
         owner = some.owner()
         cell, first = numbered(loss[owner] * width + some.arcs)
@@ -81,7 +82,7 @@ class Floors:
         self._freed = np.bincount(cell, self._screen.standing.gbps(path)[owner], len(first))
 
     def _stays(self, loss: Ints, arc: Ints) -> Floats:
-        """What losses leave on arcs, Gbit/s, whatever turns to them; shapes go together."""
+        """Return the Gbit/s that losses leave on arcs, without backups. The shapes broadcast."""
         loads = self._screen.gbps
         code = loss * len(loads) + arc
         at = np.minimum(np.searchsorted(self._keys, code), max(len(self._keys) - 1, 0))
@@ -89,7 +90,11 @@ class Floors:
         return np.asarray(np.maximum(loads[arc] - freed, 0.0))
 
     def _ways_on(self, switch: Ints, *, into: bool) -> tuple[Ints, Bools]:
-        """A row of live arcs between each of some switches and others; and which elements are."""
+        """Return the working arcs between each switch and other switches, a padded row for each.
+
+        The second array marks the elements that are not padding. With ``into``, arcs lead to the
+        given switches, otherwise away from them.
+        """
         structure = self._plan.fabric.structure
         first, out = structure.out
         place = np.arange(max(int((first[switch + 1] - first[switch]).max(initial=0)), 1))
@@ -102,14 +107,14 @@ class Floors:
         return (arcs ^ 1 if into else arcs), there
 
     def _at_switches(self, loss: Ints, path: Ints, *, into: bool) -> None:
-        """By the switches where paths lose their step."""
+        """Raise the bounds at switches where paths lose the step from or ``into`` them."""
         plan, structure = self._plan, self._plan.fabric.structure
         paths, flow = plan.paths, plan.paths.flow[path]
-        # A step at each NIC, and one between switches at least.
+        # Such paths have a step at each NIC, and at least one between switches.
         long = paths.first[path + 1] - paths.first[path] > 2  # noqa: PLR2004
         loss, path, flow = loss[long], path[long], flow[long]
         # The second arc of a path leaves the switch of its source, the last but one enters the
-        # switch of its destination; a NIC of several links may be reached by another switch.
+        # switch of its destination. A NIC with several links may be reached by another switch.
         arc = paths.arcs[paths.first[path + 1] - 2 if into else paths.first[path] + 1]
         struck = self._losses.takes(loss, arc)
         ends = (structure.head if into else structure.tail)[arc]
@@ -140,7 +145,7 @@ class Floors:
             where=together > 0,
         )
         self._raise(loss, fluid)
-        # The next path fills the emptiest link to no more than their mean and its own rate.
+        # Adding a path to the emptiest link makes it no fuller than the mean plus the path's rate.
         most = total + least * (count - 1 + there.sum(axis=1))
         known = self.floor[self._losses.kind(loss)]
         open_ = np.flatnonzero((together > 0) & (most > known * together))
@@ -169,14 +174,14 @@ class Floors:
                 )
 
     def _of_each_path(self, loss: Ints, path: Ints) -> None:
-        """By paths over one spine, each by itself."""
+        """Raise the bounds by looking at each path over one spine by itself."""
         plan, structure = self._plan, self._plan.fabric.structure
         keys = self._screen.single_ways
         if keys is None:
-            return  # a spine might turn to another one, or to another link
+            return  # a spine might pass the path to another spine, or to another link
         paths, flows = plan.paths, plan.flows
         first, out = structure.out
-        # Two steps between switches, and one at each NIC.
+        # Such paths have two steps between switches, and one at each NIC.
         some = np.flatnonzero(paths.first[path + 1] - paths.first[path] == 4)  # noqa: PLR2004
         loss, path = loss[some], path[some]
         flow = paths.flow[path]

@@ -1,9 +1,10 @@
-"""Which paths a single loss breaks, and what becomes of them before anybody plans.
+"""Which paths a single loss breaks, and what happens to them before a new plan is made.
 
-Agents turn every path that crosses what was lost to its backup. A path whose backup is lost as
-well, or that has none, is *stranded*: until routing has settled nobody can say where it goes. If
-its source is cut off at its own NIC it is *apart*: switches never see its packets, and the host has
-to move it, if it has another link. So it is if its destination is cut off altogether.
+Agents switch every path that crosses the lost link or switch to its backup: it is *moved*. If there
+is no backup, or the loss breaks it too, the path is *stranded*: nobody can say where it goes until
+routing has settled. If the source is cut off at its own NIC, the path is *apart* instead: switches
+never see its packets, and only the host can move it, if it has another link. A path is also apart
+if its destination is cut off altogether.
 """
 
 from __future__ import annotations
@@ -24,48 +25,48 @@ UNTOUCHED, MOVED, STRANDED, APART = range(4)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleLosses:
-    """All single losses: links between switches, and switches, that are in service.
+    """All single losses: each link between switches, and each switch, that is in service.
 
-    A loss is the row of a link, or the row of a switch behind all links.
+    A loss is a number: the row of a link, or the number of links plus the node row of a switch.
     """
 
     fabric: Fabric
     served: Bools
-    """What is in service, shape (links + nodes,)."""
+    """Marks the losses that can happen, of links and switches in service; (links + nodes,)."""
 
     @classmethod
     def of(cls, fabric: Fabric) -> SingleLosses:
-        """Those of a fabric as it stands."""
+        """Return the single losses of a fabric in its present state."""
         inner = fabric.structure.inner & fabric.carries
         switches = np.zeros(fabric.node_count, dtype=np.bool_)
         switches[fabric.structure.head[inner]] = True
         return cls(fabric, np.append(inner[::2], switches))
 
     def kind(self, loss: Ints) -> Ints:
-        """Place in ``LOSS_KINDS`` of each."""
+        """Return the kind of each loss, as an index of ``LOSS_KINDS``."""
         return (loss >= self.fabric.link_count).astype(np.int64)
 
     def of_kind(self, kind: int) -> Ints:
-        """All in service of one kind, ascending."""
+        """Return all losses of one kind, ascending. ``kind`` is an index of ``LOSS_KINDS``."""
         links = self.fabric.link_count
         part = self.served[links:] if kind else self.served[:links]
         return np.flatnonzero(part) + kind * links
 
     def name(self, loss: int) -> str:
-        """A loss as ``--down`` takes it."""
+        """Return the name of a loss, as the option ``--down`` takes it."""
         links = self.fabric.link_count
         if loss < links:
             return self.fabric.link_name(loss)
         return self.fabric.structure.nodes.ids[loss - links]
 
     def takes(self, loss: Ints, arc: Ints) -> Bools:
-        """Whether each loss takes each arc with it; shapes go together."""
+        """Whether each loss takes down the arc in the same position. The shapes broadcast."""
         structure, node = self.fabric.structure, loss - self.fabric.link_count
         ends = (structure.tail[arc] == node) | (structure.head[arc] == node)
         return np.asarray(ends | (arc >> 1 == loss))
 
     def arcs_of(self, loss: Ints) -> tuple[Ints, Ints]:
-        """Place in ``loss`` and arc of all that some losses take."""
+        """Return the arcs that some losses take down, as pairs: index in ``loss``, and arc."""
         links = self.fabric.link_count
         one, many = np.flatnonzero(loss < links), np.flatnonzero(loss >= links)
         place, arcs = joined(*self.fabric.structure.out, loss[many] - links)
@@ -74,10 +75,11 @@ class SingleLosses:
         return np.append(place, place), np.append(arcs, arcs ^ 1)
 
     def on(self, arcs: Ints) -> Ints:
-        """The losses that break paths over each arc, shape (kinds, *shape of arcs).
+        """Return for each arc the loss of each kind that breaks paths over it.
 
-        ``NONE`` of an arc that is ``NONE``, and where a NIC is entered. No two arcs of a path have
-        the same: a path has no loops.
+        It is the arc's link, and the switch that the arc enters. The shape is (kinds, *shape of
+        ``arcs``). ``NONE`` stands where there is no such loss, as at the link of a NIC or for an
+        arc ``NONE``. A path has no loops, so no loss occurs twice among its arcs.
         """
         links, ends = self.fabric.link_count, self.fabric.structure.head[arcs]
         loss = np.stack([arcs >> 1, ends + links])
@@ -85,14 +87,17 @@ class SingleLosses:
         return loss
 
     def breaks(self, loss: Ints, paths: Paths) -> Bools:
-        """Whether each loss breaks the path beside it."""
+        """Whether each loss breaks the path in the same position."""
         owner = paths.owner()
         hit = np.zeros(len(paths), dtype=np.bool_)
         hit[owner[self.takes(loss[owner], paths.arcs)]] = True
         return hit
 
     def cuts_off(self, loss: Ints, paths: Paths) -> Bools:
-        """Whether each path's source, or all of its destination, is cut off with the loss."""
+        """Whether each loss cuts off the source's link, or the destination altogether.
+
+        Each loss is taken with the path in the same position.
+        """
         if not len(paths):
             return np.zeros(0, dtype=np.bool_)
         structure, node = self.fabric.structure, loss - self.fabric.link_count
@@ -104,7 +109,16 @@ class SingleLosses:
 
 
 def joined(first: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Place in ``rows`` and value of everything that some of compressed rows hold."""
+    """Return all values of some rows of a compressed table.
+
+    Args:
+        first: Where the values of each row begin, shape (all rows + 1,).
+        values: The values of all rows, one row after another.
+        rows: The rows to read.
+
+    Returns:
+        For each value its index in ``rows``, and the value.
+    """
     count = first[rows + 1] - first[rows]
     place = np.repeat(np.arange(len(rows), dtype=np.int64), count)
     within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)

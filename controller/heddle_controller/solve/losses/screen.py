@@ -1,9 +1,9 @@
-"""Bounds by arc of what any single loss does there, kept from plan to plan.
+"""Upper bounds on the load of each arc after any single loss, kept from plan to plan.
 
-Power grids screen contingencies so: cheap bounds of all pick the few that are looked at exactly.
-No loss leaves more on an arc than what a plan has there and the most that any loss turns to it,
-were nothing freed. That follows from the paths and backups over the arc alone. So after a change it
-is worked out anew where a path or a backup differs, and nowhere else; at first, everywhere.
+Power grids screen contingencies in this way: cheap bounds for all cases pick the few that are
+examined exactly. The load of an arc after a loss is at most its present load plus the most that any
+loss moves to it. This bound depends only on the paths and backups over the arc. So after a change
+it is computed again only for arcs where a path or a backup differs.
 """
 
 from __future__ import annotations
@@ -19,38 +19,44 @@ from heddle_controller.solve.losses.standing import Standing, Turned, Users, arc
 
 
 class LossScreen:
-    """What is known of one plan, and of the next by what differs."""
+    """Bounds for one plan, which ``follow`` updates to the next plan."""
 
     def __init__(self, plan: Plan) -> None:
-        """All bounds of a plan."""
+        """Compute all bounds of a plan."""
         arcs = 2 * plan.fabric.link_count
         none = np.zeros(len(plan.paths), dtype=np.bool_)
         self.standing = Standing(plan, none, Users(arcs), Users(arcs))
         self.gbps: Floats = np.zeros(arcs)
-        """Load of each arc while nothing is lost."""
+        """Load of each arc while nothing is lost, shape (arcs,)."""
         self.qps: Floats = np.zeros(arcs)
-        """QPs there, by the rule of loads."""
+        """QPs on each arc, counted as load is: of each job's phases only the largest counts."""
         self.wants: Floats = np.zeros(arcs)
-        """The most that a QP of a path there asks for, over the part of its flow's QPs that have a
-        path."""
+        """The most Gbit/s that a QP on each arc asks for, among paths.
+
+        It is divided by the share of the flow's QPs that have a path.
+        """
         self.spare_wants: Floats = np.zeros(arcs)
-        """The same of backups there."""
+        """The same among backups."""
         self.bare: Bools = none
-        """Paths between switches that no switch can turn to a backup, shape (paths,)."""
+        """Marks unprotected paths (``entered.turning``), shape (paths,)."""
         self.single_ways = _single_ways(plan.fabric.structure)
-        """See there."""
+        """Codes of the ends of arcs (``_single_ways``); None if a spine may have several ways."""
         self.losses = SingleLosses.of(plan.fabric)
         self.most_gbps: Floats = np.zeros((len(LOSS_KINDS), arcs))
-        """That any loss of a kind turns to each arc."""
+        """The most that any loss of a kind moves to each arc."""
         self.most_qps: Floats = np.zeros((len(LOSS_KINDS), arcs))
-        """The same in QPs, by the rule of loads."""
+        """The same in QPs, counted as load is."""
         self.strands: Bools = np.zeros((len(LOSS_KINDS), len(plan.paths)), dtype=np.bool_)
-        """Paths that a loss of a kind stops, and cuts off from neither end."""
+        """Marks paths that some loss of a kind strands, without cutting off either end."""
         every = np.arange(arcs, dtype=np.int64)
         self._take(plan, np.ones(len(plan.flows), dtype=np.bool_), (every, every))
 
     def follow(self, plan: Plan) -> bool:
-        """Be of another plan; False where that has little to do with this one."""
+        """Update the bounds to another plan.
+
+        Returns False and changes nothing if rows or arcs of the plans do not correspond, or if one
+        of them is a plan by ports of NICs.
+        """
         before = self.standing.plan
         if plan is before:
             return True
@@ -67,7 +73,11 @@ class LossScreen:
         return True
 
     def _restated(self, plan: Plan) -> Bools:
-        """Flows that pass by a link which went out of service or came back."""
+        """Mark flows near a link that went out of service or came back, shape (flows,).
+
+        These are flows with a path or backup over the link, or into a NIC at its end, or into a
+        switch that went out of service or came back with it.
+        """
         structure, before = plan.fabric.structure, self.standing.plan.fabric
         found = np.zeros(len(plan.flows), dtype=np.bool_)
         restated = before.carries != plan.fabric.carries
@@ -83,9 +93,10 @@ class LossScreen:
         return found
 
     def _take(self, plan: Plan, changed: Bools, arcs: tuple[Ints, Ints]) -> None:
-        """Take on a plan, some flows of which differ.
+        """Adopt a plan in which the flows marked by ``changed`` differ.
 
-        ``arcs`` are those that paths of these flows are or were on, and those that backups are.
+        ``arcs`` are the arcs, ascending, that paths of these flows use or used, and the same for
+        their backups.
         """
         rows = np.flatnonzero(changed[plan.paths.flow])
         kept = _Kept(self.standing.plan.paths, plan.paths, changed, rows)
@@ -118,9 +129,9 @@ class LossScreen:
 
 
 def _single_ways(structure: Structure) -> Ints | None:
-    """Ends of arcs in their order by tail, as one number each, ascending.
+    """Return codes ``tail * nodes + head`` of all arcs, ascending, in order of ``structure.out``.
 
-    None where spines may have several ways to a leaf: there are parallel links, or no tiers.
+    Returns None where a spine may have several ways to a leaf: with parallel links, or no tiers.
     """
     kind = structure.nodes.kind
     inner = np.flatnonzero(structure.inner)
@@ -134,10 +145,10 @@ def _single_ways(structure: Structure) -> Ints | None:
 
 
 class _Kept:
-    """Which rows of a plan's paths are of the plan before, and which are new."""
+    """Knows which rows of a plan's paths are taken from the plan before, and which are new."""
 
     def __init__(self, old: Paths, new: Paths, changed: Bools, rows: Ints) -> None:
-        """``changed`` are flows, ``rows`` their new paths."""
+        """Compare two sets of paths. ``changed`` marks flows, ``rows`` are their new paths."""
         self._rows, self._count = rows, len(new)
         self._now: Ints | None = None
         if not np.array_equal(old.flow, new.flow):
@@ -145,7 +156,7 @@ class _Kept:
             self._then = np.flatnonzero(~changed[old.flow])
 
     def with_new(self, column: Bools, fresh: Bools) -> Bools:
-        """A column of the paths before, with what the new ones have."""
+        """Return a column for the new paths: kept rows from ``column``, new ones from ``fresh``."""
         found = column.copy()
         if self._now is not None:
             found = np.zeros(self._count, dtype=np.bool_)
@@ -155,7 +166,7 @@ class _Kept:
 
 
 def _arcs_of(changed: Bools, old: Paths, new: Paths, size: int) -> Ints:
-    """Arcs that paths of some flows are on, or were."""
+    """Return the arcs, ascending, that old or new paths of the marked flows use."""
     mark = np.zeros(size, dtype=np.bool_)
     for paths in (old, new):
         mark[paths.take(np.flatnonzero(changed[paths.flow])).arcs] = True
@@ -165,7 +176,10 @@ def _arcs_of(changed: Bools, old: Paths, new: Paths, size: int) -> Ints:
 def _most(
     standing: Standing, made: Turned, losses: SingleLosses, count: int
 ) -> tuple[Floats, Floats]:
-    """Gbit/s and QPs that any loss of a kind turns to each of so many places, at most."""
+    """Return the most Gbit/s and QPs that a loss moves to each arc, each of shape (kinds, count).
+
+    ``made`` are the turns to backups on to ``count`` arcs.
+    """
     turn, loss = made.after(losses)
     place, path = made.place[turn], made.path[turn]
     cell, first = numbered(place * len(losses.served) + loss)
@@ -179,7 +193,10 @@ def _most(
 
 
 def _strands(standing: Standing, losses: SingleLosses, rows: Ints) -> Bools:
-    """Whether a loss of a kind stops each of some paths, and cuts it off from neither end."""
+    """Mark paths that some loss of a kind strands, without cutting off either end.
+
+    The shape is (kinds, rows).
+    """
     plan = standing.plan
     ways, spares = (arc_table(paths.take(rows)) for paths in (plan.paths, plan.backups))
     loss = losses.on(ways)
@@ -192,12 +209,12 @@ def _strands(standing: Standing, losses: SingleLosses, rows: Ints) -> Bools:
 
 
 def screen_of(plan: Plan, known: LossScreen | None = None) -> LossScreen:
-    """The screen of a plan: one that is known, brought to it, or a new one."""
+    """Return a screen of a plan: the known one, updated if possible, or a new one."""
     return known if known is not None and known.follow(plan) else LossScreen(plan)
 
 
 def _comparable(before: Plan, plan: Plan) -> bool:
-    """Whether rows and arcs of two plans mean the same, and entries carry all flows of both."""
+    """Whether rows and arcs of two plans correspond, and neither is a plan by ports of NICs."""
     return (
         before.fabric.structure is plan.fabric.structure
         and before.nic_ports is None

@@ -1,10 +1,10 @@
-"""The slowest flow after any single loss, as QPs share links max-min fairly.
+"""Finds the slowest flow after any single loss, where QPs share links max-min fairly.
 
-Every loss has its own fair rates, and to fill them all would take long. A floor is quick: no QP
-gets less than its even part of the fullest arc on its way. Flows over the most suspect arcs are
-looked at, until no other can have a lower floor. Most often that floor is what the flow gets, and
-nothing is filled. Where it gets more, losses are filled in order of their floors, until the least
-rate found is no more than the next floor.
+Every loss has its own fair rates, and computing them for all losses would take long. A floor is
+quick: no QP gets less than its even share of the fullest arc on its path. Flows over the most
+suspect arcs are looked at, until no other flow can have a lower floor. Mostly the flow gets exactly
+its floor, and no fair rates are needed. Where it gets more, fair rates are computed for losses in
+order of their floors, until the lowest rate found is no more than the next floor.
 """
 
 from __future__ import annotations
@@ -36,41 +36,46 @@ from heddle_controller.solve.losses.suspects import (
 )
 
 _FIRST_BATCH = 2_000
-"""Uses of full arcs that are filled together at first; then twice as many each time."""
+"""Uses of full arcs in the first batch of fair rates. Each further batch has twice as many."""
 _MOST = 600_000
-"""Uses of full arcs that are filled at most; beyond that the floor is told."""
+"""Uses of full arcs after which no more fair rates are computed and the floor is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The least part of its demand that a flow gets after any loss."""
+    """The smallest part of its demand that any flow gets after any loss of one kind."""
 
     ratio: float
     loss: int
+    """The loss that causes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Floors:
-    """What flows get at least, each after the loss beside it, and why."""
+    """What flows get at least, each after the loss in the same position, and why.
+
+    There are three tables: one row for each flow, then for each of their paths, then for each arc
+    of these paths.
+    """
 
     loss: Ints
     flow: Ints
     ratio: Floats
-    """Part of its demand; infinite where the loss cuts it off from a NIC."""
+    """Part of the flow's demand that it gets; infinite where the loss cuts it off at a NIC."""
     of: Ints
-    """Which of these each path is of."""
+    """Index of each path's flow in the first table."""
     path: Ints
     rate: Floats
-    """Of a QP of the path, Gbit/s."""
+    """Gbit/s of a QP of the path."""
     owner: Ints
-    """Which of these paths each arc is of."""
+    """Index of each arc's path in the second table."""
     arc: Ints
     level: Floats
-    """The even part of a QP on the arc."""
+    """Even share of a QP on the arc in Gbit/s; infinite where the arc has room for all."""
 
     @classmethod
     def of_flows(cls, screen: LossScreen, loss: Ints, flow: Ints) -> _Floors:
-        """Of some flows."""
+        """Compute the floors of some flows, each after the loss in the same position."""
         standing = screen.standing
         of, path = standing.rows(flow)
         fate = standing.fates(screen.losses, loss[of], path)
@@ -85,7 +90,10 @@ class _Floors:
 
 
 def _ways(screen: LossScreen, path: Ints, fate: Ints) -> tuple[Ints, Ints]:
-    """Place in ``path`` and arc of all that paths of these fates take."""
+    """Return the arcs that paths use after their fates, as pairs: index in ``path``, and arc.
+
+    Moved paths use their backup. Stranded and cut-off paths use no arcs.
+    """
     plan = screen.standing.plan
     stays, moved = np.flatnonzero(fate == UNTOUCHED), np.flatnonzero(fate == MOVED)
     some, spare = plan.paths.take(path[stays]), plan.backups.take(path[moved])
@@ -94,18 +102,21 @@ def _ways(screen: LossScreen, path: Ints, fate: Ints) -> tuple[Ints, Ints]:
 
 
 def _levels(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
-    """The even part of a QP on each arc after the loss beside it; infinite where it has room."""
+    """Return a QP's even share in Gbit/s of each arc after the loss in the same position.
+
+    It is infinite where the arc has room for all.
+    """
     width = len(screen.gbps)
     cell, first = numbered(loss * width + arc)
     return looked(screen, loss[first], arc[first]).level[cell]
 
 
 def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
-    """Whether flows get just their floor: nobody else could leave them more.
+    """Whether each flow gets exactly its floor in max-min fair rates.
 
-    So it is where each path is held by an arc on which no path is held more elsewhere: such an arc
-    fills up first of all that its users cross. Where phases take turns, it holds back the greatest
-    phase of each job alone.
+    It does if each of its slowed paths crosses an arc on which no path is slowed more elsewhere.
+    Such an arc fills up first of all arcs that its users cross. Where phases take turns, the arc
+    slows only the largest phase of each job.
     """
     standing, width = screen.standing, max(len(screen.standing.plan.paths), 1)
     slowed = floors.rate < standing.unit(floors.path)
@@ -137,7 +148,10 @@ def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
 
 
 def _leads(flows: Flows, place: Ints, flow: Ints, qps: Floats) -> Bools:
-    """Whether uses of places are of the phase of their job that has most QPs there."""
+    """Mark uses that belong to the phase with the most QPs of their job at their place.
+
+    ``place``, ``flow`` and ``qps`` have one element for each use. Flows without a phase are marked.
+    """
     phase = flows.phase[flow]
     of_share, first = numbered(place * max(len(flows.job_names), 1) + flows.job[flow])
     slot, _ = numbered(of_share * (len(flows.phase_names) + 1) + phase + 1)
@@ -150,27 +164,27 @@ def _leads(flows: Flows, place: Ints, flow: Ints, qps: Floats) -> Bools:
 
 
 class SlowFlows:
-    """The flows with the lowest floors, as far as arcs were looked at."""
+    """Collects the flows with the lowest floors, as more arcs are looked at."""
 
     def __init__(self, suspects: Suspects) -> None:
         self._suspects, self._screen = suspects, suspects.screen
         screen, plan = suspects.screen, suspects.screen.standing.plan
         none = np.empty(0, dtype=np.int64)
         self._loss, self._flow, self._ratio = none, none, np.empty(0)
-        """Whose floors are known."""
+        """Losses and flows whose floors are known, and the floors, position by position."""
         self._open: Bools = np.zeros(len(plan.flows), dtype=np.bool_)
-        """Flows some of whose floors are not known, of those that may have low ones."""
+        """Marks flows that may have low floors and whose floors are not all known."""
         self._open[plan.paths.flow[screen.strands.any(axis=0)]] = True
         routed = np.bincount(plan.paths.flow, plan.paths.qp_count, len(plan.flows))
         self._open |= (routed > 0) & (routed < plan.flows.qps)
         self._known = np.zeros(len(plan.flows), dtype=np.bool_)
 
     def take(self, look: Look) -> None:
-        """Take on what was looked at."""
+        """Add the flows on arcs that were looked at."""
         plan, standing = self._screen.standing.plan, self._screen.standing
         flow = plan.paths.flow[look.path]
         self._open[flow[~self._known[flow]]] = True
-        # What the arc leaves to a flow of one path is no less than its floor.
+        # A flow of one path has a floor no higher than its share of the arc.
         alone = standing.first[flow + 1] - standing.first[flow] == 1
         most = np.where(alone, look.level[look.place] / standing.unit(look.path), np.inf)
         kind = self._screen.losses.kind(look.loss)[look.place]
@@ -183,7 +197,7 @@ class SlowFlows:
             self._note(look.loss[look.place[some]], flow[some])
 
     def least(self, kind: int) -> float:
-        """The lowest floor of a kind that is known; 1 where none is lower."""
+        """Return the lowest known floor after losses of a kind; 1 if none is lower."""
         return float(self._ratio[self._screen.losses.kind(self._loss) == kind].min(initial=1.0))
 
     def _note(self, loss: Ints, flow: Ints) -> None:
@@ -192,16 +206,20 @@ class SlowFlows:
         self._ratio = np.append(self._ratio, floors.ratio)
 
     def _in_peace(self) -> float:
-        """The lowest floor while nothing is lost: a loss that changes no way of a flow leaves that.
+        """Return the lowest floor of the known flows while nothing is lost.
 
-        So fair shares may be less even after such a loss.
+        A loss that changes nothing for a flow leaves it this floor, so its fair rate may be that
+        low even after such a loss.
         """
         flows = distinct(self._flow)
         none = np.full(len(flows), len(self._screen.losses.served))
         return float(_Floors.of_flows(self._screen, none, flows).ratio.min(initial=1.0))
 
     def find(self, limits: Floats | None = None) -> None:
-        """Find all floors below the limits of each kind, or below the least there is."""
+        """Find all floors below a limit for each kind, shape (kinds,).
+
+        Without ``limits``, search until no unknown floor can be below the lowest known one.
+        """
         kinds, batch = range(len(LOSS_KINDS)), FIRST_ARCS
         while True:
             most = [self.least(kind) for kind in kinds] if limits is None else limits.tolist()
@@ -210,7 +228,7 @@ class SlowFlows:
             limit = np.array(most)[:, None] * (1 - SLACK)
             low = np.flatnonzero((least < limit).any(axis=0))
             if len(low):
-                # All of those that are looked at anyway take as long as the lowest alone.
+                # A batch takes hardly longer than the flow with the lowest bound alone.
                 order = np.argsort((least - limit).min(axis=0)[low], kind="stable")[:batch]
                 flows, batch = np.sort(some[low[order]]), batch * GROWTH
                 self._open[flows], self._known[flows] = False, True
@@ -224,7 +242,10 @@ class SlowFlows:
             self.take(self._suspects.look([], more))
 
     def _least_of(self, flow: Ints) -> Floats:
-        """For each kind, no loss leaves less to some ascending flows; shape (kinds, flows)."""
+        """Return a lower bound on what any loss of a kind leaves to some flows, ascending.
+
+        It is a part of each flow's demand, shape (kinds, flows).
+        """
         screen, standing, plan = self._screen, self._screen.standing, self._screen.standing.plan
         at, rows = standing.rows(flow)
         rate = np.tile(standing.unit(rows), (len(LOSS_KINDS), 1))
@@ -243,7 +264,7 @@ class SlowFlows:
         return np.asarray(np.stack(got) / plan.flows.gbps[flow])
 
     def slowest(self) -> list[Slowest]:
-        """The slowest flow after the loss of each kind that slows one most."""
+        """Return the slowest flow after the worst loss of each kind."""
         screen, kinds = self._screen, range(len(LOSS_KINDS))
         self.find()
         found = [Slowest(1.0, int(screen.losses.of_kind(kind)[0])) for kind in kinds]
@@ -264,7 +285,11 @@ class SlowFlows:
         return found
 
     def _filled(self, kind: int) -> Slowest:
-        """The least of all rates, losses being filled in order of their floors."""
+        """Return the slowest flow after losses of a kind, from fair rates.
+
+        Losses are tried in order of their floors. After a fixed effort the lowest floor left is
+        returned, which is never too high.
+        """
         screen = self._screen
         done = np.zeros(len(screen.losses.served), dtype=np.bool_)
         best, spent, batch = Slowest(1.0, int(screen.losses.of_kind(kind)[0])), 0, _FIRST_BATCH
@@ -302,9 +327,9 @@ class SlowFlows:
 
 
 def _changes_to(screen: LossScreen, flow: Ints) -> tuple[Ints, Ints]:
-    """Loss and flow: all losses that change anything on any way of some ascending flows.
+    """Return pairs of loss and flow, for the losses that change anything on a flow's arcs.
 
-    And for each way some that change nothing.
+    For each arc, losses that change nothing there are included, too. ``flow`` is ascending.
     """
     standing, width = screen.standing, len(screen.gbps)
     plan, count = standing.plan, len(standing.plan.flows)
@@ -326,7 +351,7 @@ def _changes_to(screen: LossScreen, flow: Ints) -> tuple[Ints, Ints]:
 
 
 def _full_arcs(screen: LossScreen, loss: int) -> Ints:
-    """Arcs that are asked for more than they have after a loss, ascending."""
+    """Return the arcs, ascending, whose load after a loss is above their capacity."""
     plan, capacity = screen.standing.plan, screen.losses.fabric.structure.capacity
     _, path = screen.standing.broken(screen.losses, np.array([loss], dtype=np.int64))
     ways = plan.paths.take(path), plan.backups.take(path)
@@ -337,7 +362,10 @@ def _full_arcs(screen: LossScreen, loss: int) -> Ints:
 
 
 def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
-    """The slowest flow after each of some losses, told with their full arcs."""
+    """Return the part of its demand that the slowest flow gets after each of some losses.
+
+    ``chosen`` are the losses, each with its full arcs.
+    """
     standing, flows = screen.standing, screen.standing.plan.flows
     flow, width = standing.plan.paths.flow, max(len(standing.plan.paths), 1)
     loss = np.concatenate([np.full(len(full), at) for at, full in chosen]).astype(np.int64)
@@ -367,7 +395,14 @@ def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
 
 
 def _fair(screen: LossScreen, steps: list[Ints], path: Ints, capacity: Floats) -> Floats:
-    """Fair rate of a QP on each of some paths over places whose capacity is given."""
+    """Return the fair rate in Gbit/s of a QP on each of some paths.
+
+    Args:
+        screen: The screen of the plan.
+        steps: For each path, the places that it uses.
+        path: Rows of the paths.
+        capacity: Gbit/s of each place.
+    """
     if not steps:
         return np.empty(0)
     flows, flow = screen.standing.plan.flows, screen.standing.plan.paths.flow[path]

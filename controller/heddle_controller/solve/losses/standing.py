@@ -1,7 +1,7 @@
-"""Who uses which arcs of a plan, in peace and after single losses.
+"""Which paths and backups use which arcs of a plan, before and after single losses.
 
-Nothing here is worked out for all losses. Whoever has a question names arcs, and losses with them;
-the answer takes time for these.
+Nothing is computed for all losses. Callers name the arcs and losses that they ask about, and the
+answer takes time in proportion to these.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ class Uses:
     """Uses of some arcs by paths, ordered by arc and path."""
 
     arcs: Ints
-    """Ascending."""
+    """The arcs, ascending."""
     first: Ints
-    """Where the uses of each begin, shape (arcs + 1,)."""
+    """Where the uses of each arc begin, shape (arcs + 1,)."""
     path: Ints
+    """Path of each use."""
 
     def place(self) -> Ints:
-        """The place in ``arcs`` of each use."""
+        """Return the index in ``arcs`` of each use."""
         return np.repeat(np.arange(len(self.arcs), dtype=np.int64), np.diff(self.first))
 
     def on(self, arc: Ints) -> tuple[Ints, Ints]:
-        """Place in ``arc`` and path of every use of arcs, each named as often as one likes."""
+        """Return the uses of some arcs as pairs: index in ``arc``, and path. Arcs may repeat."""
         return joined(self.first, self.path, np.searchsorted(self.arcs, arc))
 
 
 class Users:
-    """The flows of which some path is on each arc, kept from plan to plan.
+    """The flows that have a path on each arc, kept from plan to plan.
 
-    Rows of paths move when flows are split; rows of flows stay. They are kept arc by arc. What is
-    written anew of an arc comes last, and the old is left behind until there is no room.
+    Flows are kept, not paths, since rows of paths change when flows are split and rows of flows do
+    not. The new list of a changed arc is appended. The old list stays behind until the array is
+    full and is compacted.
     """
 
     def __init__(self, arcs: int) -> None:
@@ -57,16 +59,19 @@ class Users:
         self._end = 0
 
     def of(self, arcs: Ints) -> tuple[Ints, Ints]:
-        """Place in ``arcs`` and flow of all there are, ordered by both."""
+        """Return the flows on some arcs as pairs: index in ``arcs``, and flow; ordered by both."""
         count = self._count[arcs]
         place = np.repeat(np.arange(len(arcs), dtype=np.int64), count)
         shift = self._begin[arcs] - np.cumsum(count) + count
         return place, self._flow[np.arange(len(place)) + shift[place]]
 
     def change(self, arcs: Ints, changed: Bools, paths: Paths) -> None:
-        """Write anew who uses ascending arcs, now that some flows have other paths: these.
+        """Update the users of arcs after some flows got other paths.
 
-        ``arcs`` are all that any of these flows used or uses.
+        Args:
+            arcs: All arcs that any of these flows used or uses, ascending.
+            changed: Marks these flows, shape (flows,).
+            paths: Their new paths.
         """
         place, flow = self.of(arcs)
         stays, width = ~changed[flow], len(changed)
@@ -86,16 +91,16 @@ class Users:
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """A plan while nothing is lost, and the paths that agents can turn to their backup."""
+    """A plan with its users of arcs, and the paths that agents can move to their backup."""
 
     plan: Plan
     turns: Bools
-    """Paths with a backup that some switch has an entry for, shape (paths,)."""
+    """Marks paths whose backup has an entry in some switch, shape (paths,)."""
 
     of_paths: Users
-    """By their paths."""
+    """Flows by the arcs of their paths."""
     of_backups: Users
-    """By those backups."""
+    """Flows by the arcs of backups that have an entry."""
 
     @cached_property
     def takes_turns(self) -> bool:
@@ -108,24 +113,24 @@ class Standing:
         return starts(np.bincount(self.plan.paths.flow, minlength=len(self.plan.flows)))
 
     def rows(self, flow: Ints) -> tuple[Ints, Ints]:
-        """Place in ``flow`` and path of all that some flows have."""
+        """Return all paths of some flows as pairs: index in ``flow``, and path."""
         count = self.first[flow + 1] - self.first[flow]
         place = np.repeat(np.arange(len(flow), dtype=np.int64), count)
         shift = self.first[flow] - np.cumsum(count) + count
         return place, np.arange(len(place)) + shift[place]
 
     def uses(self, arcs: Ints) -> Uses:
-        """Uses of ascending arcs by paths."""
+        """Return the uses of arcs by paths; ``arcs`` is ascending."""
         return self._uses(self.of_paths, self.plan.paths, arcs)
 
     def spares(self, arcs: Ints) -> Uses:
-        """Uses of ascending arcs by backups that can be turned to."""
+        """Return the uses of arcs by backups that have an entry; ``arcs`` is ascending."""
         return self._uses(self.of_backups, self.plan.backups, arcs)
 
     def _uses(self, users: Users, paths: Paths, arcs: Ints) -> Uses:
         place, flow = users.of(arcs)
         of, path = self.rows(flow)
-        if len(of) > len(flow):  # of the paths of a flow, not all need be there
+        if len(of) > len(flow):  # not every path of a flow uses the arc
             some = paths.take(path)
             hit = np.zeros(len(path), dtype=np.bool_)
             owner = some.owner()
@@ -137,21 +142,28 @@ class Standing:
         return Uses(arcs, starts(np.bincount(place, minlength=len(arcs))), path)
 
     def gbps(self, path: Ints) -> Floats:
-        """Rate of paths."""
+        """Return the rate of some paths in Gbit/s."""
         return self.plan.paths.gbps(self.plan.flows, path)
 
     def qps(self, path: Ints) -> Floats:
-        """QPs of paths."""
+        """Return the number of QPs of some paths, as floats."""
         paths = self.plan.paths
         return (paths.last_qp[path] - paths.first_qp[path] + 1).astype(np.float64)
 
     def unit(self, path: Ints) -> Floats:
-        """What a QP of each of some paths asks for, Gbit/s."""
+        """Return the Gbit/s that one QP of each path asks for."""
         flows, flow = self.plan.flows, self.plan.paths.flow[path]
         return np.asarray(flows.gbps[flow] / flows.qps[flow])
 
     def total(self, value: Floats, place: Ints, path: Ints, count: int) -> Floats:
-        """What paths add up to in each of ``count`` places by the rule of loads; a value each."""
+        """Add up values of paths in each place, as loads add up: a job's largest phase counts.
+
+        Args:
+            value: A value for each use.
+            place: Place of each use, 0 to ``count - 1``.
+            path: Path of each use.
+            count: Number of places.
+        """
         if not self.takes_turns:
             return np.bincount(place, value, count).astype(np.float64, copy=False)
         flows, flow = self.plan.flows, self.plan.paths.flow[path]
@@ -166,7 +178,10 @@ class Standing:
         return np.asarray(found + np.bincount(share // jobs, most, count))
 
     def fates(self, losses: SingleLosses, loss: Ints, path: Ints) -> Ints:
-        """What becomes of each path after the loss beside it."""
+        """Return the fate of each path after the loss in the same position.
+
+        It is ``UNTOUCHED``, ``MOVED``, ``STRANDED`` or ``APART``.
+        """
         plan = self.plan
         fate = np.full(len(path), UNTOUCHED)
         rows = np.flatnonzero(losses.breaks(loss, plan.paths.take(path)))
@@ -178,7 +193,10 @@ class Standing:
         return fate
 
     def members(self, losses: SingleLosses, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
-        """Place and path of every use of arcs, each after the loss beside it."""
+        """Return who uses each arc after the loss in the same position, moved paths included.
+
+        The results are pairs: index in ``arc``, and path.
+        """
         plan, arcs = self.plan, distinct(arc)
         place, path = self.uses(arcs).on(arc)
         stays = ~losses.breaks(loss[place], plan.paths.take(path))
@@ -192,7 +210,7 @@ class Standing:
         )
 
     def broken(self, losses: SingleLosses, loss: Ints) -> tuple[Ints, Ints]:
-        """Place in ``loss`` and path, ordered by both, of all that some losses break."""
+        """Return the paths that losses break, as pairs: index in ``loss``, and path; by both."""
         place, arc = losses.arcs_of(loss)
         at, path = self.uses(distinct(arc)).on(arc)
         width = max(len(self.plan.paths), 1)
@@ -202,19 +220,22 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turned:
-    """Turned of paths to their backups, on to some arcs that they were not on."""
+    """Turns: moves of paths to their backups that put load on some arcs they did not use."""
 
     place: Ints
-    """Among the arcs."""
+    """Index of the arc of each turn."""
     path: Ints
+    """Path of each turn."""
     _row: Ints
-    """Among the rows of both tables, of each."""
+    """Row of each turn's path in both tables."""
     _ways: Ints
+    """Arcs of the paths, padded."""
     _spares: Ints
+    """Arcs of their backups, padded."""
 
     @classmethod
     def on(cls, standing: Standing, spares: Uses) -> Turned:
-        """Those of ``Standing.spares`` of some arcs."""
+        """Return the turns on to some arcs, given ``Standing.spares`` of these arcs."""
         plan, place, path = standing.plan, spares.place(), spares.path
         met = np.zeros(len(plan.paths), dtype=np.bool_)
         met[path] = True
@@ -225,7 +246,7 @@ class Turned:
         return cls(place[news], path[news], row[news], ways, others)
 
     def after(self, losses: SingleLosses) -> tuple[Ints, Ints]:
-        """Turn and loss, wherever a loss makes one."""
+        """Return pairs of a turn and a loss that causes it."""
         loss, also = losses.on(self._ways), losses.on(self._spares)
         of_turn = np.where(shared(loss, also), NONE, loss)[:, self._row]
         kind, turn, step = np.nonzero(of_turn != NONE)
@@ -233,7 +254,10 @@ class Turned:
 
 
 def shared(losses: Ints, others: Ints) -> Bools:
-    """Which losses of each row are among those of the other; as ``SingleLosses.on`` gives them."""
+    """Mark losses that also occur in the same kind and row of ``others``.
+
+    Both arrays are results of ``SingleLosses.on``, shape (kinds, rows, steps).
+    """
     both = np.zeros(losses.shape, dtype=np.bool_)
     for step in range(others.shape[2]):
         both |= losses == others[:, :, step, None]
@@ -241,14 +265,14 @@ def shared(losses: Ints, others: Ints) -> Bools:
 
 
 def numbers(rows: Ints, count: int) -> Ints:
-    """The place of each of some rows among them, by row; of others it says nothing."""
+    """Return the index of each row in ``rows``, by row, shape (count,); undefined for others."""
     found = np.empty(count, dtype=np.int64)
     found[rows] = np.arange(len(rows))
     return found
 
 
 def arc_table(paths: Paths) -> Ints:
-    """A row of arcs for each path, filled up with ``NONE``."""
+    """Return the arcs of each path as one row of a table, padded with ``NONE``."""
     lengths = np.diff(paths.first)
     table = np.full((len(paths), max(int(lengths.max(initial=0)), 1)), NONE, dtype=np.int64)
     table[np.arange(table.shape[1]) < lengths[:, None]] = paths.arcs

@@ -1,8 +1,9 @@
-"""The N-1 certificate: every single link and every single switch lost, after local repair alone.
+"""The N-1 certificate: what each single link or switch loss does, after local repair alone.
 
-After "forward fault correction" (FFC, SIGCOMM 2014), which plans so that no fault congests a link.
-Here agents turn broken paths to their backups before any controller acts, and what that does
-to links and flows is told for the loss that does most, beside what other backups could reach.
+The idea is from "forward fault correction" (FFC, SIGCOMM 2014), which plans so that no fault
+congests a link. Here agents move broken paths to their backups before any controller acts. The
+certificate reports what the worst loss then does to links and flows, and what other backups could
+reach.
 """
 
 from __future__ import annotations
@@ -22,21 +23,25 @@ from heddle_controller.solve.losses.suspects import GROWTH, SLACK, Suspects, lef
 from heddle_controller.solve.options import Options
 
 _NAMED = 20
-"""Flows without a usable backup that are told by name."""
+"""Most flows without a usable backup to list by name."""
 _FIRST_CELLS = 2
-"""Arcs after losses of a kind for which the least possible is looked for together at first."""
+"""For each kind, the fullest arcs after losses in the first batch of the search for bounds."""
 
 
 def after_losses(plan: Plan) -> tuple[AfterLoss, ...]:
-    """For links between switches and for switches: what the worst single loss does.
+    """Return what the worst single loss does, for links between switches and for switches.
 
-    Nothing where the fabric has none. Backups that no entry turns to count for nothing.
+    Empty if the fabric has no link between switches in service. A backup without an entry counts
+    as no backup.
     """
     return told_by(LossScreen(plan), thorough=True)
 
 
 def told_by(screen: LossScreen, *, thorough: bool) -> tuple[AfterLoss, ...]:
-    """The same of the plan of a screen; lower bounds of but few losses if not ``thorough``."""
+    """Return the same as ``after_losses`` for the plan of a screen.
+
+    Unless ``thorough``, lower bounds come from a few losses only.
+    """
     losses, standing = screen.losses, screen.standing
     if not losses.served.any():
         return ()
@@ -62,9 +67,10 @@ def told_by(screen: LossScreen, *, thorough: bool) -> tuple[AfterLoss, ...]:
 
 
 def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool) -> Certificate:
-    """The certificate of a plan, and what single losses do to it.
+    """Return the plan's certificate with what single losses do added to it.
 
-    A ``screen`` that is given is brought to the plan, if it can be.
+    A given ``screen`` is updated to the plan if possible. Unless ``thorough``, lower bounds come
+    from a few losses only.
     """
     screen = screen_of(plan, screen)
     bare = np.unique(plan.paths.flow[screen.bare])
@@ -79,13 +85,13 @@ def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool)
 def prove(
     plan: Plan, screen: LossScreen | None = None, options: Options | None = None
 ) -> Certificate:
-    """All that can be said of a plan in peace: the best bound, and every single loss."""
+    """Return the full certificate of a plan: the best bound, and what single losses do."""
     proven = replace(plan, certificate=proven_bound(plan, options))
     return with_losses(proven, screen, thorough=True)
 
 
 def _worst(suspects: Suspects) -> Floats:
-    """Utilisation of the fullest arc after any loss of each kind."""
+    """Return the utilisation of the fullest arc after any loss of each kind, shape (kinds,)."""
     while True:
         worst = np.zeros(len(LOSS_KINDS))
         np.maximum.at(worst, suspects.losses.kind(suspects.loss), suspects.used)
@@ -100,10 +106,10 @@ def _worst(suspects: Suspects) -> Floats:
 
 
 def _floors(suspects: Suspects, *, thorough: bool) -> Floats:
-    """What no backups can beat, for each kind.
+    """Return the utilisation that no choice of backups can beat, for each kind, shape (kinds,).
 
-    As far as the switches at the fullest arcs tell it, or, if ``thorough``, any losses that do more
-    than that.
+    The bounds come from the switches at the fullest arcs. If ``thorough``, they also come from
+    every loss that makes an arc fuller than the bound so far.
     """
     losses, known = suspects.losses, left_at_least(suspects.screen)
     floors = Floors(suspects.screen, known)
@@ -139,7 +145,7 @@ def _floors(suspects: Suspects, *, thorough: bool) -> Floats:
 
 
 def _fullest_of(suspects: Suspects, rows: Ints, count: int) -> Ints:
-    """The fullest so many of some that were looked at, of each kind."""
+    """Return the ``count`` fullest of some pairs that were looked at, for each kind."""
     order = rows[np.argsort(-suspects.used[rows], kind="stable")]
     kind = suspects.losses.kind(suspects.loss[order])
     return np.concatenate([order[kind == one][:count] for one in range(len(LOSS_KINDS))])

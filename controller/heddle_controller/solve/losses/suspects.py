@@ -1,7 +1,8 @@
-"""The few arcs at which the worst single losses show, looked at exactly.
+"""Examines exactly the few arcs on which the worst single losses show.
 
-Arcs are looked at in order of their bounds, a few at a time: after each loss that turns something
-to them, and after one that leaves them as they are. That ends when no other arc can be worse.
+Arcs are examined in order of their bounds, a few at a time. Each is examined after every loss that
+moves something to it, and after one that leaves it unchanged. This ends when no other arc can be
+worse.
 """
 
 from __future__ import annotations
@@ -16,30 +17,32 @@ from heddle_controller.solve.losses.screen import LossScreen
 from heddle_controller.solve.losses.standing import Turned, arc_table
 
 SLACK = 1e-9
-"""Relative; what is this close is equal."""
+"""Relative difference below which values count as equal."""
 FIRST_ARCS = 4
-"""Arcs that are looked at together at first."""
+"""Number of arcs in the first batch."""
 GROWTH = 8
-"""How many times as many each time after that."""
+"""Factor by which each further batch is larger than the one before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """Some arcs after losses that change them."""
+    """The state of some arcs after losses, and the uses of these arcs then."""
 
     loss: Ints
     arc: Ints
+    """The arc that is looked at after the loss in the same position."""
     used: Floats
-    """Utilisation."""
+    """Utilisation of the arc."""
     level: Floats
-    """The even part of a QP there, Gbit/s; infinite where the arc has room."""
+    """Even share of a QP on the arc in Gbit/s; infinite where the arc has room for all."""
     place: Ints
-    """Which of these each use is of."""
+    """For each use of an arc, the index of the arc in the columns above."""
     path: Ints
+    """Path of each use."""
 
 
 class Suspects:
-    """Arcs by their bounds; the worst that were looked at; what all others are not beyond."""
+    """Arcs in order of their bounds, the results for examined arcs, and bounds for all others."""
 
     def __init__(self, screen: LossScreen) -> None:
         self.screen, self.losses = screen, screen.losses
@@ -53,18 +56,25 @@ class Suspects:
         self._batch = FIRST_ARCS
         none = np.empty(0, dtype=np.int64)
         self.loss, self.arc, self.used = none, none, np.empty(0)
-        """All that was looked at."""
+        """Losses, arcs, and utilisation of the arcs, for all that was examined."""
 
     def fullest(self, kind: int) -> float:
-        """No arc that was not looked at is fuller after any loss of a kind."""
+        """Return the utilisation that no arc not yet examined exceeds after a loss of a kind."""
         return float(self._used[kind].max())
 
     def slowest(self, kind: int) -> float:
-        """No flow over such an arc alone gets less than this part of its demand then."""
+        """Return the part of its demand that any flow gets at least after a loss of a kind.
+
+        This holds for flows that only arcs not yet examined slow down.
+        """
         return 1 / max(float(self._slow[kind].max()), 1.0)
 
     def look(self, fullest: list[int], slowest: list[int]) -> Look:
-        """Look at the next arcs by their bounds for some kinds; at more each time."""
+        """Examine the next arcs, more with each call.
+
+        They are those with the greatest bounds on utilisation for the kinds ``fullest``, and on
+        slowing down flows for the kinds ``slowest``.
+        """
         bounds = [self._used[kind] for kind in fullest] + [self._slow[kind] for kind in slowest]
         arcs = distinct(np.concatenate([_greatest(one, self._batch) for one in bounds]))
         self._batch *= GROWTH
@@ -76,7 +86,10 @@ class Suspects:
 
 
 def _greatest(bound: Floats, count: int) -> Ints:
-    """The places of the greatest so many, or of fewer that are all as great as any."""
+    """Return the indices of the ``count`` greatest bounds above 0.
+
+    If at least ``count`` bounds share the maximum, return the first of these.
+    """
     found = np.flatnonzero(bound >= bound.max() * (1 - SLACK))[:count]
     if len(found) < count < len(bound):
         found = np.argpartition(bound, -count)[-count:]
@@ -84,7 +97,7 @@ def _greatest(bound: Floats, count: int) -> Ints:
 
 
 def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
-    """Arcs, each after the loss beside it."""
+    """Return the state of each arc after the loss in the same position."""
     standing, capacity = screen.standing, screen.losses.fabric.structure.capacity[arc]
     place, path = standing.members(screen.losses, loss, arc)
     load = standing.total(standing.gbps(path), place, path, len(arc))
@@ -95,9 +108,10 @@ def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
 
 
 def pairs_on(screen: LossScreen, arcs: Ints) -> tuple[Ints, Ints]:
-    """Loss and arc: the losses that turn something to some ascending arcs, ordered by arc.
+    """Return pairs of loss and arc, ordered by arc, for losses that move something to the arc.
 
-    And for each arc and kind a loss that changes nothing there; where there is none, all.
+    For each arc and kind, one loss that changes nothing there is added; if there is none, all
+    losses of the kind. ``arcs`` is ascending.
     """
     losses, width = screen.losses, len(screen.losses.served)
     made = Turned.on(screen.standing, screen.standing.spares(arcs))
@@ -116,9 +130,16 @@ def pairs_on(screen: LossScreen, arcs: Ints) -> tuple[Ints, Ints]:
 
 
 def idle_losses(screen: LossScreen, arcs: Ints, turned: Ints) -> list[tuple[Ints, Ints]]:
-    """For each kind, place in ``arcs`` and the first loss that changes nothing there.
+    """Return, for each kind, the first loss that changes nothing on each arc, where one exists.
 
-    Where there is one. ``turned`` are codes of places and losses that turn something there.
+    Args:
+        screen: The screen of the plan.
+        arcs: The arcs, ascending.
+        turned: Codes ``place * len(served) + loss`` of losses that move something to the arc
+            ``arcs[place]``.
+
+    Returns:
+        For each kind, the indices in ``arcs`` that have such a loss, and the losses.
     """
     standing, losses = screen.standing, screen.losses
     width, structure = len(losses.served), losses.fabric.structure
@@ -145,7 +166,7 @@ def idle_losses(screen: LossScreen, arcs: Ints, turned: Ints) -> list[tuple[Ints
 
 
 def left_at_least(screen: LossScreen) -> Floats:
-    """For each kind the fullest arc after any loss, were nothing that it breaks carried."""
+    """Return the utilisation of the fullest arc after any loss, without backups, shape (kinds,)."""
     losses, capacity = screen.losses, screen.losses.fabric.structure.capacity
     bound, none = screen.gbps / capacity, np.empty(0, dtype=np.int64)
     found, batch = np.zeros(len(LOSS_KINDS)), 1
@@ -164,7 +185,7 @@ def left_at_least(screen: LossScreen) -> Floats:
 
 
 def _without_broken(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
-    """Gbit/s of arcs, each after the loss beside it, were it not for backups."""
+    """Return the Gbit/s on each arc after the loss in the same position, without backups."""
     standing = screen.standing
     arcs = distinct(arc)
     place, path = standing.uses(arcs).on(arc)

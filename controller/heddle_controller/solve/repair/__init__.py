@@ -1,9 +1,10 @@
-"""From one plan to the next: only what must move moves; and a backup for every path.
+"""Repair of a plan after a change, moving only what must move, and a backup for every path.
 
-The newest plan is kept with its loads, the members of its arcs and its cuts, so that a lost
-link costs what it carried. What lost its path is placed by the same search as in a new plan,
-aiming at the bound or at what each tier had. Backups are an edge colouring in healthy zones;
-elsewhere a backup is the way that shares least with its path, found by shortest paths.
+The newest plan is kept with its loads, the flows on each arc and its cuts, so a lost link costs
+time in proportion to what it carried. Flows that lost their path are placed by the same search as
+in a new plan. The search aims at the bound, or at what each tier carried before if that is more.
+Backups are an edge colouring in healthy zones. Elsewhere a backup is the way that shares least with
+its path, found by shortest paths.
 
-Cost: an event O(what it touches); backups of a new plan O(paths x hops) array steps.
+Cost: an event takes O(what it touches); backups of a new plan take O(paths x hops) array steps.
 """

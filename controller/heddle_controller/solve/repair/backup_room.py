@@ -1,12 +1,12 @@
-"""Backups moved to where there is room, in fabrics of tiers.
+"""Moves backups to where links have room, in fabrics of tiers.
 
-Colouring spreads what falls from one link evenly over all others, whatever these carry already. So
-some backups fall on links that are fuller than others. Here each backup that would make a link
-fuller after some loss than one must be then tries other spines and cores in turns, all such backups
-at once. It moves where its links have room, and where no more falls from one link or switch than
-fell somewhere before: the even share that colouring promises is kept. How full a link must be is a
-guess, the least that any one path can do; where backups cannot keep to that it is raised a little,
-and they try again.
+Colouring spreads the load of one lost link evenly over all others, whatever these already carry. So
+some backups fall on links that are fuller than others. This module sets a limit: how full some link
+must be after a loss. A backup that would push a link above the limit tries other spines and cores
+in turns, all such backups at once. It moves where its links have room, and where no loss turns more
+load to one link than it turned to some link before. So the even share that colouring promises is
+kept. The limit is a guess, made from what each path could reach at best by itself. Where backups
+cannot keep to it, it is raised a little and they try again.
 """
 
 from __future__ import annotations
@@ -22,35 +22,44 @@ from heddle_controller.solve.colouring.planes import Planes
 
 _EQUAL = 1e-9
 _LEVELS = 4
-"""How often what must be is raised, by the rate of the slowest path that does not keep to it."""
+"""Limits to try. Each is above the last by the least that a remaining path adds to its uplink."""
 _PATIENCE = 8
-"""Turns in which nothing moves before that."""
+"""Turns in a row in which no backup moves, after which turns end."""
 _FEW, _SOME = 16, 64
-"""Rows that look at many ways at once; as many as that when turns do not help."""
+"""Up to ``_FEW`` rows skip the turns and look at many ways at once.
+
+So do up to ``_SOME`` rows that turns have not helped.
+"""
 _WAYS = 512
-"""How many those look at."""
+"""Ways that each of these rows looks at."""
 _MOST_CELLS = 10_000_000
-"""Pairs of what may be lost and a link beside it that are kept account of."""
+"""Most pairs of a possible loss and a cable beside it. With more, no loads are kept for them."""
 
 UP, CLIMB, FALL, DOWN = range(4)
-"""Cables of a path over a spine or a core; all upwards."""
+"""Lanes: the cables of a path over a spine or a core, all as upward arcs.
+
+``UP`` leaves the source's leaf and ``CLIMB`` the spine above it. ``DOWN`` leaves the destination's
+leaf and ``FALL`` the spine above that one.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """Paths of ``UP`` and ``DOWN``, some also of ``CLIMB`` and ``FALL``, and their backups."""
+    """Paths over a spine or a core, by the cables of their lanes, and their backups."""
 
     own: Ints
     """Cables of each path, ``NONE`` for none, shape (4, paths)."""
     spare: Ints
-    """Those of its backup."""
+    """Cables of its backup, ``NONE`` for none, shape (4, paths)."""
     gbps: Floats
+    """Rate of each path, shape (paths,)."""
 
 
 def with_room(planes: Planes, loads: Floats, turns: Turns) -> tuple[Ints, Ints]:
-    """Rows whose backups move, and their backups then, shape (4, rows).
+    """Return the rows whose backups move, and their new cables, shape (4, rows).
 
-    ``loads`` are by arc, while nothing is lost. Of turns, spare cables are changed.
+    ``loads`` are Gbit/s on each arc while nothing is lost, shape (arcs,). ``turns.spare`` is
+    changed in place.
     """
     room, over = _Room(planes, loads, turns), turns.own[CLIMB] != NONE
     other = _other_slots(planes, turns)
@@ -61,11 +70,11 @@ def with_room(planes: Planes, loads: Floats, turns: Turns) -> tuple[Ints, Ints]:
 
 
 _Propose: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Bools]]
-"""Cables that rows try in turns, and which rows may."""
+"""Maps rows and a turn for each to the cables to try, shape (4, rows), and marks valid ones."""
 
 
 _Slots: TypeAlias = Callable[[Ints, Ints], tuple[Ints, Ints]]
-"""Cables to other spines, at both leaves, that rows try in turns."""
+"""Maps rows and a turn for each to the cables to another slot, at the first and the last leaf."""
 
 
 def _other_slots(planes: Planes, turns: Turns) -> _Slots:
@@ -87,7 +96,7 @@ def _other_slots(planes: Planes, turns: Turns) -> _Slots:
 
 
 def _within(planes: Planes, other: _Slots) -> _Propose:
-    """Other spines for paths over one spine."""
+    """Return a function that proposes other spines for paths over one spine."""
     head = planes.network.head_or_none
 
     def propose(rows: Ints, turn: Ints) -> tuple[Ints, Bools]:
@@ -100,7 +109,7 @@ def _within(planes: Planes, other: _Slots) -> _Propose:
 
 
 def _between(planes: Planes, turns: Turns, other: _Slots) -> _Propose:
-    """Other spines and cores for paths over a core."""
+    """Return a function that proposes other spines and cores for paths over a core."""
     network, layer = planes.network, planes.cores
     head = network.head_or_none
     begun, part = layer.slot_of_arc[turns.spare[CLIMB]], np.append(layer.part, NONE)
@@ -124,7 +133,11 @@ def _between(planes: Planes, turns: Turns, other: _Slots) -> _Propose:
 
 
 class _Room:
-    """How full links are while nothing is lost, and how full one must be after some loss."""
+    """Moves backups within a limit on how full links may be after a loss.
+
+    The limit is what some link must reach in any case. At first it is the utilisation of the
+    fullest link while nothing is lost.
+    """
 
     def __init__(self, planes: Planes, loads: Floats, turns: Turns) -> None:
         network = planes.network
@@ -139,10 +152,10 @@ class _Room:
         )
         zone, of_spine, of_core = planes.spines.part, *np.full((2, len(network.level)), NONE)
         of_spine[tail[cores]] = zone[tail[cores]]
-        of_core[head[cores]] = 0  # backups may pass any other core
+        of_core[head[cores]] = 0  # all cores are one group: backups may use any other core
         rising = {UP: _Ways(leafs, tail, head), CLIMB: _Ways(cores, zone[tail], tail)}
         self._ways = rising | {DOWN: rising[UP], FALL: rising[CLIMB]}
-        # What falls by a cable is on the other arc of its link.
+        # ``FALL`` and ``DOWN`` name upward arcs; their traffic is on the opposite arc of the link.
         falling = loads.reshape(-1, 2)[:, ::-1].ravel()
         self._carried = {UP: loads, CLIMB: loads, FALL: falling, DOWN: falling}
         self._falls: dict[int, list[_Fallen]] = {lane: [] for lane in self._ways}
@@ -161,7 +174,7 @@ class _Room:
         )
 
     def settle(self, rows: Ints, lanes: tuple[int, ...], propose: _Propose) -> None:
-        """Moves backups of some rows that pass some lanes."""
+        """Move backups of some rows, which all use the given lanes, until none breaks the limit."""
         falls = [(lane, fall) for lane in lanes for fall in self._falls[lane]]
         open_ = rows[self._over(rows, falls)]
         if not len(open_):
@@ -181,14 +194,14 @@ class _Room:
             self._must += float(adds.min(initial=np.inf)) if len(open_) else 0.0
 
     def _over(self, rows: Ints, falls: list[tuple[int, _Fallen]]) -> Bools:
-        """After whose loss some link is fuller than one must be."""
+        """Mark the rows after whose loss some link of their backup is above the limit."""
         over = np.zeros(len(rows), dtype=np.bool_)
         for _, fall in falls:
             over |= fall.over(rows, self._must * (1 + _EQUAL))
         return over
 
     def _moved(self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose) -> Ints:
-        """Moves those of some rows that find room; the rest."""
+        """Move the rows that find room; return the rest."""
         turn, idle = 0, 0
         while len(rows) > _FEW and idle < _PATIENCE:
             turn += 1
@@ -204,7 +217,7 @@ class _Room:
         return rows if len(rows) > _SOME else self._sought(rows, falls, propose)
 
     def _sought(self, rows: Ints, falls: list[tuple[int, _Fallen]], propose: _Propose) -> Ints:
-        """As ``_moved``, each row looking at many ways at once."""
+        """Move the rows that find room among many ways tried at once; return the rest."""
         while len(rows):
             many, turns = np.repeat(rows, _WAYS), np.tile(np.arange(1, _WAYS + 1), len(rows))
             to, fits = propose(many, turns)
@@ -219,7 +232,7 @@ class _Room:
         return rows
 
     def _roomy(self, rows: Ints, to: Ints, at: Ints, falls: list[tuple[int, _Fallen]]) -> Ints:
-        """Those places of rows where links have room for what is proposed."""
+        """Return the elements of ``at`` whose rows have room on all cables proposed in ``to``."""
         for lane, fall in falls:
             at = at[fall.has_room(rows[at], to[lane, at], self._must * (1 + _EQUAL))]
         return at
@@ -232,18 +245,22 @@ class _Room:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ways:
-    """Cables that lead out of a place by one way or another."""
+    """Cables that lead out of places, such as leaves or zones, by several ways, such as spines."""
 
     arcs: Ints
+    """The cables, as arcs."""
     place: Ints
-    """Of each arc of the fabric."""
+    """Place that each arc of the fabric leaves, shape (arcs,)."""
     way: Ints
-    """Of each arc of the fabric."""
+    """Way that each arc of the fabric belongs to, shape (arcs,)."""
 
     def least(self, used: Floats, own: Ints, adds: Floats) -> float:
-        """Some cable is as full at least once each of some rows goes by another way than its own.
+        """Return how full some cable is at least when each row in turn avoids its own way.
 
-        ``adds`` is what each row adds at least.
+        Args:
+            used: Utilisation of each arc, shape (arcs,).
+            own: The cable that each row uses now.
+            adds: Utilisation that each row adds at least.
         """
         arcs, place, way = self.arcs, self.place, self.way
         lowest, next_ = (np.full(int(place[arcs].max(initial=0)) + 1, np.inf) for _ in range(2))
@@ -260,16 +277,19 @@ class _Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Beside:
-    """Cells of a table: what may be lost, by row of anything, and each cable beside it."""
+    """Numbers the cells of a table: one for each possible loss and each cable beside it."""
 
     within: Ints
-    """Place of each arc among those of its group."""
+    """Position of each arc among the arcs of its group."""
     first: Ints
-    """Where the cells of what may be lost begin."""
+    """First cell of each possible loss, and the number of cells, shape (losses + 1,)."""
 
     @classmethod
     def of(cls, arcs: Ints, group: Ints, group_of_lost: Ints) -> _Beside:
-        """Of some arcs with their groups; ``NONE`` is the group of what is not to be lost."""
+        """Number the cells, given the group of each cable and of each possible loss.
+
+        The cables beside a loss are those of its group. A loss of group ``NONE`` has no cells.
+        """
         order = stable_order(group)
         count = np.bincount(group, minlength=int(group_of_lost.max(initial=0)) + 1)
         within = np.zeros(int(arcs.max(initial=0)) + 1, dtype=np.int64)
@@ -278,12 +298,12 @@ class _Beside:
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """Number of cells."""
         return int(self.first[-1])
 
 
 class _Fallen:
-    """What falls on the cables of one lane after each loss, Gbit/s."""
+    """Load in Gbit/s that falls on the cables of one lane after each loss."""
 
     def __init__(
         self,
@@ -292,11 +312,15 @@ class _Fallen:
         turned: tuple[Ints, Ints, Floats],
         stands: tuple[Floats, Floats],
     ) -> None:
-        """``turned`` are the own cable of each row, its spare one, ``NONE`` for none, and its rate.
+        """Count what falls on each cable.
 
-        Who moves rows changes their spare cables, too.
-        ``lost`` is what may be lost with each cable. ``stands`` are what each carries while nothing
-        is lost, and what one Gbit/s adds to it.
+        Args:
+            beside: The cells of possible losses and cables.
+            lost: The loss that takes down each cable, by arc.
+            turned: Each row's own cable, the cable of its backup (``NONE`` for none), and its rate
+                in Gbit/s. The backups' array is shared: the caller updates it before ``move``.
+            stands: Gbit/s on each cable while nothing is lost, and the utilisation that one Gbit/s
+                adds to it, both by arc.
         """
         own, spare, self._gbps = turned
         self._beside, self._loads, self._per_gbps = beside, *stands
@@ -308,24 +332,27 @@ class _Fallen:
         self._cell[self._there] = cell
         self._fallen = np.bincount(cell, self._gbps[self._there], beside.cells)
         self._most: Floats | None = None
-        """The most that falls on one cable after each loss, before anything moved."""
+        """The most that may fall on one cable after each loss; None while there is no limit."""
 
     @property
     def cells(self) -> int:
-        """Losses, times the cables beside each."""
+        """Number of pairs of a loss and a cable beside it."""
         return len(self._fallen)
 
     def _cells(self, lost: Ints, arcs: Ints) -> Ints:
         return np.asarray(self._beside.first[lost] + self._beside.within[arcs])
 
     def over(self, rows: Ints, full: float) -> Bools:
-        """Rows after whose loss the cable that they turn to is fuller than that."""
+        """Mark rows whose backup cable has a utilisation above ``full`` after their loss."""
         spare = self._spare[rows]
         after = self._loads[spare] + self._fallen[self._cell[rows]]
         return np.asarray(after * self._per_gbps[spare] > full)
 
     def limit(self) -> None:
-        """No more may fall from one loss on one cable from now on than on some cable by now."""
+        """From now on, let no loss put more on a cable than it now puts on its fullest one.
+
+        Only the first call has an effect.
+        """
         if self._most is not None:
             return
         self._most = np.zeros(len(self._beside.first) - 1)
@@ -334,7 +361,10 @@ class _Fallen:
         self._most *= 1 + _EQUAL
 
     def has_room(self, rows: Ints, to: Ints, full: float) -> Bools:
-        """Whether rows may turn to some cables."""
+        """Mark rows that may turn to the cables ``to``.
+
+        No cable may then have a utilisation above ``full`` or more load than ``limit`` allows.
+        """
         lost, gbps = self._lost[rows], self._gbps[rows]
         cell = self._cells(lost, to)
         # A row that stays with its cable in this lane adds nothing to it.
@@ -344,16 +374,16 @@ class _Fallen:
         return np.asarray(good if self._most is None else good & (fallen <= self._most[lost]))
 
     def is_first(self, rows: Ints, to: Ints, claim: Ints) -> Bools:
-        """Whether no other row would turn to the same cable after the same loss just now.
+        """Mark one row of each set that would turn to the same cable after the same loss.
 
-        ``claim`` is room for a number to each cell.
+        ``claim`` is a scratch array with an element for each cell.
         """
         cell, place = self._cells(self._lost[rows], to), np.arange(len(rows))
         claim[cell] = place
         return np.asarray(claim[cell] == place)
 
     def move(self, rows: Ints, to: Ints) -> None:
-        """Counts rows, none two of one loss with one cable, with the cables that they turn to."""
+        """Record that rows now turn to the cables ``to``."""
         np.subtract.at(self._fallen, self._cell[rows], self._gbps[rows])
         self._cell[rows] = self._cells(self._lost[rows], to)
         np.add.at(self._fallen, self._cell[rows], self._gbps[rows])

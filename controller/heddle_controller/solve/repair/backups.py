@@ -1,29 +1,30 @@
-"""A second path for every path, used the moment the first breaks.
+"""A backup for every path, which takes over the moment the path breaks.
 
-A backup shares as few links between switches with its path as any way does, and no
-switch but the two leaves wherever candidates or (in graphs without tiers) any way at
-all allows it.
+A backup shares as few links between switches with its path as any way can. It shares no switch
+except the two leaves, wherever the candidates allow it; in graphs without tiers, wherever any way
+allows it.
 
-*In a fabric of tiers* backups take another slot, so another spine, and between zones
-another core. Which other slot is an edge colouring (``spread``) of the arcs that paths
-leave one leaf and enter the other by. So, as long as no cable of the zone is missing:
-when a link between leaf and spine fails, or a whole spine, no arc takes on more than
-its even share of the paths that any one arc lost, rounded up: of n paths on an arc, at
-most ceil(n / (cables of the other spines)). Where paths have one rate, that is load.
-Nothing is promised for links above spines, nor in plans of more paths than ``spread``
-colours exactly. In a plan made anew, backups that no link has room for then turn elsewhere
-(``backup_room``). A backup begins with its path's own link of the NIC, since switches can
-turn aside only what comes to them, and ends at another leaf of a NIC that has several.
-So does that of a path within one leaf, over all slots in turns; where no switch joins the
-two leaves, it begins with another link, too.
+*In a fabric of tiers* a backup uses another slot than its path, so another spine, and between zones
+another core. An edge colouring (``spread``) of the arcs by which paths leave one leaf and enter the
+other decides which slot. This gives a promise as long as no cable of the zone is missing. When a
+link between leaf and spine fails, or a whole spine, no arc takes on more than its even share of the
+paths that any one arc lost, rounded up: of n paths on an arc, at most ceil(n / (cables of the other
+spines)). Where all paths have the same rate, the same holds for load. There is no promise for links
+above spines, nor for plans of more paths than ``spread`` colours exactly. In a plan made anew,
+backups that no link has room for are then moved (``backup_room``).
 
-*Elsewhere*, and where another slot is only a hole, it is the candidate that shares the
-fewest links, then switches, and is then least full in the worst single failure of the
-path's links, with all that falls on it then (``failure_loads``): one path after another,
-with no promise but that no failure counts on room that its own flows have filled.
+A backup begins with its path's own NIC link, since a switch can divert only what reaches it. If the
+destination NIC has several links, the backup ends at another leaf. The same holds for a path within
+one leaf, whose backups use all slots in turns. Where no switch joins the two leaves, the backup
+also begins with another link.
 
-The load that falls on an arc when a link fails is kept for each link by itself, so
-that flows of one link do not all fall back on the same way, which looked idle to each.
+*Elsewhere*, and where the other slot has no usable cable, the backup is the candidate that shares
+the fewest links, then the fewest switches. Among equals it is the one that is least full after the
+worst single failure of the path's links (``FailureLoads``). Paths are handled one after another.
+The only promise is that no failure counts on room that its own flows have already filled.
+
+The load that falls on an arc is kept for each failed link separately. Otherwise all flows of one
+link could fall back on the same way, because it looked idle to each of them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from heddle_controller.solve.repair.backup_room import CLIMB, DOWN, FALL, UP, Tu
 from heddle_controller.solve.repair.carry_over import inner_paths
 
 MOST_CELLS = 10_000_000
-"""Links times arcs that are kept account of; the failures of more are not told apart."""
+"""Most links times arcs to keep failure loads of. What falls after further failures is ignored."""
 
 MOST_CORE_TURNS = 4
-"""Cores tried for one slot of a backup between zones before the next slot."""
+"""Cores to try with one slot of a backup between zones before trying the next slot."""
 
 
 def backups_of(
@@ -59,11 +60,18 @@ def backups_of(
     paths: Paths,
     loads: Floats | None = None,
 ) -> Paths:
-    """A backup for each path, without arcs where there is none; parallel to ``paths``.
+    """Return a backup for each path, row for row, without arcs where there is none.
 
-    Given the ``loads`` of arcs, backups turn to where there is room.
+    Args:
+        candidates: Candidate ways between terminals.
+        planes: The tiers of the fabric; None for a graph without tiers.
+        flows: The flows of the paths.
+        paths: Paths from NIC to NIC.
+        loads: Gbit/s on each arc, shape (arcs,). If given, and in tiers, backups that would
+            overfill a link are moved to where there is room.
     """
     network = candidates.network
+    # Columns: link out of a NIC of several, up to four arcs between switches, link into such a NIC.
     backup = np.full((len(paths), 6), NONE, dtype=np.int64)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
@@ -91,9 +99,9 @@ def backups_of(
 def _one_by_one(
     candidates: Candidates, flows: Flows, ways: tuple[Paths, Ints], bare: Bools
 ) -> dict[int, Ints]:
-    """Backups of the paths marked, by what each shares with its path, and their rows.
+    """Return, by row, a backup for each path marked by ``bare``: the way that shares least with it.
 
-    ``ways`` are all paths and, padded, the backups that are known.
+    ``ways`` are all paths and the backups known so far, padded, shape (paths, 6).
     """
     (paths, backup), network = ways, candidates.network
     found: dict[int, Ints] = {}
@@ -105,7 +113,7 @@ def _one_by_one(
         taken = inner.of(row)
         links = _risk(network, taken)
         ends = candidates.ends_of(flows, int(paths.flow[row]))
-        if len(candidates.between(*ends)) == 1:  # the same for every such path
+        if len(candidates.between(*ends)) == 1:  # the result is the same for all equal paths
             key = *ends, taken.tobytes()
             if key not in only:
                 only[key] = least_shared(candidates, ends, taken, idle)
@@ -120,11 +128,17 @@ def _one_by_one(
 def _by_slots(
     planes: Planes, ways: tuple[Flows, Paths, Ints], wanted: Bools, backup: Ints
 ) -> Bools:
-    """Fills in backups over other slots, with the links of NICs of several before and after.
+    """Write backups over other slots into ``backup``, with the links of NICs that have several.
 
-    ``ways`` are paths, with their flows and the arcs between switches.
-    Marks paths that no backup is to be looked for: those not ``wanted``, and those that there
-    can be none for.
+    Args:
+        planes: The tiers.
+        ways: Flows, all paths, and the arcs between switches of each path.
+        wanted: Marks the paths that need a backup.
+        backup: Arcs of all backups, padded, shape (paths, 6).
+
+    Returns:
+        Marks the paths for which no backup need be searched: those not ``wanted``, those without
+        arcs, and those for which none can exist.
     """
     flows, paths, inner = ways
     ends = np.full((2, len(paths)), NONE, dtype=np.int64)
@@ -145,23 +159,29 @@ def _by_slots(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Detours:
-    """Backups to be led over other slots than their paths; one element, or column, for each."""
+    """Backups to route over other slots than their paths; one element or column for each."""
 
     rows: Ints
-    """Rows of the paths they are for."""
+    """Rows of their paths."""
     ends: Ints
-    """Arcs out of the source and out of the destination that each takes, shape (2, rows)."""
+    """Arcs that each backup uses out of the source and out of the destination, shape (2, rows)."""
     slots: Ints
-    """Slots of the path, where it leaves the one and enters the other leaf; ``NONE`` for none."""
+    """Slots by which the path leaves its first leaf and enters its last, shape (2, rows).
+
+    ``NONE`` for a path within one leaf.
+    """
     spines: Ints
-    """The spines in them; ``NONE`` for none."""
+    """First and last spine of the path, shape (2, rows); ``NONE`` for none."""
     core: Ints
     """Slot of the path's core; ``NONE`` for none."""
     beside: Ints
-    """Names of what falls with each path at either end: of these all turn to other slots."""
+    """Number of the group of paths that fail with this one, at each end, shape (2, rows).
+
+    The backups of each group are spread over the other slots.
+    """
 
     def take(self, chosen: Bools) -> _Detours:
-        """Those that are marked."""
+        """Return the marked ones."""
         if chosen.all():
             return self
         columns = self.rows, self.ends, self.slots, self.spines, self.core, self.beside
@@ -171,9 +191,10 @@ class _Detours:
 def _over_spines(
     planes: Planes, rows: Ints, destination: Ints, ends: Ints, inner: Ints
 ) -> _Detours:
-    """Those of paths over one spine or one core: they end at another leaf where there is one.
+    """Return the backups to route for paths over one spine or one core.
 
-    All but ``planes`` is by path.
+    They end at another leaf if the destination NIC has one. All arrays have one element or column
+    for each path: its row, destination NIC, arcs out of both NICs, and arcs between switches.
     """
     network, layer = planes.network, planes.spines
     across = inner[:, 2] != NONE
@@ -188,7 +209,7 @@ def _over_spines(
         other = planes.nic_links.others(destination[several], enter[several])
         several, other = several[other != NONE], other[other != NONE]
         enter[several] = other
-        # There it falls on what is beside the cable from the path's own spine.
+        # At that leaf, backups are spread over the cables beside the one from the path's own spine.
         leaf, slot = network.head[other], slots[1, several]
         cable = layer.cables(leaf, slot, rows[several])
         hole = network.arc_count + layer.places(leaf, slot)
@@ -205,17 +226,21 @@ def _over_spines(
 
 
 def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Ints) -> Bools:
-    """Fills in backups of paths that pass one leaf; marks those that there may be others for.
+    """Write the backups of paths within one leaf into ``backup``.
 
-    They begin with their path's link and end with another, as near as may be. Where no switch
-    joins the path's leaf with another of the destination, they begin with another one, too.
+    A backup begins with its path's NIC link and ends with another one, as near as possible. Where
+    no switch joins the path's leaf with another leaf of the destination, the backup also begins
+    with another link.
 
     Args:
         planes: The tiers.
         rows: Rows of the paths in ``backup``.
-        nics: Source and destination of each, shape (2, rows).
-        ends: The arcs out of them that it takes.
-        backup: Arcs of all backups, padded.
+        nics: Source and destination NIC of each path, shape (2, rows).
+        ends: The arcs that the path uses out of these NICs, shape (2, rows).
+        backup: Arcs of all backups, padded, shape (paths, 6).
+
+    Returns:
+        Marks the rows for which another way may exist, because a NIC has another link.
     """
     network, head, part = planes.network, planes.network.head_or_none, planes.nic_links.part_of
     links = [planes.nic_links.of(nic) for nic in nics]
@@ -223,7 +248,7 @@ def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Int
     leaf = head[ends[0]]
     here = head[links[1]] == leaf[:, None]
     near = [part[own] == part[arc][:, None] for own, arc in zip(links, ends, strict=True)]
-    # With the link to the destination falls all that comes to it from within the leaf.
+    # All paths within the leaf to this destination fail together with its link.
     beside = np.stack([ends[1], network.arc_count + planes.spines.places(leaf, 0)])
     none = np.full((2, len(rows)), NONE, dtype=np.int64)
 
@@ -247,7 +272,7 @@ def _within_leaf(planes: Planes, rows: Ints, nics: Ints, ends: Ints, backup: Int
 
 
 def _first_marked(values: Ints, marked: Bools) -> Ints:
-    """The first value of each row that is marked; ``NONE`` where none is."""
+    """Return the first marked value of each row, or ``NONE`` if none is marked."""
     first: Ints = values[np.arange(len(values)), marked.argmax(axis=1)]
     return np.where(marked.any(axis=1), first, NONE)
 
@@ -255,7 +280,7 @@ def _first_marked(values: Ints, marked: Bools) -> Ints:
 def _so_far(
     network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bools
 ) -> FailureLoads:
-    """What falls where with the links of bare paths, as far as backups are known."""
+    """Return failure loads of the links under paths marked by ``bare``, from the known backups."""
     failure_loads = FailureLoads(network, flows, paths)
     at_risk = np.zeros(network.arc_count, dtype=np.bool_)
     arcs = paths.take(np.flatnonzero(bare)).arcs
@@ -268,14 +293,14 @@ def _so_far(
 
 
 def _risk(network: Network, arcs: Ints) -> Ints:
-    """Links between switches that some arcs use."""
+    """Return the links between switches among the links of some arcs."""
     ends = np.minimum(network.level[network.tail[arcs]], network.level[network.head[arcs]])
     links: Ints = arcs[ends != NodeKind.NIC] >> 1
     return links
 
 
 def _inner_arcs(network: Network, paths: Paths) -> Ints:
-    """The switch-to-switch arcs of each path, the first five, padded with ``NONE``."""
+    """Return the first five switch-to-switch arcs of each path, padded, shape (paths, 5)."""
     inner = np.zeros(network.arc_count, dtype=np.bool_)
     inner[network.inner] = True
     owner, keep = paths.owner(), inner[paths.arcs]
@@ -288,7 +313,7 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
 
 
 def _lead(planes: Planes, detours: _Detours, backup: Ints) -> None:
-    """Fills in backups: over other slots in turns, or over none where both leaves are one."""
+    """Write backups into ``backup``: over other slots in turns, or direct within one leaf."""
     network, layer = planes.network, planes.spines
     leaves = network.head[detours.ends]
     direct = leaves[0] == leaves[1]
@@ -321,7 +346,7 @@ def _lead(planes: Planes, detours: _Detours, backup: Ints) -> None:
 
 
 def _close(network: Network, detours: _Detours, backup: Ints) -> None:
-    """Puts the links of NICs of several before and after backups."""
+    """Write the first and last arc of backups at NICs that have several links."""
     chosen = network.choice[detours.ends]
     if chosen.any():
         out, into = np.where(chosen, detours.ends, NONE)
@@ -332,10 +357,13 @@ def _close(network: Network, detours: _Detours, backup: Ints) -> None:
 
 
 def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, backup: Ints) -> None:
-    """Moves backups over one spine or one core, of paths over such, to where links have room.
+    """Move backups to where links have room, if both path and backup use one spine or one core.
 
-    ``amounts`` are what arcs carry while nothing is lost, and the rates of paths; ``inner`` and
-    ``backup`` the arcs between switches.
+    Args:
+        planes: The tiers.
+        amounts: Gbit/s on each arc while nothing is lost, and the rate of each path.
+        inner: Arcs between switches of each path, padded, shape (paths, 5).
+        backup: Arcs between switches of each backup, padded, shape (paths, 4); changed in place.
     """
     network, layer = planes.network, planes.spines
     over = inner[:, 2] != NONE
@@ -347,7 +375,7 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
     own, spare = (
         _lanes(way if len(rows) == len(way) else way[rows], over) for way in (inner, backup)
     )
-    # A backup may end at another leaf: there it falls on what is beside the path's own spine.
+    # A backup that ends at another leaf falls on the cables beside the one from the path's spine.
     leaf, slot = network.tail[spare[DOWN]], layer.slot_of_arc[own[DOWN]]
     moved = np.flatnonzero((leaf != network.tail[own[DOWN]]) & (slot != NONE))
     own[DOWN, moved] = layer.cables(leaf[moved], slot[moved], rows[moved])
@@ -366,7 +394,7 @@ def _give_room(planes: Planes, amounts: tuple[Floats, Floats], inner: Ints, back
 
 
 def moved_backups(planes: Planes, plan: Plan) -> Paths:
-    """The backups of a plan, those that links have no room for moved to where there is room."""
+    """Return the backups of a plan, with those moved that would overfill a link after a loss."""
     network, backups = planes.network, plan.backups
     known = _inner_arcs(network, backups)
     usual = known[:, 4] == NONE
@@ -374,14 +402,17 @@ def moved_backups(planes: Planes, plan: Plan) -> Paths:
     amounts = plan.loads, plan.paths.gbps(plan.flows)
     _give_room(planes, amounts, _inner_arcs(network, plan.paths), after)
     rows, lane = np.nonzero(usual[:, None] & (after != known[:, :4]))
-    # Backups begin with the arc of a NIC, and stay as long as they were.
+    # A backup begins with the arc of a NIC, and moving it does not change its length.
     arcs = backups.arcs.copy()
     arcs[backups.first[rows] + 1 + lane] = after[rows, lane]
     return replace(backups, arcs=arcs) if len(rows) else backups
 
 
 def _lanes(ways: Ints, over: Bools) -> Ints:
-    """Cables upwards of ways over one spine or, where so marked, over one core."""
+    """Return the cables, as upward arcs, of ways over one spine, shape (4, ways).
+
+    Ways marked by ``over`` pass a core. The rows are ``UP``, ``CLIMB``, ``FALL`` and ``DOWN``.
+    """
     lanes = np.full((4, len(ways)), NONE, dtype=np.int64)
     lanes[UP], lanes[DOWN] = ways[:, 0], np.where(over, ways[:, 3], ways[:, 1]) ^ 1
     lanes[CLIMB, over], lanes[FALL, over] = ways[over, 1], ways[over, 2] ^ 1
@@ -389,9 +420,9 @@ def _lanes(ways: Ints, over: Bools) -> Ints:
 
 
 def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: Ints) -> None:
-    """Writes backups over the spines that arcs lead to, through a core where zones differ.
+    """Write backups over the spines that ``arcs`` lead to, through a core where zones differ.
 
-    ``arcs`` lead upwards, from the source's leaf and from the destination's.
+    ``arcs`` lead upwards, from the source's leaf and from the destination's leaf.
     """
     network, cores = planes.network, planes.cores
     up, down = arcs
@@ -403,7 +434,7 @@ def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: In
     _close(network, detours.take(meet), backup)
     between = ~within & (low != high)
     between &= (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
-    # A path between leaves of one zone may climb to a core by one spine and come down by another.
+    # A path within a zone may use a core, by two spines. Its backup avoids both.
     between &= (low != detours.spines[1]) & (high != detours.spines[0])
     if not between.any():
         return
@@ -411,12 +442,12 @@ def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: In
     low, high = low[between], high[between]
     slot = np.maximum(detours.core, 0)
     width = cores.width[cores.part[low]]
-    # What one spine loses and another takes on goes over all cores and cables in turns.
+    # Backups that leave one spine for the same other spine use all cores and cables in turns.
     ends = np.where(detours.spines != NONE, detours.spines, network.head[detours.ends])
     nodes = network.fabric.node_count
     climbing, falling = ends[0] * nodes + low, ends[1] * nodes + high
     turn = ordinals(climbing)
-    # Where all spines share their cores, the same slot is the very core of the path.
+    # Where both spines lead to the same cores, the path's core slot is its own core: skip it.
     own = (detours.core != NONE) & (cores.part[ends[0]] == cores.part[low])
     for step in range(MOST_CORE_TURNS):
         other = np.where(own, 1 + (turn + step) % np.maximum(width - 1, 1), turn + step)
@@ -433,11 +464,20 @@ def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: In
 
 
 def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, used: Floats) -> Ints:
-    """The way that shares least with a path, as ``SharedLinks`` counts it.
+    """Return the arcs of the way that shares least with a path, as ``SharedLinks`` counts it.
 
-    Among equal candidates the least full; ``used`` is by arc and padding. Where every candidate
-    has a link in common (in graphs without tiers: or a switch), the best way over any apex, or any
-    way at all, if it has less. None where there is no other way than the path.
+    Among equal candidates it is the least full. If every candidate shares a link (in graphs
+    without tiers: a link or a switch), other ways count too if they share less: first those over
+    any apex, then any way at all.
+
+    Args:
+        candidates: Candidate ways between terminals.
+        ends: Terminals of the path.
+        taken: Arcs of the path between them.
+        used: Utilisation of each arc and of the padding, shape (arcs + 1,).
+
+    Returns:
+        Arcs between the terminals; empty if the path is the only way.
     """
     network, choice = candidates.network, candidates.between(*ends)
     if not len(choice):
@@ -453,7 +493,7 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
         cost = shared.of_paths(wider) // grain
         if (cost < least // grain).any():
             chosen, least = wider[cost.argmin()], int(cost.min()) * grain
-    if least >= grain:  # seldom, and then all arcs are looked at
+    if least >= grain:  # rare, and slow: this looks at all arcs
         chosen, least = _cheaper(candidates, ends, shared, (chosen, least), grain)
     way: Ints = chosen[chosen != network.pad]
     return way if least < OF_ALL else way[:0]
@@ -466,7 +506,10 @@ def _cheaper(
     known: tuple[Ints, int],
     grain: int,
 ) -> tuple[Ints, int]:
-    """The cheapest way of all and its cost, where it has less in common than a known one."""
+    """Return the cheapest of all ways and its cost; the known one if none shares less.
+
+    Costs are compared in units of ``grain``.
+    """
     chosen, least = known
     source, destination = (np.array([end]) for end in ends)
     for cost in shared.by_arc():
@@ -480,21 +523,25 @@ def _cheaper(
 
 
 OF_SWITCH, OF_LINK, OF_FIRST, OF_BETWEEN, OF_ALL = (1 << bits for bits in (12, 24, 36, 37, 50))
-"""What it costs a way to share a switch or a link with a path, not to share the first link of a
-NIC of several, to share a link between switches, all links. A way has fewer hops, of 1 each, than
-one switch costs, and shares fewer switches than one link costs, and so on."""
+"""Costs of a way compared with a path. A hop costs 1.
+
+``OF_SWITCH`` is for each shared switch and ``OF_LINK`` for each shared link. ``OF_FIRST`` is for
+not beginning with the path's link of a NIC that has several. ``OF_BETWEEN`` is added for each
+shared link between switches. ``OF_ALL`` stands for a way that shares everything. The steps between
+the costs keep the order: no way has as many hops as one switch costs, and so on.
+"""
 
 
 class SharedLinks:
-    """What ways from terminal to terminal have in common with one path, as a number.
+    """Counts what ways between terminals share with one path, as one number: a cost.
 
-    No switch can repair the loss of a NIC's own link: those between switches come first. Nor can
-    one turn aside what does not come to it: a way that does not begin with its path's link of a
-    NIC of several is worse than one that does.
+    Links between switches cost most, since no switch can repair the loss of a NIC's own link. A
+    switch can divert only what reaches it. So at a NIC with several links, a way that begins with
+    the path's link costs less than one that does not.
     """
 
     def __init__(self, network: Network, ends: tuple[int, int], taken: Ints) -> None:
-        """``taken`` are the arcs of the path."""
+        """Take the terminals and the arcs of the path."""
         self._network, self._start, self._taken = network, ends[0], taken
         several = int(network.several[ends[0]])
         switches = network.head[taken[several:-1]]
@@ -503,7 +550,7 @@ class SharedLinks:
         self._between, self._links = _risk(network, taken), taken[several:] >> 1
 
     def of_paths(self, ways: Ints) -> Ints:
-        """The same for rows of arcs, padded."""
+        """Return the cost of each way, without hops. ``ways`` are rows of arcs, padded."""
         network = self._network
         heads, links = network.head_or_none[ways], ways >> 1
         cost = OF_SWITCH * _counted(heads, self._switches) + OF_LINK * _counted(links, self._links)
@@ -515,9 +562,10 @@ class SharedLinks:
         return cost
 
     def by_arc(self) -> Iterator[Ints]:
-        """What each arc adds to a way, its hop included, shape (arcs,).
+        """Yield what each arc adds to the cost of a way, its hop included, shape (arcs,).
 
-        And that for ways by other first links than that of the path alone, if there are any.
+        If the source NIC has other links than the path's, a second array follows, which rules out
+        the path's first link.
         """
         network = self._network
         cost = np.ones(network.arc_count, dtype=np.int64)
@@ -536,13 +584,13 @@ class SharedLinks:
 
 
 def _counted(rows: Ints, some: Ints) -> Ints:
-    """How many elements of each row are among some."""
+    """Return how many elements of each row occur in ``some``."""
     count: Ints = (rows[:, :, None] == some).any(axis=2).sum(axis=1).astype(np.int64)
     return count
 
 
 class FailureLoads:
-    """Loads after each single failure; arrays are by arc, the padding last."""
+    """Loads after each single link failure. Arrays are by arc, with the padding last."""
 
     def __init__(self, network: Network, flows: Flows, paths: Paths) -> None:
         self._network = network
@@ -552,10 +600,10 @@ class FailureLoads:
         self._most = MOST_CELLS // len(self._load)
 
     def utilization(self, links: Ints, row: int) -> Floats:
-        """The worst over failures of the links, if a path's rate were on every arc then.
+        """Return each arc's utilisation after the worst failure of the links, shape (arcs + 1,).
 
-        What the failure takes off an arc is not taken off: it may be too much, never too
-        little.
+        The rate of path ``row`` is added to every arc. Load that the failure removes from an arc
+        is not subtracted, so the result may be too high but never too low.
         """
         fallen = [self._fallen[link] for link in links.tolist() if link in self._fallen]
         worst = np.max(fallen, axis=0) if fallen else 0.0
@@ -563,7 +611,7 @@ class FailureLoads:
         return after
 
     def note(self, links: Ints, row: int, backup: Ints) -> None:
-        """A path that uses the links falls back on a backup."""
+        """Record that path ``row`` falls back on arcs ``backup`` when one of ``links`` fails."""
         for link in links.tolist():
             fallen = self._fallen.get(link)
             if fallen is None and len(self._fallen) < self._most:

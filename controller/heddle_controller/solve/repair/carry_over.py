@@ -1,4 +1,4 @@
-"""What of an earlier plan still holds for the fabric and flows of now."""
+"""Which parts of an earlier plan are still valid for the current fabric and flows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from heddle_controller.solve.network import Network
 
 
 def carried(previous: Plan, network: Network, flows: Flows) -> Paths:
-    """All earlier paths of flows that are still the same, whether they hold or not.
+    """Return the earlier paths of all flows that still exist unchanged, with current numbers.
 
-    Rows and arcs are those of now; an arc that is gone is one past the last. A flow is
-    the same if its ends and QPs are.
+    Paths over links that are down are included. Flow rows and arcs are the current ones. An arc
+    that no longer exists gets the number one past the last arc. A flow is unchanged if its ID, its
+    ends and its number of QPs are.
     """
     paths = previous.paths
     flow = rows_now(previous, network.fabric, flows)[paths.flow]
@@ -27,10 +28,10 @@ def carried(previous: Plan, network: Network, flows: Flows) -> Paths:
 def carry_over(
     every: Paths, network: Network, flows: Flows
 ) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
-    """The paths that still hold, between terminals, and the QPs that have none.
+    """Return the paths that still work, between terminals, and the ranges of QPs without one.
 
-    ``every`` is what is ``carried``; a path holds if every arc is usable. The rest is
-    in columns: flow row, first and last QP.
+    ``every`` is the result of ``carried``. A path works if every arc of it is usable. The ranges
+    are three columns: flow row, first and last QP.
     """
     unusable = ~np.append(network.usable, False)
     kept = every.take(np.flatnonzero(~every.crosses(unusable)))
@@ -38,14 +39,17 @@ def carry_over(
 
 
 def inner_paths(network: Network, paths: Paths) -> Paths:
-    """Paths less the arcs of single-homed NICs: what an assignment keeps."""
+    """Return paths without the arcs of single-homed NICs, as an assignment keeps them."""
     inner = ~of_sole_links(network)[paths.arcs]
     first = np.append(0, np.cumsum(inner))[paths.first]
     return Paths(paths.flow, paths.first_qp, paths.last_qp, first, paths.arcs[inner])
 
 
 def of_sole_links(network: Network) -> Bools:
-    """Marks the arcs of NICs of one link that is usable: those that ``with_nics`` puts back."""
+    """Mark both arcs of the usable link of each single-homed NIC, which ``with_nics`` puts back.
+
+    The result has shape (arcs,).
+    """
     sole = network.nic_arc[network.nic_arc != NONE]
     marked = np.zeros(network.arc_count, dtype=np.bool_)
     marked[sole] = True
@@ -54,11 +58,14 @@ def of_sole_links(network: Network) -> Bools:
 
 
 def rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
-    """Row that each earlier flow has now; ``NONE`` where it is gone or is another."""
+    """Return the current row of each earlier flow.
+
+    ``NONE`` stands for a flow that is gone, or whose ends or number of QPs changed.
+    """
     before = previous.flows
     if before is flows:
         return np.arange(len(flows), dtype=np.int64)
-    if flows.ids[: len(before)] == before.ids:  # newcomers come last
+    if flows.ids[: len(before)] == before.ids:  # new flows come last
         rows = np.arange(len(before), dtype=np.int64)
     else:
         row = {flow: number for number, flow in enumerate(flows.ids)}
@@ -80,7 +87,7 @@ def rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
 
 
 def _arcs_now(before: Fabric, now: Fabric) -> Ints:
-    """Arc that each earlier arc is now; one past the last where it is gone."""
+    """Return the current number of each earlier arc; one past the last arc where it is gone."""
     if before.structure is now.structure:
         return np.arange(2 * now.link_count, dtype=np.int64)
     row = {ends: number for number, ends in enumerate(_link_names(now))}
@@ -100,7 +107,7 @@ def _link_names(fabric: Fabric) -> list[tuple[str, str, str]]:
 
 
 def _without_path(flows: Flows, kept: Paths) -> tuple[Ints, Ints, Ints]:
-    """Ranges of QPs that no path holds, as columns."""
+    """Return the ranges of QPs without a path as columns: flow row, first and last QP."""
     held = np.bincount(kept.flow, weights=kept.qp_count, minlength=len(flows))
     bare = np.flatnonzero(held == 0)
     missing = [np.stack([bare, np.zeros_like(bare), flows.qps[bare] - 1])]

@@ -1,10 +1,11 @@
-"""A plan kept ready for what happens next: loads, members of arcs, cuts, backups.
+"""A plan with its indexes kept ready for repair: loads, flows on each arc, cuts and backups.
 
-Mending takes time in proportion to what changed, and a few passes over flat arrays;
-at 24,576 NICs that is milliseconds. It covers the usual cases: links and switches that
-go or come, and flows that come while those there are stay. A NIC may lose its only
-link, and its flows their path; they get it again when the link is back. Every other
-change is for ``Repairer`` to plan over.
+A repair takes time in proportion to what changed, and a few passes over flat arrays. At 24,576 NICs
+that is milliseconds. It covers the usual cases: links and switches that go down or come back, and
+new flows while all others stay. A NIC may lose its only link and its flows their path; they get a
+path again when the link is back. Every other change is left to ``Repairer``.
+
+A chunk is a range of QPs of one flow that share a path.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ from heddle_controller.solve.tables.needs import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
-"""How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
+"""How hard to try after a lost link. Speed counts, since a better plan can follow later."""
 ALONE = SearchLimits(effort=200, spare=200, patience=4)
-"""How hard to try where nobody else is moved: what needs more most often needs others to move."""
+"""How hard to try while all other flows stay. What needs more effort mostly needs them to move."""
 _MANY = 64
-"""Flows without a path that are worth a colouring of their own."""
+"""With at least this many flows without a path, they are coloured among themselves first."""
 _EMPTY = np.empty(0, dtype=np.int64)
 
 
 class IncrementalPlan:
-    """One plan, indexed, and mended again and again."""
+    """One plan with its indexes, repaired after each change."""
 
     def __init__(self, plan: Plan, network: Network, planes: Planes | None) -> None:
-        """``network`` and ``planes`` are those of the plan's fabric."""
+        """Index a plan. ``network`` and ``planes`` are those of its fabric."""
         self.plan = plan
         self.network = network
         self._planes = planes
@@ -71,7 +72,7 @@ class IncrementalPlan:
         self._chunks = Chunks(paths, len(plan.flows))
         loads = arc_loads(network.arc_count, plan.flows, paths)
         self._fixed = loads - self.assignment.load[:-1]
-        """Load of the arcs that no choice is about."""
+        """Gbit/s of the arcs of single-homed NICs, which allow no choice of path; shape (arcs,)."""
         self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
         self._cuts = Cuts(network, plan.flows, self._routed)
         self._cuts.prepare()
@@ -79,14 +80,14 @@ class IncrementalPlan:
         self._backed = True
         """Whether new paths get backups."""
         self._seeking = True
-        """Whether there may be better backups for those that are poor."""
+        """Whether poor backups are looked at again, since better ones may exist now."""
         self._terminal = network.terminal
-        """As it was when last looked at."""
+        """``network.terminal`` as of the last repair."""
         self._home = network.nic_arc
-        """The arc out of each NIC that has no choice."""
+        """The arc out of each single-homed NIC, by node; ``NONE`` for other nodes."""
         alone = np.bincount(network.tail, minlength=plan.fabric.node_count) == 1
         self._may_change = (network.level != NodeKind.NIC) | (alone & (self._home != NONE))
-        """Nodes whose links may come and go: of NICs, only those of a sole link."""
+        """Nodes whose links may change state: switches, and NICs with one link, up at first."""
         used = np.concatenate([paths.arcs, plan.backups.arcs])
         tables = plan.fabric.structure.nodes.table_size
         self._sound = bool(
@@ -97,21 +98,21 @@ class IncrementalPlan:
         )
         self._worst_fixed = self._worst_by_tier(self._fixed)
         self._reached = self._worst_by_tier(loads)
-        """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
+        """Worst utilisation of each tier in the current plan, shape (tiers,)."""
 
     def copy(self, *, backups: bool = True) -> IncrementalPlan:
-        """Another of the same plan, mended apart from this one; it has some columns of its own.
+        """Return a copy that is repaired independently of this one.
 
-        Without ``backups`` new paths have none, and others keep theirs.
+        Without ``backups``, new paths of the copy get no backups, and other paths keep theirs.
         """
         own = "assignment", "_chunks", "_cuts", "_spare_ways", "_routed", "_fixed"
         return copied(self, *own, _backed=self._backed and backups)
 
     def warm_up(self, options: Options) -> None:
-        """Mends what is whole, so that the first loss finds every index built and in memory.
+        """Run a repair without any change, so that every index is built before the first loss.
 
-        The plan stays the one it was. One with flows that links could carry and it does not, as
-        one made for other flows or states has, is not whole: to mend it would change it.
+        The plan stays the same object. Nothing is done if the plan cannot be repaired here, or if
+        it leaves out flows that links could carry, since a repair would then change it.
         """
         plan, poor = self.plan, dict(self._spare_ways.poor)
         waiting = attached(self.network, plan.flows) & ~self._routed
@@ -122,7 +123,7 @@ class IncrementalPlan:
             self.plan = plan
 
     def can_repair(self, fabric: Fabric, flows: Flows) -> bool:
-        """Whether this can cope with what changed, and no table may fill up."""
+        """Whether ``repair`` covers all that changed, and no switch table can fill up."""
         structure = fabric.structure
         if not self._sound or structure is not self.plan.fabric.structure:
             return False
@@ -133,7 +134,7 @@ class IncrementalPlan:
         return all(bool(self._may_change[end].all()) for end in ends)
 
     def _may_follow(self, flows: Flows) -> bool:
-        """Whether flows are those known, and perhaps more behind them."""
+        """Whether ``flows`` are the known ones, or these followed by new ones."""
         known = self.plan.flows
         if flows.same_as(known):
             return True
@@ -141,10 +142,10 @@ class IncrementalPlan:
         return follows and not short_of_ports(flows).any()
 
     def repair(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
-        """The plan with as little changed as the new states and flows allow.
+        """Return the plan, changed as little as the new states and flows allow.
 
-        None where no flow has a path any more, or flows have none but over links that are
-        being drained; then nothing of this is usable.
+        Returns None if no flow has a path any more, or if links were drained and some flow is left
+        without a path. After that this object must not be used.
         """
         assignment = self.assignment
         assignment.touched.clear()
@@ -165,10 +166,12 @@ class IncrementalPlan:
         return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
 
     def beside(self, fabric: Fabric, flows: Flows, options: Options) -> tuple[Plan, bool] | None:
-        """The plan of a job that comes if all else stays; and whether ``repair`` gives the same.
+        """Return the plan with one new job added while all other flows keep their paths.
 
-        Nothing of this changes, and new paths have no backups. To what comes, all else is load and
-        no more: this takes time in proportion to it. None where more than that changed.
+        Also returns whether ``repair`` would give the same plan. This object does not change, and
+        the new paths have no backups. The time taken is in proportion to the new job, since all
+        other flows are only load to it. Returns None if anything else changed, or if a flow of the
+        job has no path.
         """
         come, network = self._newcomers(fabric, flows), self.network
         if come is None:
@@ -181,7 +184,7 @@ class IncrementalPlan:
         if found is None:
             return None
         inner, more, same = found
-        if same is None:  # some were moved: those of a job of other weight may exchange QPs
+        if same is None:  # where links are overloaded, ``repair`` may exchange QPs by weight
             over = (self.assignment.load[:-1] + more) * network.per_gbps[:-1] > 1
             same = not (over[network.chosen].any() and (flows.weight != flows.weight[:1]).any())
         nothing = Paths(inner.flow, inner.first_qp, inner.last_qp, 0 * inner.first, _EMPTY)
@@ -201,7 +204,7 @@ class IncrementalPlan:
         return plan.with_loads(known.loads + more + of_nics), same
 
     def _newcomers(self, fabric: Fabric, flows: Flows) -> Ints | None:
-        """The flows of a job that comes; None where that is not all that changed."""
+        """Return the rows of a new job's flows, or None if that is not all that changed."""
         known = self.plan
         if (
             not self._sound
@@ -220,10 +223,17 @@ class IncrementalPlan:
     def _placed_alone(
         self, own: Flows, target: LoadTarget, options: Options
     ) -> tuple[Paths, Floats, bool | None] | None:
-        """Paths of flows that come, on top of what links carry; and what these add to each arc.
+        """Place new flows on top of what links carry, while all others stay.
 
-        Also whether that is enough: None where it is since some of them were moved again. None at
-        all where there is no path for some.
+        Args:
+            own: The new flows.
+            target: Load that each tier may have.
+            options: Limits on candidates and time.
+
+        Returns:
+            Paths between terminals, what they add to each arc in Gbit/s, and whether each tier
+            keeps to its target: True if colouring alone achieves it, None if it took a search,
+            False if not. None in place of all if some flow has no path.
         """
         network, limit = self.network, target.bounds + TOLERANCE
         every = np.arange(len(own), dtype=np.int64)
@@ -262,7 +272,16 @@ class IncrementalPlan:
         bound: Bound,
         unrouted: dict[int, str],
     ) -> Plan:
-        """The plan that stands, with the ways of some flows as they are now."""
+        """Return and keep the plan with new paths and backups for some flows.
+
+        Args:
+            world: Fabric, flows and candidates.
+            moved: Rows of the flows to write again. Flows with poor backups are added if better
+                ones may exist.
+            used: Utilisation of each arc and of the padding, shape (arcs + 1,).
+            bound: What no plan can beat.
+            unrouted: Why flows have no path, by flow row.
+        """
         fabric, flows, candidates = world
         poor = self._spare_ways.poor
         doubtful = poor.keys() - moved if self._seeking and self._backed else set()
@@ -287,7 +306,7 @@ class IncrementalPlan:
     def _backups(
         self, candidates: Candidates, flows: Flows, fresh: Paths, used: Floats
     ) -> tuple[Paths, dict[int, int]]:
-        """Backups of new paths, parallel to them, and what is poor about some, by flow."""
+        """Return backups of new paths, row for row, and ``poor_backups`` of them."""
         if not self._backed:
             none = np.zeros(len(fresh) + 1, dtype=np.int64)
             return Paths(fresh.flow, fresh.first_qp, fresh.last_qp, none, _EMPTY), {}
@@ -296,11 +315,12 @@ class IncrementalPlan:
         return spare, poor_backups(self.network, flows, fresh, spare)
 
     def relieve(self, options: Options) -> Plan | None:
-        """The plan with flows moved that nothing happened to, so that all is at its bound.
+        """Return the plan with a few flows moved so that it meets its bounds.
 
-        That is, each tier is, and no arc between switches is fuller than what cuts prove of its
-        own switches and zones, or than is worth having. None where that takes more than a little;
-        then nothing of this is usable.
+        No tier is then fuller than its bound, and no arc with a choice of path is fuller than the
+        cuts around its own switches and zones prove. Both may be as full as the bound of the worst
+        link, up to line rate. Returns None if a little effort does not achieve this. After that
+        this object must not be used.
         """
         plan, assignment = self.plan, self.assignment
         assignment.touched.clear()
@@ -324,7 +344,7 @@ class IncrementalPlan:
         return [self.assignment.flow[chunk] for chunk in chunks]
 
     def _take_links(self, fabric: Fabric) -> tuple[Ints, Ints]:
-        """Takes on the new states; returns the arcs lost to planning, and those regained."""
+        """Adopt the states of a fabric; return the arcs that became unusable, and usable."""
         before = self.network.usable
         self.network = self.network.with_states(fabric)
         self.assignment.network = self.network
@@ -337,9 +357,13 @@ class IncrementalPlan:
     def _take_flows(
         self, flows: Flows, candidates: Candidates, homeless: list[int]
     ) -> tuple[list[int], list[int], list[int]]:
-        """Takes on flows: which have no path any more, which get one, which of them still must.
+        """Adopt flows, some of which may be new.
 
-        ``homeless`` are flows that lost a path.
+        ``homeless`` are the flows that lost a path.
+
+        Returns:
+            Flows that have no path any more, flows that get one, and those of the latter that
+            still have to be placed.
         """
         assignment, known = self.assignment, len(self._routed)
         if len(flows) > known:
@@ -362,9 +386,9 @@ class IncrementalPlan:
         return sorted(gone), came, bare
 
     def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
-        """Flows that a NIC is cut off of, if they had a path or are new; those that may get one.
+        """Return the flows with a NIC that is cut off, and the flows that may get a path now.
 
-        ``known`` is how many were there before.
+        The first are only those that had a path or are new. Flows from row ``known`` on are new.
         """
         if self.network.terminal is self._terminal:
             rows = np.flatnonzero(~self._routed)
@@ -383,7 +407,7 @@ class IncrementalPlan:
         return NONE not in ends and len(candidates.between(*ends)) > 0
 
     def _fix(self, changed: Ints) -> None:
-        """Works out anew the load of NICs' arcs where flows came or went."""
+        """Compute the load of NICs' arcs again where flows got or lost a path."""
         flows, home = self.assignment.flows, self._home
         arcs = [home[flows.source], np.where(home != NONE, home ^ 1, NONE)[flows.destination]]
         marked = np.zeros(self.network.arc_count + 1, dtype=np.bool_)
@@ -414,9 +438,10 @@ class IncrementalPlan:
         options: Options,
         chunks: tuple[list[int], list[int]],
     ) -> Floats:
-        """Gives chunks a path each and makes room; returns the utilisation that results.
+        """Give chunks a path each and make room.
 
-        ``chunks`` are those that lost theirs, and those of flows that came.
+        ``chunks`` are those that lost their path, and those of new flows still to be placed.
+        Returns the utilisation of each arc and of the padding, shape (arcs + 1,).
         """
         assignment, target = self.assignment, self._target(bound)
         homeless, came = chunks
@@ -442,13 +467,13 @@ class IncrementalPlan:
 
     @property
     def planes(self) -> Planes | None:
-        """The planes as links stand now; brought up to date when somebody needs them."""
+        """The planes for the current link states; None without tiers. Updated on demand."""
         if self._planes is not None and self._planes.network is not self.network:
             self._planes = self._planes.with_states(self.network)
         return self._planes
 
     def _uncoloured(self, came: list[int]) -> list[int]:
-        """Colours flows that came, among themselves; returns those that are not placed so."""
+        """Colour new flows among themselves; return those that are still without a path."""
         assignment, flows = self.assignment, self.assignment.flows
         if len(came) < _MANY or self.planes is None:
             return came
@@ -466,7 +491,7 @@ class IncrementalPlan:
         return [flow for flow in came if flow not in placed]
 
     def _unrouted(self, gone: list[int]) -> dict[int, str]:
-        """Why flows have no path: as before, but for those that got one or lost theirs."""
+        """Return why flows have no path, by flow row; ``gone`` are those that lost theirs now."""
         network, flows = self.network, self.assignment.flows
         reasons = {row: why for row, why in self.plan.unrouted.items() if not self._routed[row]}
         of_nic: dict[int, str] = {}
@@ -480,7 +505,7 @@ class IncrementalPlan:
         return reasons
 
     def _fresh_paths(self, flows: Ints) -> Paths:
-        """All paths of some flows, as the assignment now has them."""
+        """Return all paths of some flows from the assignment, from NIC to NIC."""
         assignment = self.assignment
         chunks = sorted(self._chunks.of(flows[self._routed[flows]].tolist()))
         return with_nics(
@@ -489,30 +514,30 @@ class IncrementalPlan:
 
 
 def _loads_of_job(network: Network, flows: Flows, paths: Paths) -> Floats:
-    """What paths of flows of one job add to each arc, shape (arcs,)."""
+    """Return the Gbit/s that paths of one job's flows add to each arc, shape (arcs,)."""
     owner = paths.owner()
     gbps, phase = paths.gbps(flows)[owner], flows.phase[paths.flow][owner]
     return loads_of_job(network.arc_count, paths.arcs, gbps, phase)
 
 
 class Chunks:
-    """The chunks of each flow."""
+    """Finds the chunks of each flow."""
 
     def __init__(self, paths: Paths, flows: int) -> None:
-        """Chunk ``i`` is row ``i`` of the paths."""
+        """Take the paths of a plan; chunk ``i`` is their row ``i``. ``flows`` is the flow count."""
         self._first = np.searchsorted(paths.flow, np.arange(flows + 1))
         self._made: Ints = np.full(flows, NONE, dtype=np.int64)
-        """The chunk of all QPs that was made for each flow, shape (flows,)."""
+        """The chunk of all QPs that was made later for each flow, shape (flows,)."""
         self._later: dict[int, tuple[int, ...]] = {}
-        """Those that were split off."""
+        """Chunks that were split off, by flow."""
         self._known = len(paths)
 
     def copy(self) -> Chunks:
-        """Another that knows the same, changed apart from this one."""
+        """Return a copy that changes independently of this one."""
         return copied(self, "_made", "_later")
 
     def of(self, flows: Iterable[int]) -> list[int]:
-        """The chunks of some flows, each named once, whether they have a path or not."""
+        """Return the chunks of some flows, each once, whether they have a path or not."""
         rows: Ints = np.fromiter(flows, dtype=np.int64)
         loaded, made = rows[rows < len(self._first) - 1], self._made[rows[rows < len(self._made)]]
         found: list[int] = ranges(self._first[loaded], self._first[loaded + 1]).tolist()
@@ -522,7 +547,7 @@ class Chunks:
         return found
 
     def make(self, assignment: Assignment, flows: list[int]) -> None:
-        """A chunk of all QPs for each of the flows that has none at all."""
+        """Make a chunk of all QPs for each of the flows that has no chunk."""
         self.take_on(assignment)
         more = max(flows, default=NONE) + 1 - len(self._made)
         if more > 0:
@@ -536,7 +561,7 @@ class Chunks:
         self._known = len(assignment.flow)
 
     def take_on(self, assignment: Assignment) -> None:
-        """Notes the chunks that were made since."""
+        """Record the chunks that the assignment has split off since the last call."""
         for chunk in range(self._known, len(assignment.flow)):
             flow = assignment.flow[chunk]
             self._later[flow] = (*self._later.get(flow, ()), chunk)

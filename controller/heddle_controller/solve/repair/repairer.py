@@ -1,18 +1,18 @@
-"""A plan from the one before: only what must move moves.
+"""Makes the next plan from the one before and moves only what must move.
 
-Paths that still hold stay. What lost its path (or never had one) is placed where
-it weighs least, and then the search makes room, but only on arcs that would
-otherwise be fuller than the bound *and* than anything in their tier was before:
-moving flows that nothing happened to is what repair is there to avoid.
+Paths that still work stay. Flows that lost their path, or never had one, are placed where they add
+least. Then the search makes room, but only on arcs that would otherwise be fuller than the bound
+*and* fuller than anything in their tier was before. The purpose of a repair is to leave alone the
+flows that nothing happened to.
 
-Usually nothing is built anew: ``IncrementalPlan`` keeps the plan's loads and indexes, and the
-work is in proportion to what was lost or came.
+Usually nothing is rebuilt: ``IncrementalPlan`` keeps the plan's loads and indexes, and the work is
+in proportion to what was lost or added.
 
-Flows that only links in maintenance could carry stay on them. A drained link still carries and
-takes nothing new. A flow that stood on one moves as soon as there is another path. Where there is
-none it stays: maintenance is not the same as down, and the operator did not ask to lose a path. It
-may even change its path, but never on to a drained link that it was not on. A flow that never had a
-path gets none over drained links, in a repair as in a plan made anew.
+A drained link still carries its flows but takes no new ones. A flow on a drained link moves as soon
+as there is another path. Without another path it stays: maintenance is not the same as down, and
+the operator did not ask to lose a path. Such a flow may change its path, but never to a drained
+link that it was not on before. A flow that never had a path gets none over drained links, neither
+in a repair nor in a plan made from scratch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ from heddle_controller.solve.tables.needs import limited, short_of_ports
 
 
 def stranded_flows(candidates: Candidates, flows: Flows, homeless: Ints) -> Ints:
-    """Those of some flows, ascending, that no link which takes new paths could carry."""
+    """Return the flows of ``homeless``, ascending, that have no path over links open to new paths.
+
+    Drained links take no new paths.
+    """
     terminal = candidates.network.terminal
 
     def has_path(flow: int) -> bool:
@@ -57,10 +60,18 @@ def stranded_flows(candidates: Candidates, flows: Flows, homeless: Ints) -> Ints
 
 
 def keep_stranded(carried: Paths, network: Network, flows: Flows, stranded: Ints) -> Paths:
-    """Paths, from NIC to NIC, of the stranded flows that may stay, with all their QPs.
+    """Return paths from NIC to NIC for all QPs of the stranded flows that can keep one.
 
-    ``carried`` are the earlier paths in the rows of now (``carry.carried``). QPs whose
-    path is dead join the flow's first path that is not.
+    Args:
+        carried: The earlier paths with current flow rows and arcs (``carry_over.carried``).
+        network: The current network.
+        flows: The current flows.
+        stranded: Rows of flows that only drained links could carry.
+
+    Returns:
+        QPs whose path is dead join the flow's first path that is not. If all are dead, the flow
+        gets the shortest path over usable links and over drained links that it was on. A flow
+        without such a path is left out.
     """
     kept = [
         _of_flow(carried.take(np.flatnonzero(carried.flow == flow)), network, flows)
@@ -89,9 +100,9 @@ def _of_flow(paths: Paths, network: Network, flows: Flows) -> Paths:
 
 
 def _shortest_path(network: Network, start: int, end: int, allowed: Bools) -> Ints:
-    """Arcs of the shortest path from node to node over the arcs allowed; empty if none.
+    """Return the arcs of the shortest path between two nodes; empty if there is none.
 
-    ``allowed`` has shape (arcs,). NICs other than the ends are no thoroughfares.
+    ``allowed`` marks the arcs that may be used, shape (arcs,). Paths do not pass through NICs.
     """
     first, arcs = network.fabric.structure.out
     came_by: dict[int, int] = {start: -1}
@@ -113,43 +124,44 @@ def _shortest_path(network: Network, start: int, end: int, allowed: Bools) -> In
 
 
 _MANY = 64
-"""Flows without a path that are worth a colouring of their own."""
+"""With at least this many flows without a path, they are coloured among themselves first."""
 
 
 class Repairer:
-    """Holds the newest plan, ready to be repaired after the next change."""
+    """Holds the newest plan and repairs it after each change."""
 
     def __init__(self, previous: Plan, options: Options | None = None) -> None:
         self.options = options or Options()
         self.plan = previous
-        """The newest plan: the one given, then the last one that ``repair`` made."""
+        """The newest plan: at first the given one, then the last that a method made."""
         self._known: tuple[Network, Planes | None] | None = None
         self._incremental: IncrementalPlan | None = self._indexed()
 
     def copy(self, *, backups: bool = True) -> Repairer:
-        """Another of the same plan, for a repair that this one is not to know of.
+        """Return a copy, whose repairs do not change this one.
 
-        Without ``backups`` it leaves out those of paths that it makes, where that saves anything.
+        Without ``backups``, the paths that an incremental repair of the copy makes have no backups.
         """
         indexed = self._incremental and self._incremental.copy(backups=backups)
         return copied(self, _incremental=indexed)
 
     def beside(self, fabric: Fabric, flows: Flows) -> tuple[Plan, bool] | None:
-        """The plan of a job that comes if all else stays; and whether ``repair`` gives the same.
+        """Return the plan with one new job added while all other flows keep their paths.
 
-        The newest plan stays what it is. None where a copy has to be repaired to know.
+        Also returns whether ``repair`` would give the same plan. The newest plan does not change.
+        Returns None where only the repair of a copy can tell.
         """
         indexed = self._incremental
         return None if indexed is None else indexed.beside(fabric, flows, self.options)
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """A plan for the fabric and flows as they are now, which is held from then on."""
+        """Return a plan for the given fabric and flows, and hold it as the newest plan."""
         incremental, mended = self._incremental or self._indexed(), None
         if incremental.can_repair(fabric, flows):
             mended = incremental.repair(fabric, flows, self.options)
         if mended is None:
             self._incremental, self._known = None, (incremental.network, incremental.planes)
-            tied = short_of_ports(flows).any()  # what is tied moves together, or not at all
+            tied = short_of_ports(flows).any()  # flows that share a port must share a path
             mended = (
                 self._replanned(fabric, flows)
                 if not tied
@@ -161,9 +173,11 @@ class Repairer:
         return mended
 
     def restored(self, worth: float, options: Options) -> Plan:
-        """The newest plan, or one made anew if that is better by so much, as ``Plan.beats`` says.
+        """Return the newest plan, improved if a plan from scratch could be better by ``worth``.
 
-        Few flows are moved where that is enough. What it comes to is held from then on.
+        A few flows are moved first. If that is not enough, or if limited tables leave flows without
+        a path, a plan is made from scratch with ``options``. It replaces the newest plan if it is
+        better by the share ``worth`` (``Plan.beats``). The result is held as the newest plan.
         """
         crowded = bool(self.plan.unrouted) and bool(limited(self.plan.fabric).any())
         if not crowded and not self.plan.certificate.within(worth):
@@ -175,9 +189,9 @@ class Repairer:
         return self.plan
 
     def relieved(self) -> Plan | None:
-        """The newest plan brought to its bound by moving few, which is held from then on.
+        """Bring the newest plan to its bound by moving a few flows, and hold and return the result.
 
-        None where there is no such within a little effort; the newest plan is still held then.
+        Returns None if a little effort does not achieve this. The newest plan then stays.
         """
         incremental, self._incremental = self._incremental, None
         plan = None if incremental is None else incremental.relieve(self.options)
@@ -186,7 +200,7 @@ class Repairer:
         return plan
 
     def is_ready_for(self, plan: Plan) -> bool:
-        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        """Whether the next repair begins with this very plan object and has its indexes built."""
         return self.plan is plan and self._incremental is not None
 
     def _indexed(self) -> IncrementalPlan:
@@ -195,7 +209,7 @@ class Repairer:
         return incremental
 
     def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
-        """Network and planes, those of last time where no link changed."""
+        """Return network and planes of a fabric; the known ones if no link or switch changed."""
         known = self._known
         if known is None or not _alike(known[0].fabric, fabric):
             network = Network(fabric)
@@ -210,7 +224,7 @@ class Repairer:
         kept, homeless = carry_over(every, network, flows)
         stranded = stranded_flows(candidates, flows, np.intersect1d(homeless[0], every.flow))
         staying = keep_stranded(every, network, flows, stranded)
-        routed[stranded] = False  # they have no choice, so no bound is about them
+        routed[stranded] = False  # they have no choice of path, so bounds ignore them
         bound, deadline = cut_bound(network, flows, routed), self.options.deadline()
         problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
         problem.notes = tuple(note for note in self.plan.notes if not is_told_anew(note))
@@ -238,9 +252,9 @@ class Repairer:
 def plan_by_entries(
     fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
-    """A plan from nothing, but that flows which only drained links could carry stay on them.
+    """Make a plan from scratch, but keep flows on drained links if they have no other path.
 
-    That is, where they are in the plan before.
+    Only flows that have a path in the plan ``before`` are kept in this way.
     """
     plan = solve(fabric, flows, options)
     if before is None or not plan.unrouted:
@@ -268,13 +282,13 @@ def plan_by_entries(
 
 
 def _alike(one: Fabric, other: Fabric) -> bool:
-    """Whether two fabrics are the same, and every link and switch stands the same."""
+    """Whether two fabrics share their structure and the states of all links and switches."""
     states = ((one.link_state, other.link_state), (one.node_state, other.node_state))
     return one.structure is other.structure and all(np.array_equal(a, b) for a, b in states)
 
 
 def _no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> LoadTarget:
-    """Aims at the bound, or at what each tier had before: what is no worse may stay."""
+    """Return a target of the bound, or of each tier's load in an earlier plan if that is more."""
     tiers, structure = bound.aims, plan.fabric.structure
     if fabric.structure.tiers == structure.tiers:
         loads = arc_loads(len(structure.tail), plan.flows, plan.paths)

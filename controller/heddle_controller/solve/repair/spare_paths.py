@@ -1,9 +1,8 @@
-"""Backups of a standing plan: whose is lost with a link, and new ones for a few paths.
+"""Backups of the current plan: which flows lose theirs with a link, and new ones for a few paths.
 
-A plan's paths with those of some flows replaced, at little more than the cost of a copy.
-
-What stands between the flows that change is taken over in pieces. Where all rows keep
-their place, and all paths their length, only what differs is written over.
+Also replaces the paths and backups of some flows, at little more than the cost of a copy. Rows
+between the changed flows are taken over in pieces. Where no row changes its position and no path
+its length, only the rows that differ are overwritten.
 """
 
 from __future__ import annotations
@@ -35,10 +34,14 @@ from heddle_controller.solve.repair.backups import (
 def with_flows_replaced(
     paths: Paths, backups: Paths, flows: Ints, fresh: tuple[Paths, Paths]
 ) -> tuple[Paths, Paths]:
-    """Paths and backups of a plan with all those of some flows, ascending, replaced.
+    """Return paths and backups of a plan with all those of some flows replaced.
 
-    ``fresh`` are paths and backups of the same flows; some may be new, and some have
-    none any more. Backups are parallel to paths, here as there.
+    Args:
+        paths: Paths of the plan, ascending by flow.
+        backups: Their backups, row for row.
+        flows: Rows of the flows to replace, ascending.
+        fresh: New paths of these flows and their backups, row for row. A flow may be new in the
+            plan, or have no path any more.
     """
     cut = _Cut(paths.flow, fresh[0].flow, flows)
     new = fresh[0]
@@ -51,10 +54,10 @@ def with_flows_replaced(
 
 
 class _Cut:
-    """Which rows go out and which come in, in runs of rows that stand together."""
+    """Which rows are removed and which are inserted, as runs of adjacent rows."""
 
     def __init__(self, old: Ints, new: Ints, flows: Ints) -> None:
-        """``old``, ``new`` and ``flows`` are flow rows, ascending."""
+        """Take the flows of old paths, of new paths, and those to replace, all ascending."""
         low, high = np.searchsorted(old, flows), np.searchsorted(old, flows, side="right")
         new_low, new_high = np.searchsorted(new, flows), np.searchsorted(new, flows, side="right")
         begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(flows)])
@@ -64,7 +67,7 @@ class _Cut:
         self._in_place = np.array_equal(high - low, new_high - new_low)
 
     def rows(self, old: Ints, new: Ints) -> Ints:
-        """A column of one number a row."""
+        """Return a column with one number a row, with the new rows in place of the old."""
         if not self._in_place:
             return self._joined(old, new, self._out, self._in)
         rows = ranges(*self._out)
@@ -75,7 +78,7 @@ class _Cut:
         return patched
 
     def arcs(self, old: Paths, new: Paths) -> tuple[Ints, Ints]:
-        """Where the arcs of each row begin, and the arcs."""
+        """Return where the arcs of each row begin, and all arcs, with the new rows in place."""
         (low, high), (new_low, new_high) = self._out, self._in
         out = old.first[low], old.first[high]
         rows = ranges(low, high)
@@ -90,7 +93,7 @@ class _Cut:
 
     @staticmethod
     def _joined(old: Ints, new: Ints, out: tuple[Ints, Ints], come: tuple[Ints, Ints]) -> Ints:
-        """The old numbers with some runs of them replaced by runs of the new."""
+        """Return the old numbers with the runs ``out`` replaced by the runs ``come`` of the new."""
         stays = zip([0, *out[1].tolist()], [*out[0].tolist(), len(old)], strict=True)
         pieces = [old[begin:end] for begin, end in stays]
         comes = zip(come[0].tolist(), come[1].tolist(), strict=True)
@@ -100,29 +103,32 @@ class _Cut:
 
 
 MANY_BACKUPS = 16
-"""Paths whose backups are quicker found together than one by one."""
+"""From this number of paths on, finding backups together is quicker than one by one."""
 
 MOST_RUNS = 8
-"""Sorted runs kept apart: all of them are looked through for each lost link."""
+"""Sorted runs kept before they are merged. Each lost link is looked up in every run."""
 _EMPTY = np.empty(0, dtype=np.int64)
 _NOBODY: frozenset[int] = frozenset()
 
 
 class SparePaths:
-    """Which flows have a backup over which arc between switches, and how good; kept up to date."""
+    """Index of flows by the switch-to-switch arcs of their backups, and of the poor backups.
+
+    It is kept up to date as backups change.
+    """
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self._inner = np.zeros(network.arc_count, dtype=np.bool_)
         self._inner[network.inner] = True
         self.poor: dict[int, int] = poor_backups(network, plan.flows, plan.paths, plan.backups)
-        """What backups share with the paths of each flow, where they share anything."""
+        """What backups share with paths, for each flow where they share anything."""
         self._runs = [self._sorted(plan.backups)]
-        """Arcs, ascending, and the flow that uses each: of many backups at once."""
+        """Arcs, ascending, and the flow that uses each. One run holds many backups."""
         self._later: defaultdict[int, set[int]] = defaultdict(set)
-        """Flows by arc: of few backups."""
+        """Flows by arc, for backups that were noted a few at a time."""
 
     def copy(self) -> SparePaths:
-        """Another that knows the same, changed apart from this one."""
+        """Return a copy that changes independently of this one."""
         later = {arc: flows.copy() for arc, flows in self._later.items()}
         return copied(self, "poor", "_runs", _later=defaultdict(set, later))
 
@@ -136,7 +142,10 @@ class SparePaths:
         return backups.arcs[kept], np.repeat(backups.flow, np.diff(backups.first))[kept]
 
     def note(self, flows: Ints, fresh: Paths, poor: dict[int, int]) -> None:
-        """Takes in the backups that some flows have from now on, and which of them are poor."""
+        """Record the new backups of some flows, and the flows among them whose backups are poor.
+
+        ``fresh`` are the backups, and ``poor`` is what ``poor_backups`` says of them.
+        """
         for flow in self.poor.keys() & set(flows.tolist()) if self.poor else ():
             del self.poor[flow]
         self.poor |= poor
@@ -150,13 +159,16 @@ class SparePaths:
             self._later[arc].add(flow)
 
     def _merge(self) -> None:
-        """Makes one run of all but the first."""
+        """Merge all runs but the first into one."""
         arcs, flows = (np.concatenate(column) for column in zip(*self._runs[1:], strict=True))
         order = np.argsort(arcs, kind="stable")
         self._runs[1:] = [(arcs[order], flows[order])]
 
     def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
-        """Flows with a backup that now uses one of some arcs."""
+        """Return the flows that have a backup over one of some arcs.
+
+        ``backups`` are all current backups, ascending by flow.
+        """
         arcs = arcs[self._inner[arcs]]
         perhaps: set[int] = set()
         for run, flows in self._runs:
@@ -164,7 +176,7 @@ class SparePaths:
             perhaps.update(flows[ranges(low, high)].tolist())
         for arc in arcs.tolist():
             perhaps |= self._later.get(arc, _NOBODY)
-        # Entries are never removed when backups change: what is stale is seen here.
+        # The index keeps flows whose backups have changed since. They are filtered out here.
         rows = np.array(sorted(perhaps), dtype=np.int64)
         low = np.searchsorted(backups.flow, rows)
         rows = ranges(low, np.searchsorted(backups.flow, rows, side="right"))
@@ -174,9 +186,10 @@ class SparePaths:
 
 
 def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -> dict[int, int]:
-    """Flows whose backups have a link or switch in common with their paths, or are missing.
+    """Return the flows whose backups share a link or switch with their paths, or are missing.
 
-    And how much that is, as ``backups.Shared`` counts it; to have none is like sharing all.
+    The values are how much they share, as ``backups.SharedLinks`` counts it and summed over the
+    paths of the flow. A missing backup counts as sharing everything.
     """
     source, target = flows.source[paths.flow], flows.destination[paths.flow]
     ends = network.terminal[source], network.terminal[target]
@@ -202,9 +215,9 @@ def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -
 
 
 def _between_terminals(network: Network, paths: Paths) -> tuple[Ints, Ints, Bools]:
-    """Row and arc of all the steps of paths but those over the sole link of a NIC.
+    """Return row and arc of each step of paths, except over the sole link of a NIC.
 
-    And which of them leave a NIC.
+    The third array marks the steps that leave a NIC.
     """
     row, arcs = paths.owner(), paths.arcs
     only = network.nic_arc
@@ -214,7 +227,7 @@ def _between_terminals(network: Network, paths: Paths) -> tuple[Ints, Ints, Bool
 
 
 def _among(row: Ints, value: Ints, other_row: Ints, other: Ints) -> Bools:
-    """Whether each value is among the other values of the same row."""
+    """Whether each value also occurs among the ``other`` values with the same row."""
     width = int(max(value.max(initial=0), other.max(initial=0))) + 1
     found: Bools = np.isin(row * width + value, other_row * width + other)
     return found
@@ -223,7 +236,10 @@ def _among(row: Ints, value: Ints, other_row: Ints, other: Ints) -> Bools:
 def backups_for(
     ways: tuple[Network, Candidates, Planes | None], flows: Flows, fresh: Paths, used: Floats
 ) -> Paths:
-    """Backups for some paths of a plan, parallel to them; ``used`` is by arc and padding."""
+    """Return backups for some paths of a plan, row for row; without arcs where there is none.
+
+    ``used`` is the utilisation of each arc and of the padding, shape (arcs + 1,).
+    """
     network, candidates, planes = ways
     if planes is not None and len(fresh) >= MANY_BACKUPS:
         return backups_of(candidates, planes, flows, fresh)

@@ -1,1 +1,1 @@
-"""Many failures, one after another, on warm fabrics: drawn, played, measured, summed up."""
+"""Campaigns: draw many failures, play them one after another on warm fabrics, and sum up."""

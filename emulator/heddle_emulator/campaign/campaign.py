@@ -1,4 +1,4 @@
-"""A campaign: what it runs on, what is drawn, how much of it; and how it is read from a file.
+"""A campaign: its fabric, its flows and how failures are drawn; and reading one from a file.
 
 ::
 
@@ -13,8 +13,8 @@
     mend: 24h              # where draw is published
     notices: told          # or datagrams
 
-Fabric and demands are written as in a drill; both may be left out where the command names files.
-Every fault of a file is told at once, with its line and a cure.
+Fabric and demands are written as in a drill. All faults of a file are reported at once, each with
+its line and a cure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from heddle_emulator.drill.load.traffic import read_demands, read_fabric
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Campaign:
-    """Everything that a worker needs to know; goes to other processes whole."""
+    """Everything that a worker needs to know. It is sent whole to other processes."""
 
     name: str
     fabric: Fabric
@@ -48,16 +48,16 @@ class Campaign:
     drawing: Drawing = Drawing()  # noqa: RUF009 - frozen
     failures: int = 1000
     datagrams: bool = False
-    """Whether agents tell each other of lost links by datagrams, as on switches, or are told."""
+    """Whether agents send each other peer notices as datagrams, or are told of changes at once."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """Fabric and demands as the file has them, where they came from one: for replays."""
+    """Fabric and demands as drills write them, for replays. Without demands, ``flows`` is used."""
 
     def trials(self) -> list[Trial]:
-        """All of them, in order of their numbers."""
+        """Return all trials, in order of their numbers."""
         return trials(self.fabric, self.drawing, self.failures)
 
     def fingerprint(self) -> str:
-        """What two campaigns have in common whose trials of one number are the same."""
+        """Return a hash that is equal for campaigns whose trials of equal number are the same."""
         structure, flows = self.fabric.structure, self.flows
         found = hashlib.sha256(repr((self.drawing, self.datagrams)).encode())
         found.update("\n".join(structure.nodes.ids).encode())
@@ -75,10 +75,10 @@ _NOTICES = {"told": False, "datagrams": True}
 
 
 def load_campaign(path: Path) -> Campaign:
-    """The campaign in a file.
+    """Read the campaign in a file.
 
     Raises:
-        InputError: with a problem for each fault, its line and what would cure it.
+        InputError: the file has faults. Each problem has its line and a cure.
     """
     document = load_yaml(path)
     if not isinstance(document, Record):
@@ -124,14 +124,14 @@ def _hours(fields: Fields) -> float:
 
 
 def _told(path: Path, document: Record) -> dict[str, Any]:
-    """What a replay is given: a file is named so that it is found from anywhere."""
+    """Return fabric and demands for replays. The path of a fabric's file is made absolute."""
     fabric = document["fabric"]
     where = str((path.parent / fabric).resolve()) if isinstance(fabric, str) else fabric
     return {"fabric": where, "demands": document.get("demands")}
 
 
 def changed(campaign: Campaign, **given: Any) -> Campaign:  # noqa: ANN401 - see Campaign, Drawing
-    """A campaign with what the command line says instead; None is not given."""
+    """Return a campaign with some values replaced. A value of None leaves the old one."""
     told = {name: value for name, value in given.items() if value is not None}
     drawing = {name: told.pop(name) for name in ("draw", "at_once", "seed") if name in told}
     return replace(campaign, drawing=replace(campaign.drawing, **drawing), **told)

@@ -1,4 +1,4 @@
-"""A trial as a drill of its own, so that one can be looked at without the thousand around it."""
+"""Write single trials as drills, so that each can be played without the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRIKES, SETTLE = "100ms", "2s"
 
 
 def write_replays(out: Path, campaign: Campaign, summary: Summary) -> list[Path]:
-    """A drill for each of the worst trials; their paths, worst first."""
+    """Write a drill for each of the worst trials, and return their paths, worst first."""
     if not summary.worst:
         return []
     folder = out / _FOLDER
@@ -31,8 +31,8 @@ def write_replays(out: Path, campaign: Campaign, summary: Summary) -> list[Path]
 
 
 def replay(campaign: Campaign, result: Result) -> str:
-    """The text of a drill in which just this trial's events happen to a fabric that is whole."""
-    told = json.loads(json.dumps(campaign.told))  # plain mappings, whatever they were read as
+    """Return the text of a drill in which only this trial's events happen, to a whole fabric."""
+    told = json.loads(json.dumps(campaign.told))  # plain mappings, which YAML can write
     steps = [_step(campaign.fabric, event) for event in result.trial().events]
     record = {
         "drill": f"trial-{result.number}",
@@ -58,7 +58,7 @@ def _step(fabric: Fabric, event: FaultEvent) -> dict[str, Any]:
 
 
 def _demands(fabric: Fabric, flows: Flows) -> list[dict[str, Any]]:
-    """Every flow by itself, as a flow file has no place in a drill; jobs and phases are lost."""
+    """Return a demand for every flow, as drills take no flow files. Jobs and phases are lost."""
     ids = fabric.structure.nodes.ids
     columns = (flows.source, flows.destination, flows.gbps, flows.qps)
     return [

@@ -1,7 +1,4 @@
-"""What trials came to: a result each, a line of JSON in a campaign's file, and their summary.
-
-A campaign as its page tells it.
-"""
+"""Results of trials: their form in a campaign's journal, their summary, and a report's evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from heddle_emulator.report.campaign import CampaignEvidence, SpreadChart, Trial
 from heddle_emulator.report.evidence import Fact
 
 NEEDLESS = 1e-6
-"""Relative; gaps and utilisations nearer than that are equal."""
+"""Relative difference below which gaps and utilisations count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,69 +24,69 @@ class Result:
 
     number: int
     events: tuple[tuple[str, int], ...]
-    """Kind and row of each, see ``FaultEvent``."""
+    """Kind and row of each event, see ``FaultEvent``."""
     words: str
-    """The same, for people."""
+    """The events in words."""
     affected: int = 0
-    """Flows that had a QP on what broke."""
+    """Flows that had a QP on a link that broke."""
     cut_off: int = 0
-    """Flows whose ends nothing joins any more; they count in none of the following."""
+    """Flows whose ends are no longer connected. They count neither as stranded nor as slow."""
     stranded_local: int = 0
-    """QPs that get nowhere once agents have repaired, before BGP or the controller said a word.
+    """QPs whose packets get lost after local repair by agents, before BGP or the controller react.
 
-    One lost link leaves none where plans have backups. Where several are lost, a flow may have lost
-    its backup too, and falls to the underlay, which knows of far links only from BGP.
+    One lost link strands none where plans have backups. If several links are lost, a flow may lose
+    its backup too. It then falls to the underlay, which knows of far links only from BGP.
     """
     slowest_local: float = 1.0
-    """Least max-min fair rate over demand of any flow, at the same moment."""
+    """Least max-min fair rate over demand of any flow that is not cut off, after local repair."""
     stranded_bgp: int = 0
-    """The same once BGP has converged, still before the controller has said a word."""
+    """QPs whose packets get lost once BGP has converged, before the controller reacts."""
     stranded: int = 0
-    """QPs that get nowhere once the new plan is acknowledged."""
+    """QPs whose packets get lost once the new plan is acknowledged."""
     worst: float = 0.0
     """Greatest utilisation of a link between switches, under the new plan."""
     slowest: float = 1.0
-    """Least max-min fair rate over demand of any flow, under the new plan."""
+    """Least max-min fair rate over demand of any flow that is not cut off, under the new plan."""
     gap: float = 0.0
-    """By how much the plan's certificate is above what it proves to be the least."""
+    """Relative gap of the plan's worst utilisation above its proven lower bound; 0 is optimal."""
     moved: int = 0
-    """Flows with a QP that goes another way than before the failure."""
+    """Flows with a QP that takes another path than before the failure."""
     acked_seconds: float = 0.0
-    """From the failure to the last FIB ack of the new plan."""
+    """Seconds from the failure to the last FIB ack of the new plan."""
     mended_seconds: float = 0.0
-    """From the end of the failure to the last FIB ack of the plan after it."""
+    """Seconds from the repair to the last FIB ack of the next plan; 0 if only flaps were played."""
     regained: bool = True
-    """Whether, mended, no link is fuller than before and nothing is stranded."""
+    """Whether after the repair nothing is stranded, and no link is fuller than at first."""
     seconds: float = 0.0
-    """All that the trial took, measuring included."""
+    """Seconds that the whole trial took, including measuring."""
     fault: str = ""
-    """Why it could not be played to its end; then nothing else counts."""
+    """Why the trial could not be played to its end, or "". With a fault nothing else counts."""
 
     @property
     def bad(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether somebody should look at this trial."""
         return bool(self.fault or self.stranded or self.stranded_bgp or not self.regained)
 
     def record(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the result as the journal writes it."""
         return asdict(self)
 
     def trial(self) -> Trial:
-        """The trial that it came of."""
+        """Return the trial of this result."""
         return Trial(
             self.number, tuple(FaultEvent(FaultKind(kind), row) for kind, row in self.events)
         )
 
 
 def begun(trial: Trial, fabric: Fabric) -> Result:
-    """The result of a trial that nothing is known about yet."""
+    """Return the result of a trial before anything is measured."""
     events = tuple((event.kind.value, event.row) for event in trial.events)
     words = ", ".join(event.words(fabric) for event in trial.events)
     return Result(trial.number, events, words)
 
 
 def read_result(record: Mapping[str, Any]) -> Result:
-    """A result from a line of the file; ValueError where it is none of this form."""
+    """Return the result of a journal's line; ValueError if it has another form."""
     known = {field.name for field in fields(Result)}
     if not known >= record.keys() or not {"number", "events", "words"} <= record.keys():
         raise ValueError("not a result of this version")
@@ -98,12 +95,12 @@ def read_result(record: Mapping[str, Any]) -> Result:
 
 
 _SHOWN = 8
-"""Worst trials that are named."""
+"""How many of the worst trials a summary names."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasure:
-    """A number of every trial."""
+    """A number that every trial yields."""
 
     title: str
     of: Callable[[Result], float]
@@ -111,7 +108,7 @@ class TrialMeasure:
     lowest_is_worst: bool = False
 
     def show(self, value: float) -> str:
-        """For people."""
+        """Return a value as text, with its unit."""
         if self.unit == "s":
             return f"{value * 1e3:.0f} ms"
         return f"{value:.1%}" if self.unit == "%" else f"{value:g}"
@@ -139,7 +136,7 @@ TRIAL_MEASURES: dict[str, TrialMeasure] = {
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The spread of one measure over all trials that were played to their end."""
+    """The spread of one measure over all trials without a fault."""
 
     least: float
     median: float
@@ -150,28 +147,28 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole campaign, or as much of it as was played."""
+    """The summary of a campaign, or of the part that was played."""
 
     asked: int
     played: int
     spreads: dict[str, Spread]
     worst: tuple[Result, ...]
-    """The trials to look at first."""
+    """The worst trials, worst first."""
     bad: int
-    """Trials with stranded QPs, that did not come back to what was, or that failed."""
+    """How many trials are bad, see ``Result.bad``."""
 
     @property
     def held(self) -> bool:
-        """Whether all was played and nobody has to look at anything."""
+        """Whether all trials were played and none is bad."""
         return self.played == self.asked and not self.bad
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary as data for JSON."""
         return asdict(self) | {"held": self.held}
 
 
 def summed_up(results: Sequence[Result], asked: int) -> Summary:
-    """Sum up results, in whatever order they came."""
+    """Sum up results, given in any order, of a campaign of ``asked`` trials."""
     ordered = sorted(results, key=lambda result: result.number)
     whole = [result for result in ordered if not result.fault]
     spreads = {
@@ -190,7 +187,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def _badness(result: Result) -> tuple[float, ...]:
-    """What is worse comes later."""
+    """Return a sort key that is greater for a worse result."""
     return (
         bool(result.fault),
         result.stranded,
@@ -213,7 +210,7 @@ def campaign_evidence(
     replays: Sequence[str],
     command: str,
 ) -> CampaignEvidence:
-    """All that a page needs; ``replays`` are those of the worst trials, relative to the page."""
+    """Return all that a report needs; ``replays`` are paths for the worst trials, from its page."""
     whole = [result for result in results if not result.fault]
     spreads = tuple(
         SpreadChart(
@@ -241,7 +238,7 @@ def campaign_evidence(
 
 
 def outcome(result: Result) -> str:
-    """What there is to say of a trial, in a line."""
+    """Return a line that sums up a trial."""
     if result.fault:
         return f"could not be played: {result.fault}"
     parts = [

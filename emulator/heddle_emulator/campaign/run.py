@@ -1,13 +1,12 @@
-"""A campaign from its first trial to its last: what is left to play, and what is kept on disk.
+"""Run a campaign from its first trial to its last, and keep a journal of results on disk.
 
-The journal has a line of JSON for each result, so a campaign that was killed can go on. The first
-line says which campaign it is. A line is written in one go and flushed; what a crash tears is the
-last line at most, and it is cut off when the file is opened again.
+The journal has one line of JSON for each result, so a killed campaign can be resumed. The first
+line identifies the campaign. Each line is written at once and flushed. A crash can damage only the
+last line, which is cut off when the file is opened again.
 
-The worker of a campaign: a warm fabric in a thread of its own, so that its agents live on.
-
-What goes wrong in a trial is told in its result, and the next trial gets a new fabric: the state
-of the old one is not known.
+The worker of a campaign keeps a warm fabric in its own thread, so that its agents live on between
+trials. If a trial fails, its result says why, and the next trial gets a new fabric, because the
+state of the old one is unknown.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from heddle_emulator.fleet import ControllerError
 
 _FAILURES = (HeddleError, ControllerError, TimeoutError, OSError)
 MOST_WORDS = 500
-"""Characters, of what went wrong."""
+"""Characters of an error that a result keeps."""
 
 
 class CampaignWorker:
-    """See ``Worker``: plays trials of one campaign."""
+    """Plays trials of one campaign; a ``Worker``."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -50,7 +49,7 @@ class CampaignWorker:
         self._thread.start()
 
     def run(self, trial: Trial) -> Result:
-        """Play one trial; set up the fabric for the first one, and after one that failed.
+        """Play one trial. The fabric is set up for the first trial, and after a failed one.
 
         Raises:
             ExecutorError: the fabric cannot be set up.
@@ -59,7 +58,7 @@ class CampaignWorker:
         return self._playing.result()
 
     def close(self) -> None:
-        """End the fabric in order, whatever is under way; safe from any thread, and twice."""
+        """Cancel a running trial and shut the fabric down; safe from any thread, and twice."""
         if self._loop.is_closed():
             return
         if self._playing is not None:
@@ -86,7 +85,7 @@ class CampaignWorker:
             raise ExecutorError(f"no fabric could be brought up: {_line(error)}") from error
 
     async def _ended(self) -> None:
-        async with self._turn:  # what was under way has been cancelled, and comes to its end first
+        async with self._turn:  # a cancelled trial ends first
             await self._leave()
 
     async def _leave(self) -> None:
@@ -101,20 +100,20 @@ def _line(error: BaseException) -> str:
 
 
 CampaignProgress = Callable[[int, int], None]
-"""Told how many trials are done, and of how many."""
+"""A function that is called with the number of trials done, and of all trials."""
 
 
 def run_campaign(
     campaign: Campaign, executor: Executor, journal: Journal, report: CampaignProgress
 ) -> tuple[Result, ...]:
-    """Play what the journal has no result of, or none but a fault; all results, of before as well.
+    """Play all trials that have no result in the journal or only a fault, and return all results.
 
-    Each is in the journal before it is reported, so what ends this early loses only what is
-    under way.
+    The results include those that the journal already had. Each result is in the journal before
+    it is reported, so an interruption loses only trials under way.
 
     Raises:
         ExecutorError: a worker died, or could not be set up.
-        InputError: the fabric is not one to draw from.
+        InputError: the fabric has too few links to draw from.
     """
     trials = campaign.trials()
     known = {result.number for result in journal.results.values() if not result.fault}
@@ -135,13 +134,17 @@ NAME = "trials.jsonl"
 
 
 class Journal:
-    """Use as ``with``. ``results`` are those of before by number; ``add`` writes another."""
+    """The file of results of a campaign. Use it with ``with``.
+
+    ``results`` has the results by the number of the trial, both old ones and those added.
+    """
 
     def __init__(self, folder: Path, campaign: Campaign, *, resume: bool) -> None:
-        """Open or begin the file of a folder.
+        """Open the journal in a folder, or begin one.
 
         Raises:
-            InputError: there is one and it shall not go on, or it is another campaign's.
+            InputError: there is a journal without ``resume``, or it is another campaign's or
+                unreadable.
         """
         self.path = folder / NAME
         self.results: dict[int, Result] = {}
@@ -162,7 +165,7 @@ class Journal:
         self._file.close()
 
     def add(self, result: Result) -> None:
-        """Write a result; it is the system's to keep once this returns."""
+        """Write a result. Once this returns, it survives a crash of this process."""
         self.results[result.number] = result
         self._file.write(f"{json.dumps(result.record())}\n")
         self._file.flush()

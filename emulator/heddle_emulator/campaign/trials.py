@@ -1,17 +1,17 @@
-"""Trials: what breaks together, drawn one after another, at random, or as often as published.
+"""Trials: draw what breaks together, in order, at random, or by published failure rates.
 
-A trial is known by its number: with the campaign's seed the number says all that is drawn, so any
-trial can be played again without those before it.
+The number of a trial and the campaign's seed determine all that is drawn. So any trial can be
+played again without the earlier ones. There are three ways to draw:
 
-``each``       every link between switches in its turn, and again from the first
-``random``     so many links between switches at once, all equally likely
-``published``  what breaks next by the published rates, and beside it what is still broken
-               by then: a Poisson number of lasting failures within the time to mend
+``each``       every link between switches in turn, then again from the first
+``random``     ``at_once`` links between switches, all equally likely
+``published``  the next failure by the published rates, and what is still broken at that time: a
+               Poisson number of lasting failures within the time to mend
 
-Only links between switches are drawn: a NIC that loses its one link has no path that anybody could
-find. A leaf that loses its power cuts off its NICs too; what matters is what it does to all others.
+Only links between switches are drawn, because nothing can find a path for a NIC that has lost its
+only link. A leaf that loses power cuts off its NICs too; the trial shows the effect on all others.
 
-How often parts of AI fabrics break, as published, and what follows for the next failure.
+These failure rates are published for AI fabrics:
 
 ======================  =================================================================
 cables                  0.057 % of links between NIC and leaf fail in a month (Alibaba HPN,
@@ -24,10 +24,10 @@ network of a large job  8.4 % of 419 unexpected interruptions in 54 days on 16,3
                         (Llama 3): 0.12 % of GPUs a month
 ======================  =================================================================
 
-The last is how the others are checked: two links and a fifteenth of a switch for each GPU
-come to 0.16 % of GPUs a month by the first two, and not all of these end a job. That links
-between switches fail as often as those of NICs, and how long it takes until one is mended,
-is assumed: nobody has published it for such fabrics.
+The last one is used to check the others. With two links and a fifteenth of a switch for each GPU,
+the first two come to 0.16 % of GPUs a month, and not all of these failures end a job. Nothing is
+published for such fabrics on two things, so they are assumed: that links between switches fail as
+often as links of NICs, and how long a repair takes.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from heddle_emulator.drill.scenario import Step, StepKind, Target
 
 HOURS_A_MONTH = 30 * 24.0
 CABLE = 0.057e-2 / HOURS_A_MONTH
-"""Failures of one link in an hour."""
+"""Failures of one link per hour."""
 SWITCH = 2e-2 / (3 * HOURS_A_MONTH)
-"""Failures of one switch in an hour."""
+"""Failures of one switch per hour."""
 FLAP = 3600 / 48 / 10e6
-"""Flaps of one link in an hour."""
+"""Flaps of one link per hour."""
 INTERRUPTIONS = 0.084 * 419 / (54 * 24.0) / 16_384
-"""Interruptions by the network that one GPU meets in an hour, in a job of so many."""
+"""Interruptions by the network per GPU and hour, in a job of 16,384 GPUs."""
 MEND_HOURS = 24.0
-"""Until what is broken is mended, unless the caller knows better."""
+"""Default hours until a broken part is repaired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a fabric has to expect in an hour."""
+    """Expected failures of a fabric per hour."""
 
     links: float
     flaps: float
@@ -66,47 +66,47 @@ class Expected:
 
     @property
     def total(self) -> float:
-        """Events of any kind in an hour."""
+        """Events of any kind per hour."""
         return self.links + self.flaps + self.switches
 
     @property
     def lasting(self) -> float:
-        """Events in an hour that leave something broken until it is mended."""
+        """Events per hour that leave something broken until it is repaired."""
         return self.links + self.switches
 
 
 def expected_failures(links: int, switches: int) -> Expected:
-    """Failures to expect of so many links and switches."""
+    """Return the expected failures of this many links and switches."""
     return Expected(links * CABLE, links * FLAP, switches * SWITCH)
 
 
 class FaultKind(Enum):
-    """What an event does; the value is its word in files."""
+    """What an event does. The value is the word that files use."""
 
     LINK = "link"
-    """A cable loses its carrier, and stays so until it is mended."""
+    """A cable loses its carrier until it is repaired."""
     FLAP = "flap"
-    """A cable loses its carrier and has it back, several times within moments."""
+    """A cable loses and regains its carrier several times within moments."""
     SWITCH = "switch"
-    """A switch loses its power, and its table with it."""
+    """A switch loses power, and with it its table."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """Something that breaks."""
+    """One thing that breaks."""
 
     kind: FaultKind
     row: int
-    """Of the link or the node."""
+    """Row of the link, or node row of the switch."""
 
     def words(self, fabric: Fabric) -> str:
-        """Such as "link l0,s1" or "switch s3"."""
+        """Return the event in words, such as "link l0,s1" or "switch s3"."""
         ids = fabric.structure.nodes.ids
         name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_name(self.row)
         return f"{self.kind.value} {name}"
 
     def steps(self, fabric: Fabric) -> tuple[Step, Step]:
-        """What breaks it, and what mends it again; a flap's are those of a cable."""
+        """Return the step that breaks it and the step that repairs it; for a flap, of one cut."""
         if self.kind is FaultKind.SWITCH:
             targets: tuple[Target, ...] = (fabric.structure.nodes.ids[self.row],)
             return Step(0.0, StepKind.CRASH, targets), Step(0.0, StepKind.REBOOT, targets)
@@ -116,15 +116,15 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What breaks together, and is mended again."""
+    """Events that happen together and are then repaired."""
 
     number: int
-    """From 0; with the campaign's seed it draws the events."""
+    """Number from 0; with the campaign's seed it determines the events."""
     events: tuple[FaultEvent, ...]
 
 
 class Draw(Enum):
-    """A way to draw; the value is its word."""
+    """A way to draw trials. The value is the word that files use."""
 
     EACH = "each"
     RANDOM = "random"
@@ -137,24 +137,24 @@ class Drawing:
 
     draw: Draw = Draw.RANDOM
     at_once: int = 1
-    """Links that fail together, where they are drawn at random."""
+    """Number of links that fail together, for ``Draw.RANDOM``."""
     mend_hours: float = MEND_HOURS
-    """How long what breaks stays broken, where rates are the published ones."""
+    """Hours for which things stay broken, for ``Draw.PUBLISHED``."""
     seed: int = 0
 
 
 def between_switches(fabric: Fabric) -> Ints:
-    """Rows of links between two switches that are up."""
+    """Return the rows of links between two switches that are up."""
     links, kind = fabric.structure.links, fabric.structure.nodes.kind
     inner = (kind[links.a] != NodeKind.NIC) & (kind[links.b] != NodeKind.NIC)
     return np.flatnonzero(inner & (fabric.effective == State.UP))
 
 
 def trials(fabric: Fabric, drawing: Drawing, count: int) -> list[Trial]:
-    """The first trials of a campaign.
+    """Return the first ``count`` trials of a campaign.
 
     Raises:
-        InputError: no link between switches is up, or fewer than shall fail at once.
+        InputError: fewer links between switches are up than shall fail at once.
     """
     links = between_switches(fabric)
     if len(links) < drawing.at_once:
@@ -188,7 +188,7 @@ def _published(
         FaultKind.LINK if random.random() < lasting else FaultKind.SWITCH for _ in range(standing)
     ]
     found: dict[tuple[bool, int], FaultEvent] = {}
-    for kind in [*kinds, first]:  # what stands already breaks first
+    for kind in [*kinds, first]:  # lasting failures break first
         row = int(random.choice(switches if kind is FaultKind.SWITCH else links))
         found.setdefault((kind is FaultKind.SWITCH, row), FaultEvent(kind, row))
     return tuple(found.values())

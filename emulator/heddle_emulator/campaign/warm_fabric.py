@@ -1,15 +1,13 @@
-"""A fabric kept warm: a controller, an agent for every switch, a plan; failures come and go.
+"""A warm fabric: a controller, an agent for every switch and a plan, which outlive single trials.
 
-A trial breaks something, and evaluates how packets go: once agents have repaired on their own,
-once every switch has acknowledged the controller's new plan, and, mended, once it has acknowledged
-the plan after that. The last evaluation is the first of the next trial: failures follow one
-another on one fabric, as in life, so the path of a flow may differ from trial to trial, never how
-good the plan is.
+A trial breaks something and repairs it again. It evaluates where packets go, by walking packets of
+all flows through the tables: once agents have repaired on their own, once BGP has converged, once
+every switch has acknowledged the controller's new plan, and once every switch has acknowledged the
+plan after the repair. The last evaluation is also the first one of the next trial. So the paths of
+flows may differ from trial to trial, but the quality of the plan does not.
 
-When is a trial's plan there? When the controller knows of just the links that are down, and the
-newest plan was made for these and is held by every switch.
-
-What a trial looks at: packets of all flows walked through the tables, and what they come to.
+A trial's plan is complete when the controller knows exactly the links that are down, the newest
+plan was made for these, and every switch holds it.
 """
 
 from __future__ import annotations
@@ -46,30 +44,30 @@ from heddle_emulator.walk import Forwarding, Walk, crossing, moved, walk
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The flows at one moment."""
+    """Where the packets of all flows go at one moment, and what follows."""
 
     walk: Walk
     joined: Bools
-    """Whether anything joins a flow's ends, shape (flows,)."""
+    """Whether the ends of each flow are connected, shape (flows,)."""
     worst: float
     """Greatest utilisation of a link between switches."""
     slowest: float
-    """Least max-min fair rate over demand of a flow whose ends are joined."""
+    """Least max-min fair rate over demand of a flow whose ends are connected."""
 
     @property
     def stranded(self) -> int:
-        """QPs that get nowhere though their ends are joined."""
+        """Number of QPs whose packets get lost although their ends are connected."""
         lost = self.walk.lost
         return int(np.count_nonzero(self.joined[self.walk.flow[lost]]))
 
     @property
     def cut_off(self) -> int:
-        """Flows whose ends nothing joins."""
+        """Number of flows whose ends are not connected."""
         return int(np.count_nonzero(~self.joined))
 
 
 def evaluate(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Evaluation:
-    """Walk, and add up."""
+    """Walk a packet of every QP through the tables, and evaluate the result."""
     walked = walk(fabric, flows, forwarding)
     paths = walked.paths()
     used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, paths))
@@ -90,7 +88,7 @@ def _between_switches(fabric: Fabric) -> Bools:
 
 
 def _joined(fabric: Fabric, flows: Flows) -> Bools:
-    """Nodes joined by links that carry; a NIC hands nothing on."""
+    """Return whether links that carry connect the ends of each flow, shape (flows,)."""
     links = fabric.structure.links
     alive = np.flatnonzero(fabric.carries[::2])
     part = joined_parts(links.a[alive], links.b[alive], fabric.node_count)
@@ -102,14 +100,14 @@ _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 _ASK_SECONDS = 0.05
 _OPTIONS = ("--counter-interval-seconds=0", "--compare-after-seconds=86400")
-"""A trial is about the plan of the repair. On a slow machine a better one could follow before it is
-looked at."""
+"""A trial measures the plan of the repair. Comparing is off for a day, because on a slow machine a
+better plan could otherwise follow before the first one is measured."""
 FLAPS = 3
 FLAP_SECONDS = 0.01
 
 
 class WarmFabric:
-    """Use as ``async with``: entered when every switch holds the first plan."""
+    """Plays trials on one fabric. Its ``async with`` is entered when all switches hold a plan."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -122,7 +120,7 @@ class WarmFabric:
         self._first: Evaluation
         self._plan: plan_pb2.Plan
         self._repairs: list[Step] = []
-        """What mends the trial under way, in that order."""
+        """The steps that repair the trial under way, in order."""
         self._steps: StepRunner
 
     async def __aenter__(self) -> Self:
@@ -159,7 +157,7 @@ class WarmFabric:
         self._first = self._seen = self._evaluate()
 
     def _index_links(self) -> None:
-        """Rows of links by the names that the controller gives them, from either end."""
+        """Index the rows of links by the controller's names for them, from either end."""
         ids, links = self.campaign.fabric.structure.nodes.ids, self.campaign.fabric.structure.links
         ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
         for row, (a, b, key) in enumerate(ends):
@@ -169,8 +167,8 @@ class WarmFabric:
         """Play one trial.
 
         Raises:
-            HeddleError, TimeoutError: the controller did not answer, or no plan was held in time;
-                the state of the fabric is not known then.
+            HeddleError, TimeoutError: the controller did not answer, or no plan was held in time.
+                The state of the fabric is then unknown.
         """
         start = time.monotonic()
         await self.fleet.connected(_PATIENCE_SECONDS)
@@ -181,7 +179,7 @@ class WarmFabric:
         return replace(result, seconds=time.monotonic() - start)
 
     async def _broken(self, trial: Trial, result: Result) -> Result:
-        """Measures from the failure to the plan that takes it into account."""
+        """Break the fabric, and measure up to the plan that takes the failure into account."""
         before, healthy = self._plan.generation, self._seen.walk
         struck = time.time()
         local = await self._strike(trial)
@@ -208,7 +206,7 @@ class WarmFabric:
         )
 
     async def _mended(self, trial: Trial, result: Result) -> Result:
-        """Measures from the mending to the plan of the whole fabric."""
+        """Repair the fabric, and measure up to the plan of the whole fabric."""
         before, start = self._plan.generation, time.time()
         lasting = [event for event in trial.events if event.kind is not FaultKind.FLAP]
         for repair in self._repairs:
@@ -225,7 +223,7 @@ class WarmFabric:
         )
 
     async def _strike(self, trial: Trial) -> Evaluation:
-        """Break everything; how things are once agents have done what they do on their own."""
+        """Break everything, and return the evaluation after the local repair by agents."""
         fabric = self.campaign.fabric
         flaps = [event.steps(fabric) for event in trial.events if event.kind is FaultKind.FLAP]
         lasting = [
@@ -242,9 +240,10 @@ class WarmFabric:
         return local
 
     async def _settled(self, least: int) -> None:
-        """Wait for the plan of the fabric as it is to be held by every switch of it.
+        """Wait until every switch holds the plan of the present fabric, of generation ``least`` on.
 
-        Its generation is at least as given.
+        Raises:
+            TimeoutError: this took too long.
         """
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while not self._informed():
@@ -254,7 +253,7 @@ class WarmFabric:
             self.fleet.switches.hosts = await told_hosts(self.campaign.fabric, self._client)
 
     def _informed(self) -> bool:
-        """Whether the controller knows of just the links that are down, where anybody can tell."""
+        """Whether the controller knows just the down links that a running agent can see."""
         links, world = self.fleet.world.structure.links, self.fleet.world
         down = np.flatnonzero(~world.carries[::2])
         ends = zip(down.tolist(), links.a[down].tolist(), links.b[down].tolist(), strict=True)
@@ -264,10 +263,11 @@ class WarmFabric:
         }
 
     async def _programmed(self, least: int) -> plan_pb2.Plan:
-        """The newest plan, once it is of that generation or later and switches hold it.
+        """Wait until all switches hold a plan of at least this generation, and return it.
 
-        Agents are looked at first: to ask the controller costs both processes something. Where one
-        is not told of the plan, as none of its entries changes, the controller is asked at times.
+        Agents are checked first, because asking the controller costs time in both processes. An
+        agent whose entries do not change is not told of a plan, so the controller is also asked
+        now and then.
         """
         asked = time.monotonic()
         agents = [self.fleet.agents[row] for row in self.fleet.running]
@@ -282,7 +282,7 @@ class WarmFabric:
             await asyncio.sleep(_POLL_SECONDS)
 
     def _acked(self, since: float) -> float:
-        """Seconds from a moment to the last FIB ack, by the clock of this machine."""
+        """Seconds from a moment to the last FIB ack of the plan, by this machine's clock."""
         return max(self._plan.programmed_time.ToNanoseconds() / 1e9 - since, 0.0)
 
     def _evaluate(self) -> Evaluation:
@@ -290,7 +290,7 @@ class WarmFabric:
 
 
 def _gap(certificate: common_pb2.Certificate) -> float:
-    """Relative; 0 is proven optimal."""
+    """Return the relative gap of a certificate; 0 means proven optimal, or no bound."""
     if certificate.lower_bound <= 0:
         return 0.0
     gap = certificate.max_utilization / certificate.lower_bound - 1

@@ -1,1 +1,1 @@
-"""Drills: a scenario, what comes of it in a world, and whether what was expected held."""
+"""Drills: play a scenario in a world, measure what happens, and judge its expectations."""

@@ -1,7 +1,6 @@
-"""A fabric of agents in this process, in real time: what campaigns and the demo break.
+"""A fabric of agents in this process, in real time. Campaigns and the demo break it.
 
-A step returns once the agents that see it have done what they do on their own. BGP is told by
-the caller.
+A step returns once the agents that see it have reacted on their own. The caller tells BGP.
 """
 
 from __future__ import annotations
@@ -19,60 +18,60 @@ from heddle_emulator.report.evidence import Mark
 
 
 class LiveFabric(FabricUnderTest):
-    """Cables and switches of one fleet."""
+    """The cables and switches of one fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self._down = set(np.flatnonzero(~fleet.world.carries[::2]).tolist())
-        """Links that are down by the fabric's file, and stay so."""
+        """Rows of links that are down in the fabric's file. They stay down."""
         self._cables = Cables()
 
     @property
     def fabric(self) -> Fabric:
-        """See ``FabricUnderTest``."""
+        """The fabric in its present state."""
         return self.fleet.world
 
     @property
     def broken(self) -> Sequence[int]:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.broken``."""
         return self._cables.broken
 
     async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:
-        """See ``FabricUnderTest``: nobody asks."""
+        """Implement ``FabricUnderTest.begin``: do nothing, because no report is made."""
 
     async def cut(self, links: Sequence[int]) -> None:
-        """Both ends of each see it."""
+        """Cut links. The agents at both ends see it."""
         self._cables.cut.update(links)
         await self._change(links)
 
     async def mend(self, links: Sequence[int]) -> None:
-        """Both ends of each see it."""
+        """Mend links. The agents at both ends see it."""
         self._cables.mend(links)
         await self._change(links)
 
     async def crash(self, switch: str) -> None:
-        """Its neighbours see dead links."""
+        """Take power from a switch. Its neighbours see dead links."""
         row, links = self._of(switch)
         await self.fleet.stop(row)
         self._cables.power(links, on=False)
         await self._change(links)
 
     async def reboot(self, switch: str) -> None:
-        """It comes back with an empty table."""
+        """Bring a crashed switch back with an empty table."""
         row, links = self._of(switch)
         self._cables.power(links, on=True)
         await self._change(links)
         self.fleet.boot(row)
 
     def _of(self, switch: str) -> tuple[int, Sequence[int]]:
-        """Rows of a switch and of its links."""
+        """Return the row of a switch and the rows of its links."""
         structure = self.fabric.structure
         row = structure.index[switch]
         first, arcs = structure.out
         return row, (arcs[first[row] : first[row + 1]] >> 1).tolist()
 
     async def _change(self, links: Sequence[int]) -> None:
-        """Have links be as their cables are."""
+        """Set the state of links to what their cables carry now."""
         carried = self.fabric.carries
         for up in (False, True):
             rows = [
@@ -85,6 +84,6 @@ class LiveFabric(FabricUnderTest):
 
 
 def cable_name(fabric: Fabric, row: int) -> CableName:
-    """A link as steps name it."""
+    """Return the name of a link as steps use it."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     return CableName(ids[int(links.a[row])], ids[int(links.b[row])], str(links.key[row]))

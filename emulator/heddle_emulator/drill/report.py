@@ -1,4 +1,4 @@
-"""Verdicts as a table for terminals, and as the evidence that a report is made of."""
+"""Turn verdicts into a table for terminals, and into the evidence for a report."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _STAGES = {
     "programmed": "program",
     "acked": "ack",
 }
-"""The stages of a convergence by the measures that end them."""
+"""Names of the stages of a convergence, in order, by the measure that ends each stage."""
 _WHOLE = ("solved", "acked")
-"""Without these there is none."""
+"""Measures without which there is no convergence to show."""
 
 
 def measure_table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    """Rows of what was measured: measure, probe, variant, runs, then each of ``COLUMNS``."""
+    """Yield a row per measured series: measure, probe, variant, runs, then each of ``COLUMNS``."""
     for (variant, measure, probe), series in verdict.values.items():
         show = measure_of(measure).show
         numbers = tuple(show(statistic(series, which)) for which in COLUMNS)
@@ -58,7 +58,7 @@ def measure_table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
 
 
 def drill_evidence(verdict: Verdict) -> Evidence:
-    """All that is known of one drill; reads the scenario's own text."""
+    """Return all that is known of one drill, including the text of the scenario's file."""
     scenario = verdict.scenario
     return Evidence(
         drill=scenario.name,
@@ -110,7 +110,10 @@ def _measured(key: MeasureKey, values: Values) -> Measured:
 
 
 def _convergence(values: Values) -> Convergence | None:
-    """Stages of every run of every variant, as far as all runs have them."""
+    """Return the lengths of the stages of every run, for the stages that all runs measured.
+
+    None if no variant measured all of ``_WHOLE``, or not in the same number of runs.
+    """
     variants = sorted({variant for variant, _, _ in values})
     told = {v: {m: values.get((v, m, ""), ()) for m in _STAGES} for v in variants}
     timed = {v: moments for v, moments in told.items() if all(moments[m] for m in _WHOLE)}
@@ -126,12 +129,12 @@ def _convergence(values: Values) -> Convergence | None:
 
 
 def _alike(moments: Mapping[str, Sequence[float]], names: Iterable[str]) -> bool:
-    """Whether these were told in as many runs each."""
+    """Whether these measures have the same number of values."""
     return len({len(moments[name]) for name in names}) == 1
 
 
 def _stages(known: Sequence[str]) -> Iterator[str]:
-    """Names of stages; where an end is not known, one has several names."""
+    """Yield names of stages. Stages whose end was not measured join the next one's name."""
     names: list[str] = []
     for moment, name in _STAGES.items():
         names.append(name)
@@ -141,7 +144,7 @@ def _stages(known: Sequence[str]) -> Iterator[str]:
 
 
 def _differences(moments: tuple[float, ...]) -> tuple[float, ...]:
-    """Clocks of two programs may differ by a tick: no stage is less than nothing."""
+    """Return the lengths of stages, at least 0: clocks of two programs may differ by a tick."""
     before = (0.0, *moments[:-1])
     return tuple(max(0.0, float(b - a)) for a, b in zip(before, moments, strict=True))
 
@@ -161,7 +164,7 @@ def _facts(verdict: Verdict) -> Iterator[Fact]:
 
 
 def fabric_in_words(fabric: Fabric) -> str:
-    """Its name and how many of each kind it has."""
+    """Return a fabric's name and its number of nodes of each kind, in words."""
     kinds = fabric.structure.nodes.kind.tolist()
     plural = {NodeKind.LEAF: "leaves", NodeKind.NIC: "NICs", NodeKind.SWITCH: "switches"}
     counts = [

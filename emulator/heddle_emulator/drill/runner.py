@@ -1,7 +1,7 @@
-"""One runner for all drills: every run of every variant of a scenario, in whichever world.
+"""The runner of drills: plays every run of every variant of a scenario, in any world.
 
-The runner numbers and counts runs, keeps what each has shown, tells the worst of each variant in
-full, and judges. How a run is set up and played is the affair of the world.
+The runner counts runs, collects their values, keeps a full story of the worst run of each variant,
+and judges the expectations. The world decides how a run is set up and played.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from heddle_emulator.netns import LabError
 from heddle_emulator.report.evidence import Story
 
 Report = Callable[[str], None]
-"""Told in words what is being done."""
+"""A function that is called with a short text about what is being done."""
 RunValues = Mapping[tuple[str, str], float]
-"""By measure and probe, of one run."""
+"""Values of one run by (measure, probe); the probe is "" for measures of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What came of one run."""
+    """The result of one run."""
 
     values: RunValues
     badness: tuple[float, ...]
-    """The greatest of a variant's runs is told in full."""
+    """How bad the run was. The run with the greatest value gets the story of its variant."""
     story: Callable[[str], Story]
-    """The run told in full, under a title."""
+    """Makes the full story of the run, given a title."""
 
 
 class Session(Protocol):
-    """One scenario, set up in a world. Use as ``async with``."""
+    """One scenario that is set up in a world. Use it with ``async with``."""
 
     async def __aenter__(self) -> Self:
         """Connect to what was set up."""
@@ -49,31 +49,31 @@ class Session(Protocol):
         """Disconnect."""
 
     async def prepare(self, variant: Variant) -> RunValues:
-        """Bring about what a variant wants before its first run; values of the whole variant."""
+        """Set up a variant before its first run, and return values of the whole variant."""
 
     async def run(self, variant: Variant, number: int) -> PlayedRun:
-        """Play the timeline once, from whole to whole; numbers begin at 0.
+        """Play the timeline once; the fabric is whole before and after. Runs count from 0.
 
         Raises:
-            LabError, StepError, HeddleError, ControllerError, TimeoutError: it cannot be played
-                to its end.
+            LabError, StepError, HeddleError, ControllerError, TimeoutError: the run cannot be
+                played to its end.
         """
 
 
 class World(Protocol):
-    """Virtual time, or real kernels."""
+    """A place where drills are played: virtual time, or real kernels."""
 
     worst: str
-    """In words, what sets apart the run that is told in full."""
+    """Describes in words the run that gets the story, such as "the one that lost most"."""
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
-        """What a reader of a report has to know of the world."""
+        """Return sentences that a reader of a report must know about the world."""
 
     def open(self, scenario: Scenario, report: Report) -> AbstractContextManager[Session]:
-        """Set up a scenario; whatever was set up is gone when the context is left."""
+        """Set up a scenario. Leaving the context removes everything that was set up."""
 
     async def close(self) -> None:
-        """End what was kept from one scenario to the next."""
+        """End everything that was kept from one scenario to the next."""
 
 
 _FAILURES = (LabError, StepError, HeddleError, ControllerError, TimeoutError)
@@ -81,17 +81,17 @@ INTERRUPTED = "it was interrupted"
 
 
 class DrillRunner:
-    """Use as ``with``: plays drills one after the other, all in one event loop.
+    """Plays drills one after the other, all in one event loop. Use it with ``with``.
 
-    Ctrl-C ends the run under way; whatever was started has ended when the runner is left.
+    Ctrl-C ends the run under way. Everything that was started has ended when the runner is left.
     """
 
     def __init__(self, worlds: Mapping[str, World]) -> None:
-        """Worlds by the names that files use; they are the runner's to close."""
+        """Take worlds by the names that files use. The runner closes them."""
         self._worlds = worlds
         self._loop = asyncio.Runner()
         self.verdicts: list[Verdict] = []
-        """Of all drills so far; one that was interrupted says so."""
+        """Verdicts of all drills so far. An interrupted drill has the fault ``INTERRUPTED``."""
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +104,7 @@ class DrillRunner:
     def play(
         self, scenario: Scenario, world: str, runs: int, report: Report = lambda _: None
     ) -> Verdict:
-        """Play a drill so many times, and judge it."""
+        """Play a drill with ``runs`` runs of each variant, and judge it."""
         played = _Playback(scenario, self._worlds[world], runs, report)
         begin, place = time.monotonic(), len(self.verdicts)
         self.verdicts.append(Verdict(scenario, world, {}, (), fault=INTERRUPTED))
@@ -130,7 +130,7 @@ class DrillRunner:
 
 
 class _Playback:
-    """A drill being played."""
+    """A drill that is being played."""
 
     def __init__(self, scenario: Scenario, world: World, runs: int, report: Report) -> None:
         self.scenario, self.world, self.runs, self.report = scenario, world, runs, report
@@ -138,13 +138,13 @@ class _Playback:
         self.stories: list[Story] = []
 
     async def all(self, session: Session) -> None:
-        """Every variant."""
+        """Play every variant."""
         async with session:
             for variant in self.scenario.variants:
                 await self._variant(session, variant)
 
     async def _variant(self, session: Session, variant: Variant) -> None:
-        """So many runs; the worst of those that were made is told in any case."""
+        """Play all runs of a variant. Even if one fails, the worst finished run gets its story."""
         name = f"{variant.name}: " if variant.name else ""
         self.report(f"{name}getting ready")
         self._note(variant, await session.prepare(variant))

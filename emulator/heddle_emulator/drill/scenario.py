@@ -1,8 +1,8 @@
-"""What a drill is, as values: a fabric, demands, probes, faults in time, expectations.
+"""The values that describe a drill: fabric, demands, probes, faults in time, expectations.
 
-Nothing here knows a world. What a scenario asks of one is plain: links cut or silenced,
-programs killed, switches drained, packets sent and counted. A world says which steps and
-measures it has, and a scenario that needs others is refused before anything runs.
+This module depends on no world (the place where a drill is played). A scenario asks a world to cut
+or silence links, kill programs, drain switches, and send and count packets. Each world declares the
+steps and measures that it supports. A scenario that needs others is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from heddle_controller.model.job import Job
 
 
 class StepKind(Enum):
-    """What a step does; the value is its word in a file."""
+    """What a step does. The value is the word that files use for it."""
 
     CUT = "cut"
-    """A cable: the upper end goes down, the lower one loses its carrier."""
+    """Cut a cable: its upper end goes down, and its lower end loses the carrier."""
     SILENCE = "silence"
-    """A cable loses all packets both ways, and keeps its carrier."""
+    """A cable loses packets both ways, all or a share of them, but keeps its carrier."""
     MEND = "mend"
-    """Cables, or "all" that was cut or silenced."""
+    """Repair cables, or with "all" every cable that is cut, silent or degraded."""
     KILL = "kill"
-    """SIGKILL "controller", of several the one that leads, or the agent of a switch."""
+    """Send SIGKILL to the leading controller, or to the agent of a switch."""
     START = "start"
-    """Start again what was killed."""
+    """Start a killed program again."""
     DRAIN = "drain"
-    """A switch takes no new paths; said to the controller."""
+    """Tell the controller to plan no new paths through a switch."""
     UNDRAIN = "undrain"
     DEGRADE = "degrade"
-    """A cable carries less, ``gbps`` each way, and keeps its carrier."""
+    """A cable carries only ``gbps`` each way, but keeps its carrier."""
     FLAP = "flap"
-    """A cable is cut and mended ``count`` times, once in each ``period``."""
+    """Cut and mend a cable ``count`` times, once in each ``period``."""
     CRASH = "crash"
-    """A switch loses power: its agent and its table are gone, all its cables are dark."""
+    """A switch loses power: its agent and its table are gone, and all its cables go dark."""
     REBOOT = "reboot"
     """A switch that has crashed comes back with an empty table."""
     HANG = "hang"
-    """The controller, or an agent, does nothing any more and does not end."""
+    """The controller or an agent stops working, but its process does not end."""
     RESUME = "resume"
-    """What hung goes on where it was."""
+    """A program that hung continues where it stopped."""
     SLOW = "slow"
-    """An agent needs ``by`` more for whatever it is sent, in the lab up to that; 0s ends that."""
+    """An agent reacts ``by`` later to all messages, in the lab up to ``by``; 0s ends this."""
     PART = "part"
-    """Two cannot reach each other by the management network any more."""
+    """Two nodes can no longer reach each other over the management network."""
     JOIN = "join"
-    """Two can again."""
+    """Two parted nodes can reach each other again."""
     FAIL = "fail"
-    """The store cannot be reached or written."""
+    """The controller's store can no longer be reached or written."""
     RESTORE = "restore"
-    """The store is back."""
+    """The store works again."""
     SKEW = "skew"
-    """The clock of the controller, or of a switch, is ``by`` wrong from now on."""
+    """From now on the clock of the controller or of a switch is wrong by ``by``."""
     REPLACE = "replace"
-    """A host is gone: the job that has it starts anew with the host of ``with`` in its place."""
+    """A host is lost: its job starts again, with the host named by ``with`` in its place."""
     SUBMIT = "submit"
-    """A job starts that did not run from the beginning."""
+    """Start a job. Such a job does not run from the beginning of the drill."""
     FINISH = "finish"
-    """A job ends, whatever it still had to do."""
+    """End a job, even if it has iterations left."""
 
 
 CABLES = frozenset({StepKind.CUT, StepKind.SILENCE, StepKind.MEND, StepKind.DEGRADE, StepKind.FLAP})
 FAULTS = frozenset({StepKind.CUT, StepKind.SILENCE, StepKind.DEGRADE, StepKind.CRASH})
-"""What takes something from packets that are on their way."""
+"""Steps that can make packets on their way get lost or delayed."""
 PROGRAMS = frozenset({StepKind.KILL, StepKind.START, StepKind.HANG, StepKind.RESUME, StepKind.SKEW})
-"""What befalls the controller or the agent of a switch."""
+"""Steps whose target is the controller or the agent of a switch."""
 JOBS = frozenset({StepKind.SUBMIT, StepKind.FINISH})
 CONTROLLER = "controller"
 STORE = "store"
@@ -75,27 +75,27 @@ ALL = "all"
 
 
 class Point(Enum):
-    """Where in its work a controller dies; the value is its word in a file."""
+    """Where in its work a controller dies. The value is the word that files use for it."""
 
     INTENT = "intent"
-    """It has read what is wanted."""
+    """It has read the intent."""
     PLAN = "plan"
-    """It has a plan, and has not committed it."""
+    """It has made a plan but not committed it."""
     COMMIT = "commit"
-    """The plan is committed, and nobody told of it."""
+    """The plan is committed, but nobody has been told."""
     PUSH = "push"
-    """A push is under way."""
+    """A push to switches is under way."""
     ACK = "ack"
-    """Switches have acknowledged, and the store does not know."""
+    """Switches have acknowledged, but the store does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A cable on the way that packets of a probe take when the step is due."""
+    """The n-th cable of the path of a probe's packets."""
 
     probe: str
     number: int
-    """1 is the cable from the NIC to its leaf."""
+    """Position on the path; 1 is the cable from the sending NIC to its leaf."""
 
     def __str__(self) -> str:
         return f"hop {self.number} of {self.probe}"
@@ -103,7 +103,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class CableName:
-    """A cable by its ends and, where there are several, its key."""
+    """A cable, named by its two ends. ``key`` selects one of several parallel cables."""
 
     a: str
     b: str
@@ -115,12 +115,12 @@ class CableName:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Several cables by what they have in common."""
+    """All cables from a switch or a zone to switches outside it."""
 
     upwards: bool
-    """Only those to a higher tier: of a zone, those to the cores."""
+    """Whether only cables to a higher tier are meant; for a zone these lead to the cores."""
     of: str
-    """A switch or a zone."""
+    """Name of a switch or a zone."""
 
     def __str__(self) -> str:
         return f"{'uplinks' if self.upwards else 'links'} of {self.of}"
@@ -131,58 +131,58 @@ Target = Hop | CableName | Bundle | str
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is done at a time."""
+    """One action of a scenario and its time."""
 
     at: float
-    """Seconds from the start of the run; those of set-up have 0."""
+    """Seconds from the start of the run; for set-up steps only their order matters."""
     kind: StepKind
     targets: tuple[Target, ...]
     line: int = 0
     share: float = 1.0
-    """Of packets that a silent cable loses."""
+    """Share of packets that a silent cable loses, above 0 and at most 1."""
     gbps: float = 0.0
-    """Each way of a degraded cable."""
+    """What a degraded cable carries each way, in Gbit/s."""
     period: float = 0.0
     """Seconds from one cut of a flapping cable to the next."""
     count: int = 1
-    """Cuts of a flapping cable."""
+    """How many times a flapping cable is cut."""
     point: Point | None = None
-    """Where a controller dies; None: at once."""
+    """Where in its work the controller dies; None means at once."""
     by: float = 0.0
-    """Seconds."""
+    """Seconds that an agent is slower, or that a clock is wrong (negative: slow)."""
     empty: bool = False
-    """Whether an agent finds no entries when it starts."""
+    """Whether the table of a started agent is emptied first."""
     other: str = ""
-    """The host that takes another's place."""
+    """The host that replaces the target host."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """Packets that are sent throughout a run, and counted."""
+    """A stream of packets that is sent throughout a run and counted."""
 
     name: str
     source: str
-    """NIC ids."""
+    """NIC id, as is ``destination``."""
     destination: str
     rate: float = 0.0
-    """Packets a second, of the least size; 0 where ``mbit`` is given."""
+    """Packets of the smallest size per second; 0 if ``mbit`` is given."""
     mbit: float = 0.0
-    """Mbit/s on the wire, in packets of full size."""
+    """Mbit/s on the wire, sent as packets of full size; 0 if ``rate`` is given."""
     protocol: str = "udp"
     beside: str = ""
-    """A probe whose cables this one shares by hash alone: no entry speaks of it."""
+    """Probe whose inner cables this one shares, by hashing and without an entry; "" for none."""
     source_port: int = 0
-    """0 leaves the choice to the world."""
+    """UDP or TCP source port; 0 leaves the choice to the world."""
     line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EachFlow:
-    """A probe for every QP of every demand; its name stands for all of them."""
+    """A probe for every QP of every demand. All of them share one name."""
 
     name: str
     variant: str = ""
-    """Whose demands; empty: those of the variant that runs."""
+    """Variant whose demands are probed; "" means the variant that runs."""
     mbit: float = 0.0
     rate: float = 0.0
     protocol: str = "udp"
@@ -191,33 +191,33 @@ class EachFlow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """The same drill under other demands."""
+    """One set of demands under which the drill is played."""
 
     name: str
     flows: Flows
-    """What is told to the controller; empty leaves all to the underlay."""
+    """Flows demanded from the controller; if empty, the underlay routes everything."""
 
 
 class When(Enum):
-    """The part of a run that a value is of; the value is its word in a file."""
+    """The part of a run that a measured value covers. The value is the word that files use."""
 
     BEFORE = "before"
-    """As the first step found it."""
+    """The state right before the first step."""
     DURING = "during"
-    """From the first step on, whatever was worst."""
+    """The worst state from the first step on."""
     AFTER = "after"
-    """As the run ended."""
+    """The state at the end of the run."""
 
 
 class Bound(Enum):
-    """Which side of a value is good."""
+    """Whether an expected value is an upper or a lower limit."""
 
     MOST = "most"
     LEAST = "least"
 
 
 class Statistic(Enum):
-    """What of many runs is held against an expectation."""
+    """The statistic over all runs that is compared with an expectation."""
 
     MEDIAN = "median"
     P99 = "p99"
@@ -227,63 +227,63 @@ class Statistic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A statistic of a measure over all runs, within a bound."""
+    """An expectation: a statistic of a measure over all runs stays within a bound."""
 
     measure: str
     of: str
-    """Probe, or "" for measures of the whole."""
+    """Name of a probe or job, "demands" or "all"; "" for measures of the whole."""
     statistic: Statistic
     bound: Bound
     value: float
-    """In the measure's own unit: seconds, packets, a share."""
+    """The bound in the measure's own unit (seconds, packets, a share); with ``over`` a ratio."""
     variant: str = ""
-    """Only in this variant; empty: in each."""
+    """The only variant that it applies to; "" means every variant."""
     over: str = ""
-    """A variant that the statistic is divided by: then it is a ratio."""
+    """Variant by whose statistic this one is divided, which gives a ratio; "" for none."""
     when: When | None = None
-    """Which part of the run; None: all of it."""
+    """The part of the run that is judged; None means the whole run."""
     line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """How the lab is to be where the world has one."""
+    """Settings of the lab. Worlds without a lab ignore them."""
 
     rate_mbit: float = 0.0
-    """Speed of the fastest cable; 0 is unlimited."""
+    """Speed of the fastest cable in Mbit/s; 0 is unlimited."""
     bfd_ms: int = 0
     probe_ms: int = 0
-    """How often agents probe their cables; 0 leaves it to them."""
+    """How often agents probe their cables, or steering hosts their paths; 0 keeps the default."""
     flap_memory: float = 5.0
-    """Seconds for which agents remember a lost cable: short, as a drill loses one often."""
+    """Seconds for which agents remember a lost cable. Short, because drills often lose cables."""
     programs: bool = True
-    """Whether there are a controller and agents."""
+    """Whether a controller and agents run; without them there is BGP alone."""
     controllers: int = 1
-    """Several share a Redis, and one of them leads."""
+    """Number of controllers. Several share a Redis, and one of them leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlDelays:
-    """How long control takes in a world of virtual time; all in seconds.
+    """How long each control action takes in virtual time, in seconds.
 
-    What is told is what it takes there, whatever this machine needs: so a verdict is the same on
-    each. Where ``measured``, planning and pushes take as long as they really did.
+    These values apply whatever the machine really needs, so a verdict is the same on every machine.
+    If ``measured`` is set, planning and pushes take as long as they really took.
     """
 
     detect: float = 0.001
-    """From a lost carrier until the agents at both ends know."""
+    """From the loss of a carrier until the agents at both ends know."""
     silent: float = 0.3
-    """From the first packet lost on a silent cable until they know."""
+    """From the moment a cable goes silent until the agents at both ends know."""
     notice: float = 0.0005
-    """A notice from one agent to the next."""
+    """A peer notice from one agent to the next."""
     report: float = 0.001
-    """An agent's report to the controller."""
+    """An agent's report on its way to the controller."""
     plan: float = 0.02
-    """From the report to the plan being committed."""
+    """From the report until the new plan is committed."""
     push: float = 0.005
-    """A stage of it, from the controller into the tables and back."""
+    """One stage of a rollout, from the controller into the tables and back."""
     bgp: float = 0.1
-    """From a change until the underlay of every switch knows."""
+    """From the detection of a change until the underlay of every switch knows."""
     measured: bool = False
 
 
@@ -293,9 +293,9 @@ class JobSpec:
 
     job: Job
     compute: float = 0.0
-    """Seconds of an iteration in which nothing is sent."""
+    """Seconds of each iteration in which nothing is sent."""
     iterations: int = 0
-    """0: until the run ends."""
+    """Number of iterations; 0 means until the run ends."""
     line: int = 0
 
 
@@ -305,30 +305,30 @@ class Scenario:
 
     name: str
     proves: str
-    """What it shows when it holds."""
+    """One sentence: what the drill proves when it holds."""
     path: str
-    """File that it was read from."""
+    """The file that it was read from."""
     worlds: frozenset[str]
     fabric: Fabric
     variants: tuple[Variant, ...]
     probes: tuple[ProbeSpec | EachFlow, ...]
     setup: tuple[Step, ...]
-    """Done once for each variant, before the first run."""
+    """Steps done before the timeline: in the lab once per variant, in virtual time in each run."""
     timeline: tuple[Step, ...]
     expectations: tuple[Expectation, ...]
     runs: int = 1
     settle: float = 0.5
-    """Seconds that are watched after the last step."""
+    """Seconds for which a run is watched after the last step."""
     seed: int = 0
     lab: LabSpec = field(default_factory=LabSpec)
     jobs: tuple[JobSpec, ...] = ()
     control: ControlDelays = field(default_factory=ControlDelays)
     race: bool = False
-    """Whether steps of one moment come in an order drawn from the seed, another in each run."""
+    """Whether steps of one moment come in random order, drawn anew for each run from the seed."""
     world: str = ""
-    """Where it is played unless told otherwise: the first that its file names."""
+    """The default world: the first one that the file names."""
 
     @property
     def steers(self) -> bool:
-        """Whether switches only hash, so that hosts choose ports for what is demanded."""
+        """Whether some switches only hash (ECMP), so that hosts choose the source ports."""
         return bool((self.fabric.structure.nodes.forwarding == Forwarding.ECMP).any())

@@ -1,8 +1,8 @@
-"""Steps of a scenario, done to whatever fabric is under test.
+"""Apply the steps of a scenario to the fabric under test.
 
-A step names cables as people do. ``StepRunner`` works out which links these are, says what is done
-and to what, and has the fabric do it: one in virtual time, one of real kernels, or one of agents in
-this process. What follows from a step, and when, is the fabric's affair.
+Steps name cables as people do. ``StepRunner`` works out which links are meant, describes the step
+in words, and calls the fabric to do it. The fabric is in virtual time, of real kernels, or of
+agents in this process. It decides what follows from a step, and when.
 """
 
 from __future__ import annotations
@@ -43,102 +43,104 @@ _HARMLESS = frozenset({StepKind.DRAIN, StepKind.SUBMIT, StepKind.FINISH, StepKin
 
 
 class StepError(RuntimeError):
-    """A step cannot be done, in one line."""
+    """A step cannot be done. The message is one line."""
 
 
 class FabricUnderTest:
-    """What steps are done to. Links are rows of the fabric; a program is a switch's or CONTROLLER.
+    """A fabric that steps are done to.
 
-    Each call returns once the step is done, which is before all that follows from it. A fabric
-    that cannot do a step leaves the call as it is here; scenarios that need it are refused before.
+    Links are given as rows of the fabric. A program is ``CONTROLLER``, or the id of the switch
+    whose agent is meant. Each method returns once the step is done; its effects may come later.
+    A fabric that cannot do a step does not override its method. Scenarios that need such a step are
+    refused before they run.
     """
 
     @property
     def fabric(self) -> Fabric:
-        """As it was built."""
+        """The fabric as it was built, without any faults."""
         raise NotImplementedError
 
     @property
     def broken(self) -> Sequence[int]:
-        """Links that are cut, silent or degraded."""
+        """Rows of links that are cut, silent or degraded."""
         raise NotImplementedError
 
     def way(self, probe: str) -> Sequence[int]:
-        """The links that packets of a probe take, from its NIC on."""
+        """Return the link rows that packets of a probe take, from the sending NIC on."""
         raise NotImplementedError
 
     async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:
-        """Note that a step is done now: what it is, and to what, in words."""
+        """Record that a step is done now. ``words`` describe it, ``target`` names its targets."""
         raise NotImplementedError
 
     async def cut(self, links: Sequence[int]) -> None:
-        """Take the carrier away."""
+        """Take the carrier away from links."""
         raise NotImplementedError
 
     async def silence(self, links: Sequence[int], share: float) -> None:
-        """Lose a share of all packets, both ways, and keep the carrier."""
+        """Make links lose a share of all packets, both ways. They keep their carrier."""
         raise NotImplementedError
 
     async def degrade(self, links: Sequence[int], gbps: float) -> None:
-        """Carry less, each way."""
+        """Make links carry only ``gbps`` each way."""
         raise NotImplementedError
 
     async def mend(self, links: Sequence[int]) -> None:
-        """Be whole again."""
+        """Make links whole again."""
         raise NotImplementedError
 
     async def crash(self, switch: str) -> None:
-        """Lose power: the agent and its table are gone, all cables of the switch are dark."""
+        """Take power from a switch: its agent and table are gone, and all its cables go dark."""
         raise NotImplementedError
 
     async def reboot(self, switch: str) -> None:
-        """Come back with an empty table."""
+        """Bring a crashed switch back with an empty table."""
         raise NotImplementedError
 
     async def kill(self, program: str, point: Point | None) -> None:
-        """SIGKILL, at once or when a controller comes to a point of its work."""
+        """Kill a program at once, or the controller when it reaches ``point`` in its work."""
         raise NotImplementedError
 
     async def start(self, program: str, *, empty: bool) -> None:
-        """Start again, an agent perhaps over an empty table."""
+        """Start a program again. With ``empty``, an agent starts with an empty table."""
         raise NotImplementedError
 
     async def hang(self, program: str) -> None:
-        """SIGSTOP."""
+        """Stop a program without ending it, as SIGSTOP does."""
         raise NotImplementedError
 
     async def resume(self, program: str) -> None:
-        """SIGCONT."""
+        """Let a program continue that hangs, as SIGCONT does."""
         raise NotImplementedError
 
     async def slow(self, switch: str, seconds: float) -> None:
-        """Have an agent need so much more for everything; 0 ends that."""
+        """Make an agent react ``seconds`` later to everything; 0 ends this."""
         raise NotImplementedError
 
     async def part(self, one: str, other: str, *, apart: bool) -> None:
-        """Have two not reach each other by the management network, or reach each other again."""
+        """Separate two nodes on the management network, or connect them again."""
         raise NotImplementedError
 
     async def fail_store(self, *, down: bool) -> None:
-        """Have the store be away, or back."""
+        """Make the controller's store fail, or work again."""
         raise NotImplementedError
 
     async def skew(self, program: str, seconds: float) -> None:
-        """Put a clock ahead."""
+        """Set a program's clock ahead by ``seconds``, or back if negative."""
         raise NotImplementedError
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """Tell the controller that a switch takes no new paths, or does again."""
+        """Tell the controller to drain a switch, or to use it again."""
         raise NotImplementedError
 
     async def change_jobs(self) -> None:
-        """Tell the controller of the flows of the jobs that run now."""
+        """Tell the controller the flows of the jobs that run now."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """A step whose links and words are known, so that doing it takes no time."""
+    """A step with its links and description worked out, so that doing it takes no time."""
 
     step: Step
     links: Sequence[int]
@@ -148,7 +150,7 @@ class PreparedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepRunner:
-    """Does steps to one fabric."""
+    """Does steps on one fabric."""
 
     under_test: FabricUnderTest
 
@@ -157,17 +159,17 @@ class StepRunner:
         await self.do_prepared(self.prepare(step))
 
     def prepare(self, step: Step) -> PreparedStep:
-        """Work out what a step is done to; of hops, what they are now.
+        """Work out the links of a step. A hop becomes the cable that it is now.
 
         Raises:
-            StepError: a probe's packets do not go so far.
+            StepError: the path of a probe has fewer hops than the step names.
         """
         links = sorted({row for target in step.targets for row in self._links(target)})
         target = ", ".join(self._in_words(target) for target in step.targets)
         return PreparedStep(step, links, in_words(step, target), target)
 
     async def do_prepared(self, prepared: PreparedStep) -> None:
-        """Do a step now, to just the links that were found; of "all", those broken now."""
+        """Do a prepared step now; "all" means the links that are broken at this moment."""
         step, test = prepared.step, self.under_test
         await test.begin(step, mark_of(step), prepared.words, prepared.target)
         links = test.broken if ALL in step.targets else prepared.links
@@ -192,7 +194,7 @@ class StepRunner:
                     await self._to_node(step, str(target))
 
     async def _to_node(self, step: Step, node: str) -> None:
-        """Do a step to a switch, or to a program."""
+        """Do a step on a switch or on a program."""
         test = self.under_test
         match step.kind:
             case StepKind.CRASH:
@@ -228,21 +230,21 @@ class StepRunner:
         return int(way[hop.number - 1])
 
     def _in_words(self, target: Target) -> str:
-        """What a step is done to; of a hop also which cable that is now."""
+        """Return the name of a target. For a hop it includes the cable that the hop is now."""
         if isinstance(target, Hop):
             return f"{self.under_test.fabric.link_name(self._hop(target))} ({target})"
         return str(target)
 
 
 def mark_of(step: Step) -> Mark:
-    """Whether a step breaks something, mends it, or neither."""
+    """Return whether a step breaks something, mends it, or does neither."""
     if step.kind in _REPAIRS:
         return Mark.MEND
     return Mark.OTHER if step.kind in _HARMLESS else Mark.FAULT
 
 
 def in_words(step: Step, target: str) -> str:
-    """A step and what it is done to, as people say it."""
+    """Return a description of a step in words."""
     more = {
         StepKind.SILENCE: f", losing {step.share:.0%} of packets",
         StepKind.DEGRADE: f" to {step.gbps:g} Gbit/s",
@@ -255,7 +257,7 @@ def in_words(step: Step, target: str) -> str:
 
 
 def cables(fabric: Fabric, target: Target) -> Sequence[int]:
-    """Link rows of a cable or bundle by name; none where there is no such, or for hops."""
+    """Return the link rows of a cable or bundle; empty for other targets and unknown names."""
     if isinstance(target, CableName):
         return fabric.find_links(target.a, target.b, target.key)
     if isinstance(target, Bundle):
@@ -264,7 +266,7 @@ def cables(fabric: Fabric, target: Target) -> Sequence[int]:
 
 
 def _bundle(fabric: Fabric, bundle: Bundle) -> Sequence[int]:
-    """Cables between switches that have one end in a zone, or at a switch."""
+    """Return link rows between switches with exactly one end in the zone, or at the switch."""
     structure = fabric.structure
     inside = np.zeros(fabric.node_count, dtype=np.bool_)
     if bundle.of in structure.index:
@@ -288,7 +290,7 @@ def _tiers(kind: Ints) -> Ints:
 
 
 def switches(fabric: Fabric) -> frozenset[str]:
-    """Ids of all switches."""
+    """Return the ids of all switches."""
     nodes = fabric.structure.nodes
     rows = np.flatnonzero(nodes.kind != NodeKind.NIC)
     return frozenset(nodes.ids[row] for row in rows.tolist())

@@ -1,6 +1,6 @@
-"""Whether expectations held, from what every run measured. Pure.
+"""Judge whether expectations held, from the values that every run measured.
 
-What can be measured in a drill, its unit, and how it is written.
+``MEASURES`` lists what a drill can measure, with units. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Measure:
 
     about: str
     unit: str
-    """"s", "packets", "share", "flows", "Gbit"; how a value in a file is read and shown."""
+    """"s", "packets", "share", "flows", "Gbit" or "changes"; decides how values are written."""
     per_probe: bool = True
-    """Whether it is of something: a probe, a job, "demands" or "all"."""
+    """Whether it is measured for something named: a probe, a job, "demands" or "all"."""
     timed: bool = False
-    """Whether ``when`` may say which part of the run it is of."""
+    """Whether an expectation may limit it to a part of the run with ``when``."""
     worlds: frozenset[str] = BOTH
 
     def show(self, value: float) -> str:
-        """A value as people write it."""
+        """Return a value as text, with its unit if it is a time."""
         if self.unit == "s":
             return "never" if value == float("inf") else f"{value * 1e3:.1f} ms"
         return f"{value:.3f}" if self.unit == "share" else f"{value:g}"
@@ -111,45 +111,45 @@ MEASURES = {
         "from the last step until nothing is left to push", "s", per_probe=False, worlds=_FLUID
     ),
 }
-"""By the word that files use."""
+"""All measures by the word that files use."""
 
 
 def measure_of(key: str) -> Measure:
-    """The measure of a key such as "slowest after"."""
+    """Return the measure of a key, which may name a part of the run, such as "slowest after"."""
     return MEASURES[key.partition(" ")[0]]
 
 
 TURNS = 4
-"""Programs that wait for their turn one after the other before a fault is repaired: the agent that
-sees it, the agent that is told, the kernel's work for either, and the probe."""
+"""How many programs wait for the processor, one after the other, before a fault is repaired: the
+agent that sees it, the agent that is told, the kernel working for either, and the probe."""
 
 ONCE = frozenset({"up", "entries"})
-"""Measures of a whole drill or variant, not of each run."""
+"""Measures that have one value per drill or variant, not one per run."""
 
 MeasureKey = tuple[str, str, str]
 """Variant, measure and probe ("" for measures of the whole).
 
-Of one part of a run the measure is "slowest after" and its like.
+The measure of one part of a run also names that part, such as "slowest after".
 """
 Values = Mapping[MeasureKey, Sequence[float]]
-"""A value for each run, in their order."""
+"""One value per run, in order of the runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One expectation in one variant, and what was found."""
+    """The result of one expectation in one variant."""
 
     expectation: Expectation
     variant: str
     found: float | None
-    """None where nothing was measured."""
+    """The measured statistic, or ratio with ``over``; None if it was not measured in every run."""
     held: bool
     allowed: float | None = None
-    """The bound at the pace of the machine, where that is not the one of the file."""
+    """The bound adjusted to the pace of the machine; None if the file's own bound was used."""
 
     @property
     def what(self) -> str:
-        """Measure, probe and variant."""
+        """The measure, part of the run, probe and variant, in words."""
         told = self.expectation
         parts = (
             told.measure,
@@ -162,7 +162,7 @@ class Finding:
 
     @property
     def wanted(self) -> str:
-        """Statistic and bound."""
+        """The statistic and its bound, in words."""
         told = self.expectation
         wanted = f"{told.statistic.value} at {told.bound.value} {self._show(told.value)}"
         if self.allowed is None:
@@ -171,7 +171,7 @@ class Finding:
 
     @property
     def got(self) -> str:
-        """What was found, as people write it."""
+        """The measured value as text."""
         return "not measured" if self.found is None else self._show(self.found)
 
     def _show(self, value: float) -> str:
@@ -184,7 +184,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one drill."""
+    """The result of one drill."""
 
     scenario: Scenario
     world: str
@@ -192,21 +192,21 @@ class Verdict:
     findings: tuple[Finding, ...]
     seconds: float = 0.0
     fault: str = ""
-    """Why it could not be run to its end; then nothing holds."""
+    """Why the drill could not be played to its end; "" if it was. With a fault it does not hold."""
     notes: tuple[str, ...] = ()
     stories: tuple[Story, ...] = ()
-    """Runs that are told in full, as far as the world can."""
+    """Full stories of the worst run of each variant."""
     assumptions: tuple[str, ...] = ()
-    """What the world takes for granted."""
+    """What a reader must know about the world, in sentences."""
 
     @property
     def held(self) -> bool:
-        """Whether every expectation held."""
+        """Whether the drill was played to its end and every expectation held."""
         return not self.fault and all(finding.held for finding in self.findings)
 
 
 def judge(scenario: Scenario, values: Values) -> tuple[Finding, ...]:
-    """Every expectation, in every variant that it speaks of."""
+    """Judge every expectation in every variant that it applies to."""
     return tuple(
         _finding(told, variant.name, values)
         for told in scenario.expectations
@@ -227,11 +227,11 @@ def _finding(told: Expectation, variant: str, values: Values) -> Finding:
 
 
 def _at_pace(told: Expectation, variant: str, values: Values) -> float | None:
-    """An upper limit on time as the machine could keep it while the runs were made.
+    """Return an upper limit on a time, extended to the pace that the machine had during the runs.
 
-    None where the limit is not on time, or nothing was measured of the machine. What is limited
-    is the work of a few programs that tell each other: each waits for its turn, and its work
-    lasts longer than on a machine of its own.
+    On a busy machine every program involved waits for its turn, and its work takes longer. None if
+    the expectation sets no upper limit on a time, or if the pace was not measured. ``up`` is never
+    adjusted.
     """
     if told.bound is not Bound.MOST or MEASURES[told.measure].unit != "s" or told.measure == "up":
         return None
@@ -252,17 +252,17 @@ def _found(told: Expectation, variant: str, values: Values) -> float | None:
     measure = f"{told.measure} {told.when.value}" if told.when else told.measure
     series = values.get((variant, measure, told.of), ())
     if len(series) < _runs(variant, values) and told.measure not in ONCE:
-        return None  # what some runs have shown says nothing of the others
+        return None  # some runs tell nothing about the others
     return statistic(series, told.statistic) if series else None
 
 
 def _runs(variant: str, values: Values) -> int:
-    """How many runs of a variant were made."""
+    """Return how many runs of a variant were made."""
     return max((len(series) for (own, _, _), series in values.items() if own == variant), default=0)
 
 
 def statistic(series: Sequence[float], which: Statistic) -> float:
-    """A statistic of many runs; p99 is the value that 99 of 100 do not exceed."""
+    """Return a statistic of a non-empty series; p99 is the value that 99 of 100 do not exceed."""
     ordered = np.sort(np.asarray(series, dtype=np.float64))
     if which is Statistic.MEDIAN:
         low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])

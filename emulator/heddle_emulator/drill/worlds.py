@@ -1,4 +1,4 @@
-"""Which steps and measures each world has; a scenario that needs others is refused."""
+"""Check that a world has all steps and measures that a scenario needs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _IN_LAB = frozenset(
     }
 )
 _KINDS = {FLUID: frozenset(StepKind) - {StepKind.FLAP}, NETNS: _IN_LAB}
-"""Flaps are unrolled before a world sees them."""
+"""Kinds of steps by world. Flaps become cuts and mends before a world sees them."""
 
 
 def fit(scenario: Scenario, world: str) -> None:
-    """Go on only if a world can play all of a scenario.
+    """Check that a world can play all of a scenario.
 
     Raises:
-        InputError: with a problem for each thing that it cannot, its line and a cure.
+        InputError: it cannot. There is a problem for each part, with its line and a cure.
     """
     problems = list(_problems(scenario, world))
     if problems:
@@ -76,7 +76,7 @@ def _problems(scenario: Scenario, world: str) -> Iterator[Problem]:
 
 
 def _unable(step: Step, world: str) -> str:
-    """Why a world cannot do a step; "" if it can."""
+    """Return why a world cannot do a step; "" if it can."""
     word = step.kind.value
     if step.kind not in _KINDS[world]:
         able = [name for name, kinds in _KINDS.items() if step.kind in kinds]
@@ -108,7 +108,7 @@ def _in_lab(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _steered(scenario: Scenario) -> Iterator[Problem]:
-    """What a lab cannot have where hosts choose ports."""
+    """Yield what a lab cannot do for a scenario in which hosts choose the ports."""
     nodes = scenario.fabric.structure.nodes
     if (nodes.forwarding[nodes.kind != NodeKind.NIC] != Forwarding.ECMP).any():
         yield Problem("fabric", f"only some switches hash; in {NETNS} all do, or none")

@@ -1,13 +1,11 @@
-"""Many trials, spread over workers: processes of this machine, or actors of a Ray cluster.
+"""Spread many trials over workers: processes of this machine, or actors of a Ray cluster.
 
-A worker is made once and keeps what is slow to set up, such as a fabric with its controller; it
-plays one trial at a time. An executor gives each worker the next trial when it is free, yields
-results as they come, and ends its workers in order when the caller closes the iterator.
+A worker is made once and keeps what is slow to set up, such as a fabric with its controller. It
+plays one trial at a time. An executor gives each free worker the next trial, yields results as they
+come, and shuts its workers down when the caller closes the iterator.
 
-Trials on processes of this machine.
-
-Each process starts afresh, has one worker, and gets a trial whenever it has none. Processes leave
-Ctrl-C to the parent, and end in order when told to or when the parent is gone: nothing that a
+``ProcessExecutor`` uses processes of this machine, each with one worker. They ignore Ctrl-C and
+leave it to the parent. They shut down when told to, or when the parent is gone, so nothing that a
 worker started is left behind.
 """
 
@@ -34,7 +32,7 @@ R = TypeVar("R")
 
 
 class ExecutorError(RuntimeError):
-    """Trials cannot go on, in one line: a worker died, or none could be set up."""
+    """Trials cannot go on: a worker died or could not be set up. The message is one line."""
 
 
 class Worker(Protocol[T_contra, R_co]):
@@ -48,20 +46,20 @@ class Worker(Protocol[T_contra, R_co]):
         """
 
     def close(self) -> None:
-        """Cancel the trial under way and end everything; safe from any thread, and twice."""
+        """Cancel a running trial and end everything; safe to call from any thread, and twice."""
 
 
 MakeWorker = Callable[[], Worker[T, R]]
-"""Called in the process of the worker; goes there by pickle, as trials and results do."""
+"""Makes a worker in the worker's process. It goes there by pickle, as do trials and results."""
 
 
 class Executor(Protocol):
-    """Plays trials somewhere."""
+    """Plays trials on a set of workers."""
 
     def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
         """Yield the result of every trial as it comes, in any order.
 
-        Closing the iterator cancels what is under way and ends all that was started.
+        Closing the iterator cancels running trials and ends everything that was started.
 
         Raises:
             ExecutorError: a worker died, or could not be set up.
@@ -74,12 +72,12 @@ _END_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessExecutor:
-    """Runs trials in so many processes of this machine."""
+    """Plays trials in at most ``workers`` processes of this machine."""
 
     workers: int
 
     def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
-        """See ``Executor``."""
+        """Implement ``Executor.map``."""
         waiting = deque(trials)
         workers = [_WorkerProcess(make) for _ in range(min(self.workers, len(trials)))]
         try:
@@ -101,7 +99,7 @@ class ProcessExecutor:
 
 
 class _WorkerProcess(Generic[T, R]):
-    """A process with one worker, seen from the parent."""
+    """A process with one worker, as its parent handles it."""
 
     def __init__(self, make: MakeWorker[T, R]) -> None:
         context = get_context("spawn")
@@ -113,12 +111,16 @@ class _WorkerProcess(Generic[T, R]):
         far.close()
 
     def begin(self, trial: T) -> None:
-        """Send a trial; a process that is gone is noticed when its result is read."""
+        """Send a trial. If the process is gone, ``result`` reports it."""
         with suppress(OSError):
             self.pipe.send(trial)
 
     def result(self) -> R:
-        """What came of the trial, once the pipe has something."""
+        """Wait for the result of the trial.
+
+        Raises:
+            ExecutorError: the worker died, or could not be set up.
+        """
         try:
             found: R | ExecutorError = self.pipe.recv()
         except (EOFError, OSError) as error:
@@ -130,7 +132,7 @@ class _WorkerProcess(Generic[T, R]):
         return found
 
     def end(self) -> None:
-        """Wait for the process to end; kill it if it does not."""
+        """Wait for the process to end, and kill it if it does not."""
         self.process.join(_END_SECONDS)
         if self.process.is_alive():
             self.process.kill()
@@ -139,7 +141,7 @@ class _WorkerProcess(Generic[T, R]):
 
 
 def _serve(make: MakeWorker[Any, Any], pipe: Connection, parent: int) -> None:
-    """Be a worker process, from its start to its end."""
+    """Run a worker process from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     with closing(make()) as worker:
@@ -161,7 +163,7 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a hand
 
 
 def _follow(parent: int, worker: Worker[Any, Any]) -> None:
-    """End with the parent, however it ended."""
+    """End this process when its parent has ended, for whatever reason."""
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
     worker.close()

@@ -1,9 +1,9 @@
-"""Trials on a Ray cluster: each worker is an actor.
+"""Play trials on a Ray cluster, where each worker is an actor.
 
-Ray is an extra of this distribution, ``heddle-emulator[ray]``, and is imported only when a cluster
-is asked for. An actor takes two processors: one for the agents of its fabric, one for its
-controller. The address ``local`` starts a cluster on this machine for the time of the trials:
-it has no dashboard, sends no statistics, and keeps its files in a temporary folder.
+Ray is an extra of this distribution, ``heddle-emulator[ray]``, and is imported only when it is
+needed. An actor takes two processors: one for the agents of its fabric, one for its controller. The
+address ``local`` starts a cluster on this machine for the duration of the trials. That cluster has
+no dashboard, sends no statistics, and keeps its files in a temporary folder.
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ _END_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RayExecutor:
-    """Actors of the cluster at an address as ``ray.init`` takes it, or of one on this machine."""
+    """Plays trials on actors of a Ray cluster."""
 
     address: str
+    """The cluster's address as ``ray.init`` takes it, or ``LOCAL`` to start one here."""
     workers: int = 0
-    """0 takes as many as the cluster has room for."""
+    """Number of actors; 0 takes as many as the cluster has room for."""
 
     def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
-        """See ``Executor``."""
+        """Implement ``Executor.map``.
+
+        Raises:
+            InputError: Ray is not installed.
+            ExecutorError: there is no cluster, or a worker died or could not be set up.
+        """
         ray = _ray()
         with ExitStack() as stack:
             try:
@@ -47,7 +53,7 @@ class RayExecutor:
                 raise ExecutorError(" ".join(str(cause).split())) from error
 
     def _connect(self, ray: Any, stack: ExitStack) -> None:  # noqa: ANN401 - see _ray
-        """Join the cluster, or start one."""
+        """Connect to the cluster, or start one."""
         local: dict[str, Any] = {}
         if self.address == LOCAL:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -67,7 +73,7 @@ class RayExecutor:
             raise ExecutorError(f"no Ray cluster {what}: {' '.join(str(error).split())}") from error
 
     def _actors(self, ray: Any, make: MakeWorker[T, R], trials: int) -> list[Any]:  # noqa: ANN401
-        """As many as there is room and work for; at least one."""
+        """Start as many actors as there is room and work for, at least one."""
         nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
         cpus = min(CPUS, max(nodes, default=CPUS))
         room = sum(int(node // cpus) for node in nodes)
@@ -78,7 +84,7 @@ class RayExecutor:
 
 
 class _Actor:
-    """A worker as Ray sees it."""
+    """A worker as a Ray actor."""
 
     def __init__(self, make: MakeWorker[Any, Any]) -> None:
         self._worker = make()
@@ -105,7 +111,7 @@ def _results(ray: Any, actors: list[Any], trials: Sequence[Any]) -> Iterator[Any
 
 
 def _end(ray: Any, actors: list[Any]) -> None:  # noqa: ANN401 - see _ray
-    """Close all workers, then the actors; one that does not answer in time is killed."""
+    """Close all workers, for which they have a limited time, and then end all actors."""
     closing = [actor.close.remote() for actor in actors]
     ray.wait(closing, num_returns=len(closing), timeout=_END_SECONDS)
     for actor in actors:

@@ -1,4 +1,4 @@
-"""Agents of all switches of a fabric, and a controller, started and stopped on one machine."""
+"""Fleets: agents for all switches of a fabric, and a controller, all on one machine."""
 
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.fleet.controller import (

@@ -1,9 +1,8 @@
 """An agent for every switch of a fabric, all in this event loop, over real gRPC.
 
-The agents are the ones that run on switches; only their tables are in memory and
-their links are set by hand. A link of the world that changes is seen by the agents
-at both its ends. The others hear of it from BGP (``converge``) or from the controller,
-just as in a fabric, and, if agents may send each other notices, from these.
+The agents are the same as on switches, but their tables are in memory and their links are set by
+hand. The agents at both ends of a link see it change. As in a real fabric, the other agents learn
+of it from BGP (``converge``), from the controller, or from peer notices if these are on.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FLEET_POLL_SECONDS = 0.01
 
 
 class Fleet:
-    """Use as ``async with``: leaving it stops every agent and closes every connection."""
+    """All agents of a fabric. Leaving its ``async with`` stops them and closes all connections."""
 
     def __init__(
         self,
@@ -45,10 +44,15 @@ class Fleet:
         seed: int = 0,
         notices: bool | MemoryNetwork = False,
     ) -> None:
-        """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes.
+        """Prepare an agent for each programmed switch.
 
-        With ``notices`` every agent exchanges peer notices with its neighbours, over a network
-        that may be the caller's.
+        Args:
+            fabric: The fabric, with the states that its links have at first.
+            controllers: Addresses where agents look for controllers.
+            name: The controllers' name of the fabric.
+            seed: Seeds the hashes of all switches.
+            notices: Whether agents exchange peer notices with their neighbours; a network given
+                here carries them.
         """
         self.switches = Switches(fabric, seed)
         self.links: dict[int, ManualLinks] = {}
@@ -63,7 +67,7 @@ class Fleet:
             self._prepare(row)
 
     def _prepare(self, row: int) -> None:
-        """A fresh agent for a switch, over the table it has."""
+        """Make a new agent for a switch, over the table that the switch has."""
         switch, fib = self.world.structure.nodes.ids[row], self.switches.fibs[row]
         self.links[row] = self._links_of(row, switch)
         first, arcs = self.world.structure.out
@@ -83,19 +87,19 @@ class Fleet:
         )
 
     def _links_of(self, row: int, switch: str) -> ManualLinks:
-        """What a switch's agent sees of its links."""
+        """Make the links that a switch's agent watches."""
         return ManualLinks(switch, self.switches.fibs[row].next_hops)
 
     def _dialled(self, _switch: str) -> Sequence[str]:
-        """Where a switch's agent looks for controllers."""
+        """Return the addresses where a switch's agent looks for controllers."""
         return self._controllers
 
     def _worker(self, _row: int, forwarding: Forwarding) -> TableWorker:
-        """What pushes for a switch come in by."""
+        """Make the worker that takes in the pushes of a switch."""
         return TableWorker(forwarding)
 
     def _peer_configuration(self, row: int) -> PeerConfiguration | None:
-        """Peers of one switch: the switches next to it, each reached by its name."""
+        """Return the peers of a switch, which are its neighbours; None without peer notices."""
         if self.network is None:
             return None
         peers = {name: name for name in self._neighbours(row)}
@@ -103,19 +107,19 @@ class Fleet:
         return PeerConfiguration(self.network.attach(name), keys=[self._key], peers=peers)
 
     def _neighbours(self, row: int) -> set[str]:
-        """Switches next to one, by name."""
+        """Return the names of the switches next to a switch."""
         nodes, index = self.world.structure.nodes, self.world.structure.index
         hops = self.switches.fibs[row].next_hops
         return {hop.node for hop in hops if nodes.kind[index[hop.node]] != NodeKind.NIC}
 
     @property
     def world(self) -> Fabric:
-        """The fabric with its links as they are."""
+        """The fabric with the present states of its links."""
         return self.switches.world
 
     @property
     def running(self) -> Collection[int]:
-        """Switches, by row, whose agent runs."""
+        """Rows of the switches whose agent runs."""
         return self._running.keys()
 
     async def __aenter__(self) -> Self:
@@ -135,13 +139,13 @@ class Fleet:
         await self._channels.close()
 
     async def stop(self, switch: int) -> None:
-        """End one agent, as when its process dies: entries stay and links are not watched."""
+        """End one agent as if its process died: entries stay, but links are not watched."""
         if switch in self._running:
             await self.agents[switch].stop()
             await self._running.pop(switch)
 
     def boot(self, switch: int) -> None:
-        """Start the agent of a switch that was stopped, anew and with an empty table."""
+        """Start a new agent with an empty table for a switch whose agent was stopped."""
         if switch not in self._running:
             self.switches.boot(switch)
             self._prepare(switch)
@@ -152,10 +156,11 @@ class Fleet:
     ) -> None:
         """Wait until every running agent has a session, and has met its peers.
 
-        ``report`` is told how many have one, and of how many, whenever that changes.
+        ``report`` is called with the number of such agents and the number of running agents
+        whenever the former changes.
 
         Raises:
-            TimeoutError: some agent has none after so long.
+            TimeoutError: this took longer than ``seconds``.
         """
         async with asyncio.timeout(seconds):
             before = -1
@@ -168,10 +173,10 @@ class Fleet:
                 await asyncio.sleep(FLEET_POLL_SECONDS)
 
     async def holding(self, generation: int, seconds: float, among: Iterable[int]) -> None:
-        """Wait until some switches, by row, hold a plan of this generation or a later one whole.
+        """Wait until switches, given by row, fully hold a plan of at least this generation.
 
         Raises:
-            TimeoutError: some of them does not after so long.
+            TimeoutError: this took longer than ``seconds``.
         """
         waiting = set(among)
         async with asyncio.timeout(seconds):
@@ -180,10 +185,10 @@ class Fleet:
                 await asyncio.sleep(FLEET_POLL_SECONDS)
 
     async def set_link(self, a: str, b: str, key: LinkKey | None, *, up: bool) -> None:
-        """Take the links between two nodes down, or bring them up; only that of ``key`` if given.
+        """Take the links between two nodes down or up. With ``key`` it is only that link.
 
-        Returns when the agents at both ends have done what they do on their own, and those
-        that they send notices to as well.
+        Returns when the agents at both ends, and those that get their peer notices, have
+        reacted on their own.
 
         Raises:
             InputError: there is no such link.
@@ -196,7 +201,7 @@ class Fleet:
         await self.set_links(rows, up=up)
 
     async def set_links(self, rows: Sequence[int], *, up: bool) -> None:
-        """As ``set_link``, for links by row, all at once."""
+        """Take links, given by row, down or up all at once; see ``set_link``."""
         self.switches.change(dict.fromkeys(rows, State.UP if up else State.DOWN))
         self._tell(rows)
         ends = {end for row in rows for end in self._ends(row) if end in self._running}
@@ -205,11 +210,11 @@ class Fleet:
             await self.network.quiet()
 
     def converge(self, links: Mapping[int, State] | None = None) -> None:
-        """BGP has told every switch of all links as they are now, or of some, by row."""
+        """Tell every switch's underlay the state of all links, or only the given states by row."""
         self.switches.converge(links)
 
     def _tell(self, rows: Iterable[int]) -> None:
-        """Let the agents at the ends of links see how these are."""
+        """Let the agents at both ends of links see the links' present state."""
         ids, keys = self.world.structure.nodes.ids, self.world.structure.links.key
         for row in rows:
             a, b = self._ends(row)
@@ -235,23 +240,22 @@ class Fleet:
         return held.generation >= generation and not held.dirty
 
     def _check(self) -> None:
-        """Raise what ended an agent that should still run."""
+        """Raise the error of any agent that has ended although it should run."""
         for task in self._running.values():
             if task.done():
                 task.result()
 
 
 class InstantNoticeFleet(Fleet):
-    """A fleet whose agents hear of every link that changes at once, without datagrams.
+    """A fleet whose agents learn of every changed link at once, without datagrams.
 
-    Where 3,072 NICs are joined, one lost link is 12,000 datagrams, signed and checked each, most
-    of them to switches that know already. What carries notices is tested elsewhere, with every
-    datagram; a campaign plays a thousand failures in minutes, and what is of interest there is
-    what tables do with the news.
+    In a fabric of 3,072 NICs one lost link causes 12,000 datagrams. Each is signed and checked, and
+    most go to switches that already know. A campaign plays a thousand failures in minutes, and only
+    needs what tables do with the news. Other tests cover the delivery of every datagram.
     """
 
     async def set_links(self, rows: Sequence[int], *, up: bool) -> None:
-        """Change links; those at their ends act first, as they are the ones that see it."""
+        """Change links. The agents at their ends react first, because they see the change."""
         await super().set_links(rows, up=up)
         for row in rows:
             link = self._link(row)
@@ -260,7 +264,7 @@ class InstantNoticeFleet(Fleet):
                     self.agents[switch].link_notice(link, up=up)
 
     def boot(self, switch: int) -> None:
-        """Start an agent; its peers tell it what is down."""
+        """Start an agent, and tell it the links that are down, as its peers would."""
         super().boot(switch)
         for row in np.flatnonzero(~self.world.carries[::2]).tolist():
             if switch not in self._ends(row):
@@ -274,7 +278,7 @@ class InstantNoticeFleet(Fleet):
 
 @contextmanager
 def agent_logs(folder: Path) -> Iterator[Path]:
-    """Have what agents of this process log written to a file in a folder."""
+    """Write the logs of this process's agents to a file in a folder, and yield its path."""
     path = folder / "agents.log"
     before = structlog.get_config()
     with path.open("w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
-"""A controller in a process of its own, as an operator would start it; also one that can be broken.
+"""A controller in its own process, as an operator would start it, and one that can be made to fail.
 
-It is the installed program, on ports of its own choice, with a store in a folder that the caller
-gives. Its log goes to a file there; what it says when it is ready is read from its output. It is
-asked to stop first and killed only if it does not.
+It is the installed program. It chooses its own ports and keeps its store and its log in a folder
+that the caller gives. The ports are read from what it logs when it is ready. To end it, it is asked
+to stop, and killed only if it does not.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ LAST_LINES = 12
 
 
 class ControllerError(RuntimeError):
-    """The controller did not start, or ended by itself; the message has its last words."""
+    """The controller did not start, or ended by itself. The message has its last log lines."""
 
 
 class Controller:
-    """Use as ``async with``: entered when it is ready, left when the process has ended."""
+    """A controller process. Use it with ``async with``.
+
+    The context is entered when the controller is ready, and left when the process has ended.
+    """
 
     def __init__(self, folder: Path, *options: str, program: Sequence[str] = ()) -> None:
-        """``options`` are those of ``serve``; ``program`` is another than the installed one."""
+        """Take options of ``serve``, and a ``program`` to run instead of the installed one."""
         self.api = ""
-        """Where the API is, host:port."""
+        """Address of the API, host:port."""
         self.metrics = ""
-        """Where the metrics are, a URL."""
+        """URL of the metrics."""
         self.page = ""
-        """Where the page for people is, a URL; empty where there is none."""
+        """URL of the web page; "" if there is none."""
         self.log = folder / "controller.log"
         self._said = 0
         self._command = [
@@ -62,7 +65,7 @@ class Controller:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us: we then stop it in order
+                start_new_session=True,  # Ctrl-C is for us: we then stop the controller
             )
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -79,23 +82,23 @@ class Controller:
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended."""
+        """Whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
     def check(self) -> None:
-        """Raise ControllerError if it is gone."""
+        """Raise ControllerError if the process has ended."""
         assert self._process is not None
         if self._process.returncode is not None:
             raise self._failed(f"ended with exit code {self._process.returncode}")
 
     async def kill(self) -> None:
-        """SIGKILL: it has no chance to do anything any more."""
+        """Kill the process with SIGKILL, and wait until it has ended."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
@@ -108,7 +111,7 @@ class Controller:
         self.page = found["page"] or ""
 
     def _words(self) -> str:
-        """What it has written since it was started; others may have used the file before."""
+        """Return what this process has logged. Earlier ones may have written to the same file."""
         return self.log.read_bytes()[self._said :].decode(errors="replace")
 
     async def _stop(self) -> None:
@@ -132,12 +135,15 @@ ORDERS = "orders"
 
 
 class FaultInjectingController:
-    """Use as ``async with``: entered when the first controller is ready, left when none runs."""
+    """A controller that can be killed, hung, restarted and made to fail. Use ``async with``.
+
+    The context is entered when the first process is ready, and left when none runs.
+    """
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder, self._options = folder, options
         self.orders = Orders(folder / ORDERS)
-        """What shall go wrong in it."""
+        """The faults that are ordered for it."""
         self._controller: Controller | None = None
         self._hangs = False
 
@@ -152,47 +158,47 @@ class FaultInjectingController:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, even if it hangs."""
+        """Whether its process runs, even if it hangs."""
         return self._controller is not None and self._controller.running
 
     @property
     def serves(self) -> bool:
-        """Whether it does anything."""
+        """Whether it runs and does not hang."""
         return self.alive and not self._hangs
 
     @property
     def sound(self) -> bool:
-        """Whether it serves, and nothing will happen to it of what was ordered."""
+        """Whether it serves and no fault is ordered."""
         return self.serves and self.orders.none
 
     @property
     def api(self) -> str:
-        """Where its API is, host:port."""
+        """Address of its API, host:port."""
         assert self._controller is not None
         return self._controller.api
 
     async def start(self) -> None:
-        """Start it, again if need be, on the store that there is; returns when it is ready.
+        """Start a process on the existing store, and wait until it is ready.
 
         Raises:
-            ControllerError: it is not ready in time, or ended.
+            ControllerError: the process ended, or was not ready in time.
         """
         self._controller = Controller(self._folder, *self._options, program=self.orders.program)
         await self._controller.__aenter__()
 
     async def kill(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Kill the process with SIGKILL, if it still runs."""
         self._hangs = False
         if self._controller is not None and self._controller.running:
             await self._controller.kill()
 
     def hang(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP, so that it hangs."""
         self._signal(signal.SIGSTOP)
         self._hangs = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process continue with SIGCONT."""
         self._signal(signal.SIGCONT)
         self._hangs = False
 
@@ -202,9 +208,9 @@ class FaultInjectingController:
 
 
 class ControllerPool:
-    """Controllers on stores of their own, lent one after the other until ``close``.
+    """Controllers, each with its own store, that are lent out one at a time until ``close``.
 
-    One that nothing was done to is lent again: to start one takes seconds.
+    A controller that is still sound is lent again, because starting one takes seconds.
     """
 
     def __init__(self, *options: str) -> None:
@@ -214,12 +220,12 @@ class ControllerPool:
         self._lent = 0
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all controllers."""
         for controller in list(self._folders):
             await self._end(controller)
 
     async def lend(self) -> tuple[FaultInjectingController, str]:
-        """A controller that serves, and the name of a fabric that it does not know yet."""
+        """Return a controller that serves, and a fabric name that it does not know yet."""
         self._lent += 1
         while self._idle:
             controller = self._idle.pop()
@@ -233,7 +239,7 @@ class ControllerPool:
         return controller, f"fabrics/drill-{self._lent}"
 
     def give_back(self, controller: FaultInjectingController) -> None:
-        """It is needed no longer."""
+        """Take back a controller that is no longer needed."""
         self._idle.append(controller)
 
     async def _end(self, controller: FaultInjectingController) -> None:

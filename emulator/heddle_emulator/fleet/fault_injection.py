@@ -1,16 +1,15 @@
-"""The controller as it is installed, in a process that can be made to fail from outside.
+"""The installed controller, in a process that can be made to fail from outside.
 
-``python -m heddle_emulator.fleet.fault_injection FOLDER serve ...`` is ``heddle-controller serve
-...``, save that before it calls its store or an agent it looks into a folder for what shall go
-wrong:
+``python -m heddle_emulator.fleet.fault_injection FOLDER serve ...`` runs ``heddle-controller serve
+...``. Whenever it uses its store, an agent or its clock, it first looks for orders in the folder:
 
-- ``die`` names a point of its work, at which it then kills itself with SIGKILL; of several that
-  share a folder only the leader comes to one,
-- ``store-down`` has every call of the store fail,
-- ``skew`` is a number of seconds by which its clock is wrong.
+- ``die`` names a point of its work, at which it kills itself with SIGKILL. If several controllers
+  share a folder, only the leader reaches such a point.
+- ``store-down`` makes every call of the store fail.
+- ``skew`` is a number of seconds by which its clock is ahead.
 
-Nothing imports this module. It is the only one of the emulator that knows more of the
-controller than its model, and none of its verdict: it breaks things.
+Nothing imports this module. It is the only one of the emulator that uses the controller's
+internals, and it only breaks things: no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -35,38 +34,38 @@ from heddle_controller.store.redis.store import RedisStore
 from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN
 
 AFTER = {"intent": "intent", "commit": "commit"}
-"""Point by the call after which it is."""
+"""The point that is reached after a call of the store, by the call's name."""
 _BEFORE = {"commit": "plan", "record_programmed": "ack"}
-"""Point by the call before which it is."""
+"""The point that is reached before a call of the store, by the call's name."""
 ALWAYS = frozenset({"close", "leadership_lost"})
-"""What a store does even where it cannot be reached."""
+"""Calls of a store that work even if it cannot be reached."""
 UNDER_WAY_SECONDS = 0.05
 
 
 class FaultPlan:
-    """What a folder says shall go wrong."""
+    """The orders in a folder, read anew at each question."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def meet(self, point: str) -> None:
-        """Die if this is the point to die at."""
+        """Kill this process if it is ordered to die at this point."""
         if self._said(DIE) == point:
             (self._folder / DIE).unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def check_store(self) -> None:
-        """Fail if the store is to be down."""
+        """Raise Unavailable if the store is ordered to be down."""
         if (self._folder / STORE_DOWN).exists():
             raise Unavailable("the store cannot be reached", retry_after=0.2)
 
     @property
     def skew(self) -> float:
-        """Seconds that the clock is ahead."""
+        """Seconds by which the clock is ahead."""
         return float(self._said(SKEW) or 0.0)
 
     def armed(self, point: str) -> bool:
-        """Whether the controller is to die at a point."""
+        """Whether the controller is ordered to die at a point."""
         return self._said(DIE) == point
 
     def _said(self, name: str) -> str:
@@ -77,7 +76,7 @@ class FaultPlan:
 
 
 def break_in(fate: FaultPlan) -> None:
-    """Have calls of the store and of agents, and the clock, meet their fate first."""
+    """Patch the stores, the gateway to agents and the clock so that they obey the orders."""
     for store in (EmbeddedStore, RedisStore):
         for name, method in inspect.getmembers(store, inspect.iscoroutinefunction):
             if not name.startswith("_") and name not in ALWAYS:
@@ -94,14 +93,14 @@ def break_in(fate: FaultPlan) -> None:
 
 
 async def _under_way(sending: Future[PushReport], fate: FaultPlan) -> PushReport:
-    """Meet the fate of who has sent a push and may not have heard of it."""
+    """Die, if ordered, a moment after sending a push, whether or not the answer has come."""
     await asyncio.wait([sending], timeout=UNDER_WAY_SECONDS)
     fate.meet("push")
     return await sending
 
 
 def _fated(name: str, method: Callable[..., Any], fate: FaultPlan) -> Callable[..., Any]:
-    """A call of the store that may fail, or be the controller's last."""
+    """Wrap a call of the store so that it obeys the orders to fail and to die."""
 
     @functools.wraps(method)
     async def called(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes

@@ -1,4 +1,4 @@
-"""What shall go wrong in a controller: files in a folder that ``fault_injection`` reads."""
+"""Orders for a controller to fail: files in a folder that ``fault_injection`` reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIE, STORE_DOWN, SKEW = "die", "store-down", "skew"
 
 
 class Orders:
-    """A folder of orders, empty at first."""
+    """A folder of orders. A new folder has none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -18,35 +18,35 @@ class Orders:
 
     @property
     def program(self) -> Sequence[str]:
-        """What runs a controller that obeys them."""
+        """The command that runs a controller that obeys the orders."""
         module = "heddle_emulator.fleet.fault_injection"
         return sys.executable, "-m", module, str(self.folder)
 
     @property
     def none(self) -> bool:
-        """Whether nothing shall go wrong."""
+        """Whether no fault is ordered."""
         return not any(self.folder.iterdir())
 
     @property
     def deadly(self) -> str:
-        """The point at which somebody is to die who has not come to it; "" for none."""
+        """The point at which a controller still has to die; "" for none."""
         path = self.folder / DIE
         return path.read_text() if path.exists() else ""
 
     def die_at(self, point: str) -> None:
-        """Die as soon as it comes to a point of its work: see ``fault_injection``."""
+        """Make the controller die when it reaches a point of its work, see ``fault_injection``."""
         (self.folder / DIE).write_text(point)
 
     def store_down(self, *, down: bool) -> None:
-        """Have its store fail, or serve again."""
+        """Make the controller's store fail, or work again."""
         path = self.folder / STORE_DOWN
         path.touch() if down else path.unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:
-        """Put its clock ahead; it stays so in those that are started after it."""
+        """Set the controller's clock ahead, also after a restart, until ``clear``."""
         (self.folder / SKEW).write_text(f"{seconds}")
 
     def clear(self) -> None:
-        """Nothing shall go wrong any more."""
+        """Remove all orders."""
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Doors that pass connections on to wherever the controller is at the time, or to nowhere.
+"""Relays that pass connections on to the controller's present address, or refuse them.
 
-Agents and clients know one address for as long as they live, whichever port a controller
-has taken when it started anew; and what lies between them can be cut. What a door listens
-on, and how it reaches the controller, is a kind of door's own.
+So agents and clients can keep one address although a restarted controller listens on another port,
+and the connection between them can be cut. A subclass decides what a relay listens on, and how it
+reaches the controller.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Relay(ABC):
-    """Use as ``async with``: clients connect to ``address`` while inside."""
+    """Accepts connections at ``address`` and passes them on. Use it with ``async with``."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        """Where to connect, as gRPC takes it."""
+        """Address for clients, in the form that gRPC takes."""
         self._server: asyncio.Server | None = None
         self._busy: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     async def _listen(self) -> asyncio.Server:
-        """Take connections, each for ``_serve``."""
+        """Start to accept connections, and hand each to ``_serve``."""
 
     @abstractmethod
     async def _connect(self) -> Ends:
-        """Both ends of a connection to the controller.
+        """Open a connection to the controller, and return its reader and writer.
 
         Raises:
-            OSError: there is none to be had.
+            OSError: no connection can be made.
         """
 
     async def __aenter__(self) -> Self:
@@ -49,7 +49,7 @@ class Relay(ABC):
         await self.drop()
 
     async def drop(self) -> None:
-        """End every connection there is."""
+        """End every open connection."""
         busy = list(self._busy)
         for task in busy:
             task.cancel()
@@ -67,7 +67,7 @@ class Relay(ABC):
             writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Both ways until one side ends."""
+        """Copy bytes both ways until one side ends."""
         there, back = await self._connect()
         try:
             pumps = [
@@ -92,18 +92,18 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class TcpRelay(Relay):
-    """On a port of this machine; ``target`` may be set anew at any time."""
+    """A relay on a TCP port of this machine. ``target`` may be changed at any time."""
 
     def __init__(self, target: str = "") -> None:
         self.target = target
-        """host:port; empty: nowhere."""
+        """Address of the controller, host:port; "" refuses all connections."""
         self._socket = socket.create_server(("127.0.0.1", 0))
         host, port = self._socket.getsockname()
         super().__init__(f"{host}:{port}")
         self.is_cut = False
 
     async def cut(self) -> None:
-        """End every connection, and take none until ``join``."""
+        """End every connection, and refuse new ones until ``join``."""
         self.is_cut = True
         await self.drop()
 

@@ -1,9 +1,9 @@
-"""A fleet for virtual time: what happens to it happens in steps, each at its moment.
+"""A fleet for virtual time, in which the caller decides when each thing happens.
 
-Links change in the world first; agents see it when they are told to. Pushes wait at a gate until
-it is time to take them in; meanwhile the controller waits for the answer, as it does for a slow
-switch. Notices among agents are under way for a while, and can be cut between any two. Agents die,
-hang, and lose the controller, alone or together.
+Links change in the world first, and agents see it when they are told to look. Pushes wait at a gate
+until they are due. Meanwhile the controller waits for the answer, as it does for a slow switch.
+Peer notices take a while to arrive, and can be cut between any two agents. Agents can die, hang,
+and lose the controller, alone or together.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ from heddle_emulator.fleet.relay import TcpRelay
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A push that waits."""
+    """A push that waits at the gate."""
 
     switch: int
-    """Node row."""
+    """Node row of the switch."""
     push: Push
     came: float
-    """Monotonic seconds."""
+    """When it came, in seconds of the monotonic clock."""
     free: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to let the push in."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    """It is in the table, or nobody waits for it any more."""
+    """Set when the push is programmed, or given up."""
 
 
 class Gate:
-    """One for all agents; open at first."""
+    """Holds back the pushes to all agents while it is shut. It is open at first."""
 
     def __init__(self) -> None:
         self.shut = False
         self.waiting: list[Held] = []
-        """In the order they came."""
+        """Pushes that wait, in the order they came."""
         self.last = 0.0
-        """When the last one came, monotonic."""
+        """When the last push came, in seconds of the monotonic clock."""
 
     def stop(self, switch: int, push: Push) -> Held | None:
-        """Have a push wait; None where the gate is open."""
+        """Add a push to those that wait, and return it; None if the gate is open."""
         if not self.shut:
             return None
         self.last = time.monotonic()
@@ -61,17 +62,17 @@ class Gate:
         return held
 
     def waiting_for(self, switches: Collection[int]) -> list[Held]:
-        """Those that wait for some switches, by node row."""
+        """Return the pushes that wait for some switches, given by node row."""
         return [held for held in self.waiting if held.switch in switches]
 
     def take(self, switches: Collection[int]) -> list[Held]:
-        """Those that wait for some switches, which from now on are the caller's to let through."""
+        """Remove and return the pushes that wait for some switches. The caller must free them."""
         found = self.waiting_for(switches)
         self.waiting = [held for held in self.waiting if held.switch not in switches]
         return found
 
     def forget(self, switch: int) -> None:
-        """Let through what waits for a switch, whose agent is gone."""
+        """Free and remove the pushes that wait for a switch whose agent is gone."""
         for held in self.waiting:
             if held.switch == switch:
                 held.free.set()
@@ -79,7 +80,7 @@ class Gate:
 
 
 class GatedWorker(TableWorker):
-    """What a switch's pushes come in by."""
+    """Takes in the pushes of one switch, each when the gate lets it through."""
 
     def __init__(self, switch: int, forwarding: Forwarding, gate: Gate) -> None:
         super().__init__(forwarding)
@@ -87,7 +88,7 @@ class GatedWorker(TableWorker):
         self._present: Held | None = None
 
     async def receive(self, push: Push) -> Receipt:
-        """Take a push in once the gate lets it through."""
+        """Take a push into the table once the gate lets it through."""
         held = self._gate.stop(self._switch, push)
         if held is None:
             return await super().receive(push)
@@ -100,7 +101,7 @@ class GatedWorker(TableWorker):
             raise
 
     async def program(self, push: Push) -> list[OperationFailure]:
-        """Program it, and say that it is done."""
+        """Program a push, and set its ``done`` event."""
         held, self._present = self._present, None
         try:
             return await super().program(push)
@@ -110,11 +111,11 @@ class GatedWorker(TableWorker):
 
 
 class TimedNetwork(MemoryNetwork):
-    """Carries notices in virtual time, ``delay`` seconds from one agent to the next.
+    """Carries peer notices in virtual time, ``delay`` seconds from one agent to the next.
 
-    While it is ``live`` it delivers at once, as agents get to know each other. After that only
-    what agents say because of something that happened (within ``speaking``) is carried: what they
-    say by themselves, by this machine's clock, belongs to no moment of virtual time.
+    While it is ``live`` it delivers at once, so that agents get to know each other. Later it
+    carries only what agents send inside ``speaking``, as a reaction to an event. What they send by
+    the machine's clock belongs to no moment of virtual time and is dropped.
     """
 
     def __init__(self, delay: float) -> None:
@@ -123,16 +124,16 @@ class TimedNetwork(MemoryNetwork):
         self.now = 0.0
         self.live = True
         self.deaf: set[str] = set()
-        """Who takes nothing in, for as long as it hangs."""
+        """Names of agents that hang: they neither send nor receive."""
         self.cut: set[frozenset[str]] = set()
-        """Pairs that cannot reach each other."""
+        """Pairs of agents that cannot reach each other."""
         self._speaking = False
         self._due: list[tuple[float, int, str, str, bytes]] = []
         self._number = 0
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """What agents send meanwhile, they send because of what happens at this moment."""
+        """Carry what agents send inside this context, as reactions to the present event."""
         self._speaking = True
         try:
             yield
@@ -140,7 +141,7 @@ class TimedNetwork(MemoryNetwork):
             self._speaking = False
 
     def put(self, source: str, target: str, datagram: bytes) -> None:
-        """Have a datagram arrive a while later, or never."""
+        """Send a datagram, which arrives after ``delay``, at once while live, or never."""
         if frozenset((source, target)) in self.cut or source in self.deaf:
             return
         if self.live:
@@ -152,11 +153,11 @@ class TimedNetwork(MemoryNetwork):
 
     @property
     def next_due(self) -> float:
-        """When the next datagram arrives, virtual seconds; infinite if none is under way."""
+        """When the next datagram arrives, in virtual seconds; infinite if none is under way."""
         return self._due[0][0] if self._due else float("inf")
 
     def deliver(self) -> int:
-        """Hand over all that arrive at ``now``; returns how many took something in."""
+        """Deliver all datagrams due by ``now``, and return how many were received."""
         count = 0
         with self.speaking():
             while self._due and self._due[0][0] <= self.now:
@@ -169,24 +170,24 @@ class TimedNetwork(MemoryNetwork):
 
 
 SOON = SessionOptions(backoff=Backoff(first=0.05, longest=0.2))
-"""Nobody is spared by a fleet that waits longer to look for its controller."""
+"""Agents look for their controller again after a short time, as waiting helps nobody here."""
 
 
 class StagedFleet(Fleet):
-    """Use as ``async with``, like ``Fleet``."""
+    """A fleet in virtual time. Use it with ``async with``, like ``Fleet``."""
 
     def __init__(
         self, fabric: Fabric, *, name: str, seed: int, notice: float, apart: Collection[str] = ()
     ) -> None:
-        """``notice`` is the seconds of a datagram; ``apart`` are switches that may be cut off."""
+        """Take the delay of a notice in seconds, and the switches that a drill may cut off."""
         self.gate = Gate()
         self.notices = TimedNetwork(notice)
         self.shared_relay = TcpRelay()
-        """What all but those apart, and clients, reach the controller through."""
+        """The way to the controller for clients and for all switches that are not in ``apart``."""
         self.own_relays = {switch: TcpRelay() for switch in apart}
         self.hung: set[int] = set()
         self.skew: dict[int, float] = {}
-        """Seconds that the clocks of switches, by row, are ahead."""
+        """Seconds by which the clock of a switch is ahead, by row."""
         self._stack = AsyncExitStack()
         super().__init__(
             fabric, [self.shared_relay.address], name=name, seed=seed, notices=self.notices
@@ -205,7 +206,7 @@ class StagedFleet(Fleet):
         await self._stack.aclose()
 
     def aim(self, controller: str) -> None:
-        """The controller is there from now on; empty: nowhere."""
+        """Point all relays to the controller at host:port; with "" they refuse connections."""
         for relay in (self.shared_relay, *self.own_relays.values()):
             relay.target = controller
 
@@ -226,14 +227,14 @@ class StagedFleet(Fleet):
         return GatedWorker(row, forwarding, self.gate)
 
     def change(self, rows: Iterable[int], *, up: bool) -> None:
-        """Links change, and nobody has seen it yet."""
+        """Change the state of links. No agent has seen it yet."""
         self.switches.change(dict.fromkeys(rows, State.UP if up else State.DOWN))
 
     async def see(self, rows: Sequence[int], ends: Collection[int] | None = None) -> None:
-        """The agents at the ends of links see how these are, and act on their own.
+        """Let the agents at the ends of links see the links' present state, and react.
 
-        With ``ends``, only those of these switches. Where no agent does anything the kernel
-        still knows its own carriers: it leaves dead next hops by itself.
+        With ``ends``, only the agents of these switches see it. On a switch whose agent is gone
+        or hangs, the kernel still knows its own carriers and avoids dead next hops.
         """
         seeing = {end for row in rows for end in self._ends(row)} & self.agents.keys()
         seeing = seeing if ends is None else seeing & set(ends)
@@ -244,15 +245,18 @@ class StagedFleet(Fleet):
             await asyncio.gather(*(self.links[end].settled() for end in awake))
 
     async def crash(self, row: int) -> None:
-        """An agent's process ends; what its switch's table holds stays."""
+        """End an agent as if its process died. The entries of its switch stay."""
         self.gate.forget(row)
         await self.stop(row)
         self.hung.discard(row)
 
     async def start(self, row: int, seconds: float, *, empty: bool = False) -> None:
-        """An agent starts again, over the table that its switch has or an empty one.
+        """Start an agent again, over the present table of its switch or, if ``empty``, a new one.
 
-        It gets to know its peers at once: greetings are not what takes time.
+        It meets its peers at once, as no virtual time passes for that.
+
+        Raises:
+            TimeoutError: it has not met its peers after ``seconds``.
         """
         if empty:
             self.switches.boot(row)
@@ -269,23 +273,23 @@ class StagedFleet(Fleet):
             self.notices.live = False
 
     def hang(self, row: int) -> None:
-        """An agent does nothing any more."""
+        """Make an agent do nothing until ``resume``."""
         self.hung.add(row)
         self.notices.deaf.add(self.agents[row].switch)
 
     async def resume(self, row: int) -> None:
-        """It goes on, and sees how its links are by now."""
+        """Let an agent continue that hung. It sees the present state of its links."""
         self.hung.discard(row)
         self.notices.deaf.discard(self.agents[row].switch)
         await self.see(self.links_at(row), {row})
 
     def links_at(self, row: int) -> list[int]:
-        """Links of a switch."""
+        """Return the rows of a switch's links."""
         first, arcs = self.world.structure.out
         return [arc >> 1 for arc in arcs[first[row] : first[row + 1]].tolist()]
 
     async def tick(self) -> None:
-        """A second has passed for the peer notices of all."""
+        """Let one second pass for the peer notices of all agents that are awake."""
         with self.notices.speaking():
             for row in sorted(self.awake):
                 notices = self.agents[row].peer_notices
@@ -294,24 +298,24 @@ class StagedFleet(Fleet):
         await asyncio.sleep(0)
 
     def unreached(self) -> list[int]:
-        """Switches with a running agent that could have a session, and has none."""
+        """Return rows of switches that are awake and not cut off, but have no session."""
         cut = {switch for switch, relay in self.own_relays.items() if relay.is_cut}
         rows = [row for row in self.awake if self.agents[row].switch not in cut]
         return [row for row in rows if not self.agents[row].connected]
 
     @property
     def awake(self) -> set[int]:
-        """Switches, by row, whose agent runs and does not hang."""
+        """Rows of the switches whose agent runs and does not hang."""
         return self._running.keys() - self.hung
 
     def _within_reach(self, row: int) -> set[str]:
-        """Neighbours of a switch whose agents run, and take what its agent sends."""
+        """Return the neighbours of a switch that are awake and not cut off from it."""
         name = self.agents[row].switch
         near = self._neighbours(row) & {self.agents[other].switch for other in self.awake}
         return {other for other in near if frozenset((name, other)) not in self.notices.cut}
 
     def _look(self, end: int, rows: Iterable[int]) -> None:
-        """What becomes of a switch when it looks at some of its links."""
+        """Let a switch see the state of its own links among ``rows``."""
         ids, keys = self.world.structure.nodes.ids, self.world.structure.links.key
         for row in rows:
             if end not in self._ends(row):

@@ -1,11 +1,11 @@
-"""The lab: the same fabrics with real kernels, FRR and packets, on one machine.
+"""The lab: fabrics of real kernels, FRR and packets, on one machine.
 
-Import its rooms by name; this one imports nothing, as probes are started from it and must be
-there at once.
+Import its modules by name. This package imports nothing itself, because probes start from it and
+must be ready at once.
 """
 
 from __future__ import annotations
 
 
 class LabError(RuntimeError):
-    """The lab cannot be built or used as things are; the message says what would cure it."""
+    """The lab cannot be built or used in the present state. The message says what is wrong."""

@@ -1,10 +1,8 @@
-"""Whether BGP has told every switch all there is to know.
+"""The status of a lab, read from its kernels: whether BGP has converged, and what runs.
 
-What ought to be comes from the emulator's own underlay, by hop counts over the graph;
-what is, from the kernels. BGP between spines of one AS has no way where hop counts know
-a detour down and up again, so such a detour is asked of nobody.
-
-How a lab stands, read from the kernel: what runs, and what BGP lacks.
+The expected routes come from the emulator's own underlay, by hop counts over the graph. The actual
+routes come from the kernels. After a loss, hop counts may allow a detour down and up again between
+spines of one AS, which BGP never has. Such a detour is then reported as lacking.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ from heddle_emulator.underlay import Underlay
 CONVERGE_POLL_SECONDS = 0.1
 
 Ways = dict[str, frozenset[str]]
-"""Interfaces by address of the NIC they lead to."""
+"""Interfaces towards each NIC, by the NIC's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A switch whose kernel has not the ways that it should."""
+    """A switch whose kernel lacks expected routes to a NIC, or has others."""
 
     switch: str
     nic: str
@@ -48,12 +46,12 @@ class Lack:
 
 
 def wait_converged(lab: Lab, seconds: float, fabric: Fabric | None = None) -> float:
-    """Wait until every switch has all equal ways to every NIC; returns how long it took.
+    """Wait until every switch has all equal routes to every NIC; return the seconds that it took.
 
-    ``fabric`` is the lab's with its links as they are; without it, as when it was built.
+    ``fabric`` is the lab's fabric with the present states of links. By default links are as built.
 
     Raises:
-        LabError: not after so many seconds; says what is lacking.
+        LabError: this took longer than ``seconds``. The message says what is lacking.
     """
     start = time.monotonic()
     wanted = expected_ways(lab, fabric or lab.layout.fabric)
@@ -71,14 +69,14 @@ def wait_converged(lab: Lab, seconds: float, fabric: Fabric | None = None) -> fl
 
 
 def lacks(lab: Lab, fabric: Fabric) -> list[Lack]:
-    """The first way that each switch has not as it ought to, links being as in ``fabric``."""
+    """Return the first wrong route of each switch that has any, for links as in ``fabric``."""
     wanted = expected_ways(lab, fabric)
     found = (next(_lacks(s, wanted[s], kernel_ways(lab, s)), None) for s in wanted)
     return [lack for lack in found if lack is not None]
 
 
 def expected_ways(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
-    """Interfaces that each switch ought to have towards each NIC beyond its own, by switch."""
+    """Return by switch the expected interfaces towards each NIC that is not its own."""
     layout, underlay = lab.layout, Underlay(fabric)
     structure, nodes = fabric.structure, fabric.structure.nodes
     name = {(port.node, cable.link): port.name for cable in layout.cables for port in cable.ends}
@@ -98,7 +96,7 @@ def expected_ways(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
 
 
 def kernel_ways(lab: Lab, switch: str) -> Ways:
-    """Interfaces that the kernel of a switch has towards each address, from BGP."""
+    """Return the interfaces towards each address that a switch's kernel has from BGP."""
     family = "-6" if lab.layout.ipv6 else "-4"
     space = lab.spaces[switch]
     command = ["ip", family, "-json", "-netns", space, "route", "show", "proto", "bgp"]
@@ -119,24 +117,24 @@ def _lacks(switch: str, wanted: Ways, found: Ways) -> Iterator[Lack]:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One lab."""
+    """The status of one lab."""
 
     name: str
     switches: int
     hosts: int
     cables: int
     programs: Counter[str]
-    """Running processes by program: zebra, bgpd, bfdd, agent, controller, other."""
+    """Number of running processes by program: zebra, bgpd, bfdd, agent, controller, other."""
     cut: tuple[str, ...]
-    """Cables without carrier."""
+    """Names of the cables without carrier."""
     lacking: tuple[str, ...]
-    """Ways that BGP ought to have given and has not, in words."""
+    """Wrong routes from BGP, in words."""
     agents: bool
-    """Whether it was built with agents and a controller."""
+    """Whether the lab was built with agents and a controller."""
 
     @property
     def faults(self) -> list[str]:
-        """What ought to run and does not, in words."""
+        """Programs that should run and do not, in words."""
         wanted = {"zebra": self.switches, "bgpd": self.switches}
         if self.agents:
             wanted |= {"agent": self.switches, "controller": 1}
@@ -148,10 +146,11 @@ class Status:
 
 
 def reopen(name: str) -> Lab:
-    """A lab that ``lab up`` has built, as an object to look at it and change it.
+    """Return a lab that ``lab up`` has built. It can be inspected and changed.
 
     Raises:
-        LabError: there is none of that name.
+        InputError: the name is no possible name of a lab.
+        LabError: no lab with this name is up.
     """
     state = mark.read_state(mark.check_name(name))
     if state is None:
@@ -164,7 +163,7 @@ def reopen(name: str) -> Lab:
 
 
 def keep(lab: Lab, *, agents: bool) -> None:
-    """Say that a finished lab is to stay when its builder ends."""
+    """Make a finished lab stay when its builder ends, and release it."""
     options = lab.options
     bfd = options.bfd.milliseconds if options.bfd else 0
     state = {"rate_mbit": options.rate_mbit, "bfd_ms": bfd, "seed": options.seed, "agents": agents}
@@ -173,7 +172,7 @@ def keep(lab: Lab, *, agents: bool) -> None:
 
 
 def status(lab: Lab) -> Status:
-    """How a lab stands now."""
+    """Return the present status of a lab."""
     state, layout = mark.read_state(lab.name) or {}, lab.layout
     fabric = present(lab)
     return Status(
@@ -189,14 +188,14 @@ def status(lab: Lab) -> Status:
 
 
 def present(lab: Lab) -> Fabric:
-    """The lab's fabric with its links as the kernel has them."""
+    """Return the lab's fabric with the links' states from the kernels."""
     states = {cable.link: State.UP for cable in lab.layout.cables}
     states |= {cable.link: State.DOWN for cable in cut_cables(lab)}
     return lab.layout.fabric.with_links(states)
 
 
 def cut_cables(lab: Lab) -> list[Cable]:
-    """Cables with an end that has no carrier."""
+    """Return the cables with an end that has no carrier."""
     down = {
         (node, line.split(":")[1].split("@")[0].strip())
         for node in (*lab.layout.switches, *lab.layout.hosts)

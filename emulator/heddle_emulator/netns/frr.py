@@ -1,10 +1,10 @@
-"""The underlay: what FRR is told on each switch. Pure.
+"""The underlay: the FRR configuration of each switch. All functions are pure.
 
-eBGP on every cable between switches. A leaf has an AS of its own, spines of a zone
-share one and so do cores, so that no route climbs twice; in graphs without tiers every
-switch has its own. Paths of equal length are all used, whatever ASes they cross.
+There is eBGP on every cable between switches. Each leaf has its own AS, the spines of a zone share
+one, and all cores share one, so that no route goes up twice. In graphs without tiers every switch
+has its own AS. All paths of equal length are used, whatever ASes they cross.
 
-zebra may not make kernel next-hop groups: after a flap a member of such a group never
+zebra must not make kernel next-hop groups, because after a flap a member of such a group never
 comes back (FRR 8.4).
 """
 
@@ -24,14 +24,14 @@ BFD_COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Bfd:
-    """BFD on every cable between switches."""
+    """Settings of BFD on every cable between switches."""
 
     milliseconds: int
-    """Between two packets; three missed are a dead link."""
+    """Milliseconds between two packets. Three missed packets mean a dead link."""
 
 
 def as_number(layout: Layout, switch: str) -> int:
-    """The switch's AS."""
+    """Return the AS number of a switch."""
     nodes = layout.fabric.structure.nodes
     row = layout.fabric.structure.index[switch]
     kind, zone = int(nodes.kind[row]), int(nodes.zone[row])
@@ -41,12 +41,12 @@ def as_number(layout: Layout, switch: str) -> int:
 
 
 def zebra_config(switch: str) -> str:
-    """zebra.conf."""
+    """Return the content of zebra.conf."""
     return f"hostname {switch}\nno zebra nexthop kernel enable\nip nht resolve-via-default\n"
 
 
 def bgpd_config(layout: Layout, switch: str, bfd: Bfd | None = None) -> str:
-    """bgpd.conf: neighbours at the other ends of all cables, and the NICs that hang here."""
+    """Return the content of bgpd.conf: the neighbouring switches and the attached NICs."""
     own = as_number(layout, switch)
     peers = [port for port in layout.ports[switch] if port.peer not in layout.nic_port]
     nics = [port.peer_address for port in layout.ports[switch] if port.peer in layout.nic_port]
@@ -83,5 +83,5 @@ def _neighbour(layout: Layout, port: Port, bfd: Bfd | None) -> list[str]:
 
 
 def bfdd_config(switch: str) -> str:
-    """bfdd.conf: sessions come from BGP."""
+    """Return the content of bfdd.conf. Its sessions come from BGP."""
     return f"hostname {switch}\n"

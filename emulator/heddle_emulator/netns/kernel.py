@@ -1,9 +1,8 @@
-"""What Python's library lacks of Linux: entering a network namespace.
+"""Linux calls that Python's library lacks: entering a network namespace, and setting links fast.
 
-A namespace is entered by a thread, not by a process, and what is made there stays
-there: a socket, or a child process, made by a thread inside belongs to the namespace
-for good, whoever uses it afterwards. So whatever must be made inside is made by a
-short-lived thread of its own, and nothing else of the process ever moves.
+A thread enters a namespace, not a process. A socket or child process that a thread makes inside
+belongs to the namespace for good, whichever thread uses it later. So everything that must be made
+inside is made by a short-lived thread, and no other thread of the process changes its namespace.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _T = TypeVar("_T")
 
 
 def inside(namespace: str, make: Callable[[], _T]) -> _T:
-    """What ``make`` returns or raises, run in a namespace by a thread of its own.
+    """Call ``make`` in a namespace, in a new thread, and return its result or raise its error.
 
     Raises:
-        LabError: there is no such namespace, or no right to enter it.
+        LabError: the namespace does not exist, or this process may not enter it.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
@@ -55,10 +54,10 @@ def inside(namespace: str, make: Callable[[], _T]) -> _T:
 
 
 def enter(namespace: str) -> None:
-    """Take the calling thread into a network namespace, for good.
+    """Move the calling thread into a network namespace, for good.
 
     Raises:
-        LabError: there is no such namespace, or no right to enter it.
+        LabError: the namespace does not exist, or this process may not enter it.
     """
     try:
         handle = os.open(NAMESPACES / namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,7 +70,7 @@ def enter(namespace: str) -> None:
 
 
 def see_own_devices() -> None:
-    """Give the calling process a /sys of the namespace it is in, as ``ip netns exec`` does."""
+    """Mount a /sys of its network namespace for the calling process, as ``ip netns exec`` does."""
     _checked(_LIBC.unshare(CLONE_NEWNS), "leave the mount namespace")
     _checked(_LIBC.mount(b"", b"/", b"none", MS_SLAVE | MS_REC, None), "keep mounts apart")
     _LIBC.umount2(b"/sys", 2)
@@ -90,9 +89,9 @@ IFF_UP = 1
 
 
 class LinkSwitch:
-    """Takes interfaces of one namespace down and up, by one message to the kernel each.
+    """Takes interfaces of one namespace down and up, with one message to the kernel each.
 
-    Everything that costs time is done beforehand, so that a fault strikes when it is said to.
+    Everything that costs time is done in advance, so that a fault strikes when it is due.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -106,7 +105,7 @@ class LinkSwitch:
         """Take interfaces up or down, one right after the other.
 
         Raises:
-            LabError: there is no such interface.
+            LabError: an interface does not exist, or the kernel refuses.
         """
         for name in interfaces:
             if name not in self._indexes:
@@ -123,7 +122,7 @@ class LinkSwitch:
                 raise LabError(f"cannot set {name}: {os.strerror(error)}")
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket to the kernel."""
         self._socket.close()
 
 

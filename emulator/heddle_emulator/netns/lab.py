@@ -1,20 +1,17 @@
-"""A lab: real kernels and FRR for every switch of a fabric, on one machine.
+"""A lab: a real kernel and FRR for every switch of a fabric, on one machine.
 
-Built in the order of what stands on what: namespaces, settings, cables, addresses,
-speeds, then FRR. Every step waits for the one before and none for a timer.
+It is built in this order: namespaces, settings, cables, addresses, speeds, then FRR. Every step
+waits for the one before, and none for a timer. The kernel's side of a lab is a set of scripts for
+``ip -batch`` and ``tc -batch``, which pure functions make.
 
-The kernel's side of a lab as scripts for ``ip -batch`` and ``tc -batch``. Pure.
+Cables are veth pairs. They are made inside their namespaces, so that nothing appears among the
+machine's own interfaces. Settings that interfaces inherit (forwarding, the hash, what to do without
+carrier) are written before any interface exists. Every end has an interface index that no other end
+of the lab has. If both ends of a pair had the same index, the kernel would take them for devices
+without a lower one, whose loss of carrier is not urgent, and report it up to a second late.
 
-Cables are veth pairs made in their namespaces from the start, so that nothing appears
-among the machine's own interfaces. Settings that interfaces inherit (forwarding, the
-hash, what to do without carrier) are written before any interface is there. Every end
-has an index that no other end of the lab has: where both ends of a pair bear the same
-one, the kernel takes the pair for a device without a lower one, whose lost carrier can
-wait, and tells of it up to a second late.
-
-A cable of limited speed is shaped where it is left, at both ends. What is marked CS6
-(BGP, BFD and the agents' own hellos) goes first, as on a real switch: a full cable
-must not look like a dead one.
+A cable of limited speed is shaped on sending, at both ends. Packets marked CS6 (BGP, BFD and the
+agents' own hellos) go first, as on a real switch: a full cable must not look like a dead one.
 """
 
 from __future__ import annotations
@@ -35,12 +32,12 @@ from heddle_emulator.netns.tools import FRR
 
 BRIDGE = "br0"
 CONTROL_TOS = 0xC0
-"""CS6, the whole byte."""
+"""The whole TOS byte of CS6."""
 QUEUE_PACKETS = 100
 FIRST_INDEX = 1000
-"""Of interfaces; those that the kernel numbers by itself stay below."""
+"""First index of the lab's interfaces; the kernel's own choices stay below it."""
 FIRST_NIC_TABLE = 100
-"""Routing table of a host's first NIC."""
+"""Routing table of a host's first NIC; the next NICs have the next tables."""
 EVERYWHERE = {
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
@@ -55,8 +52,8 @@ ON_SWITCHES = {
     "net/ipv4/fib_multipath_hash_fields": "55",
     "net/ipv4/icmp_ratelimit": "0",
 }
-"""Hash policy 3 with fields 55: addresses, protocol and ports of the packet itself. By policy 1
-the packets that a socket of this machine sends are hashed by the socket instead."""
+"""Settings of switches. Hash policy 3 with fields 55 hashes addresses, protocol and ports of the
+packet itself. With policy 1, the kernel hashes packets of local sockets by the socket instead."""
 
 
 WITHOUT_IPV6 = {
@@ -68,7 +65,7 @@ WITH_IPV6 = {
     "net/ipv6/conf/all/keep_addr_on_down": "1",
     "net/ipv6/conf/default/keep_addr_on_down": "1",
 }
-"""No address waits for its duplicate, and none goes with its interface: as addresses of IPv4."""
+"""Make IPv6 addresses behave as IPv4 ones: no duplicate detection, and they stay on down links."""
 ON_SWITCHES_WITH_IPV6 = {
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv6/conf/all/ignore_routes_with_linkdown": "1",
@@ -80,7 +77,7 @@ ON_SWITCHES_WITH_IPV6 = {
 
 
 def settings(layout: Layout, node: str, seed: int) -> dict[str, str]:
-    """Files under /proc/sys of one namespace, and what to write into them."""
+    """Return the settings of a node's namespace: files under /proc/sys and their content."""
     told = EVERYWHERE | (WITH_IPV6 if layout.ipv6 else WITHOUT_IPV6)
     if node in layout.switches:
         told |= ON_SWITCHES | (ON_SWITCHES_WITH_IPV6 if layout.ipv6 else {})
@@ -89,17 +86,17 @@ def settings(layout: Layout, node: str, seed: int) -> dict[str, str]:
 
 
 def hash_setting(switch: str, seed: int) -> dict[str, str]:
-    """The setting that seeds a switch's hash."""
+    """Return the setting that seeds a switch's ECMP hash."""
     return {"net/ipv4/fib_multipath_hash_seed": str(hash_seed(switch, seed))}
 
 
 def hash_seed(switch: str, seed: int) -> int:
-    """Seed of a switch's ECMP hash: every switch its own, the same in every lab of a seed."""
+    """Return the seed of a switch's ECMP hash, fixed by its name and the lab's seed; never 0."""
     return zlib.crc32(f"{seed}/{switch}".encode()) or 1
 
 
 def cables_script(layout: Layout, spaces: dict[str, str]) -> str:
-    """For ``ip -batch``: every veth pair; ``spaces`` is the namespace of each node."""
+    """Return lines for ``ip -batch`` that add all veth pairs; ``spaces`` has nodes' namespaces."""
     pairs = [
         ((a.name, spaces[a.namespace]), (b.name, spaces[b.namespace]))
         for a, b in (cable.ends for cable in layout.cables)
@@ -113,7 +110,7 @@ def cables_script(layout: Layout, spaces: dict[str, str]) -> str:
 
 
 def _veth(ends: tuple[tuple[str, str], tuple[str, str]], index: int) -> str:
-    """A pair of interfaces, each with its name and namespace, by this index and the next."""
+    """Return the line for a pair of (name, namespace), with this index and the next one."""
     near, far = (
         f"name {name} index {index + place} netns {space}"
         for place, (name, space) in enumerate(ends)
@@ -122,9 +119,9 @@ def _veth(ends: tuple[tuple[str, str], tuple[str, str]], index: int) -> str:
 
 
 def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> str:
-    """For ``ip -batch`` inside a switch: addresses, and ways to the NICs that hang on it.
+    """Return lines for ``ip -batch`` in a switch: addresses, and routes to its attached NICs.
 
-    Where speed is limited, aliases tell the agent what each cable is meant for in the lab.
+    If speed is limited, the interface aliases tell the agent the speed of each cable in the lab.
     """
     gbps = _speeds(layout, mbit_per_gbps / 1e3)
     lines = [
@@ -137,7 +134,7 @@ def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> st
         nic = port.peer in layout.nic_port
         if not nic:
             lines.append(_added(layout, port.address, port.name, shared=1))
-        elif layout.ipv6:  # the NIC asks for its neighbour there, and no other interface answers
+        elif layout.ipv6:  # the NIC's neighbour discovery needs an answer on this interface
             lines.append(_added(layout, layout.address(switch), port.name))
         alias = f"{port.alias},{gbps[port]:g}" if mbit_per_gbps else port.alias
         lines.append(f"link set {port.name} alias {alias} up")
@@ -147,15 +144,15 @@ def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> st
 
 
 def _added(layout: Layout, address: str, interface: str, *, shared: int = 0) -> str:
-    """An address on an interface, alone or with one other; one of IPv6 is of use at once."""
+    """Return a line that adds an address; its prefix is ``shared`` bits shorter than a full one."""
     at_once = " nodad" if layout.ipv6 else ""
     return f"addr add {address}/{layout.bits - shared} dev {interface}{at_once}"
 
 
 def host_script(layout: Layout, host: str) -> str:
-    """For ``ip -batch`` inside a host, with ``-6`` where the fabric speaks IPv6.
+    """Return lines for ``ip -batch`` in a host, which needs ``-6`` if the fabric speaks IPv6.
 
-    Every NIC sends what bears its address by its own cable.
+    Packets with the address of a NIC as their source leave by that NIC's cable.
     """
     lines = ["link set lo up"]
     ports = layout.ports[host]
@@ -174,7 +171,7 @@ def host_script(layout: Layout, host: str) -> str:
 
 
 def management_script(layout: Layout) -> str:
-    """For ``ip -batch`` inside ``mgmt``: a bridge that every switch is on."""
+    """Return lines for ``ip -batch`` in ``mgmt`` that make a bridge to every switch."""
     lines = [
         "link set lo up",
         f"link add {BRIDGE} type bridge",
@@ -187,20 +184,20 @@ def management_script(layout: Layout) -> str:
 
 
 def shaping_script(layout: Layout, node: str, mbit_per_gbps: float) -> str:
-    """For ``tc -batch`` inside a namespace: each cable at its speed, control traffic first."""
+    """Return lines for ``tc -batch`` that limit a node's cables; control traffic goes first."""
     rate_of = _speeds(layout, mbit_per_gbps)
     lines = [line for port in layout.ports[node] for line in _shaped(port, rate_of[port])]
     return "\n".join(lines) + "\n"
 
 
 def speed_script(port: Port, mbit: float) -> str:
-    """For ``tc -batch``: a port that is shaped sends at another speed from now on."""
+    """Return lines for ``tc -batch`` that give a shaped port another speed."""
     lines = (line for line in _shaped(port, mbit) if line.startswith("class add"))
     return "".join(f"{line.replace('add', 'change', 1)}\n" for line in lines)
 
 
 def _speeds(layout: Layout, per_gbps: float) -> dict[Port, float]:
-    """Speed of the cable at each port, so much for each Gbit/s of the fabric."""
+    """Return the speed of the cable at each port, ``per_gbps`` for each Gbit/s of the fabric."""
     return {port: cable.gbps * per_gbps for cable in layout.cables for port in cable.ends}
 
 
@@ -228,14 +225,14 @@ FASTEST_MBIT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class LabOptions:
-    """How a lab differs from another of the same fabric."""
+    """Options of a lab beside its fabric."""
 
     rate_mbit: float = FASTEST_MBIT
     """Speed of the fabric's fastest cable in Mbit/s, the others in proportion; 0 is unlimited."""
     bfd: frr.Bfd | None = None
     """BFD between switches; none by default."""
     seed: int = 0
-    """Draws the switches' ECMP hashes."""
+    """Seed of the switches' ECMP hashes."""
 
 
 Telling = Callable[[str], None]
@@ -246,7 +243,7 @@ def silent(_: str) -> None:
 
 
 class Lab:
-    """One lab. A ``with`` removes it at its end, whatever happened inside."""
+    """One lab. Leaving its ``with`` removes it, also after an error."""
 
     def __init__(
         self, claim: mark.Claim, layout: Layout, options: LabOptions | None = None
@@ -263,12 +260,12 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """Configurations, logs and state."""
+        """Folder of the lab's configurations, logs and state."""
         return self.claim.folder
 
     @property
     def mbit_per_gbps(self) -> float:
-        """Mbit/s of the lab for each Gbit/s of the fabric; 0 where speed is not limited."""
+        """Mbit/s in the lab for each Gbit/s of the fabric; 0 if speed is not limited."""
         fastest = max((cable.gbps for cable in self.layout.cables), default=1.0)
         return self.options.rate_mbit / fastest
 
@@ -279,10 +276,10 @@ class Lab:
         self.remove()
 
     def build(self, report: Telling = silent) -> None:
-        """Namespaces and cables, as yet without routes between switches.
+        """Build namespaces and cables. There are no routes between switches yet.
 
         Raises:
-            LabError: something cannot be had.
+            LabError: a command fails, or the kernel lacks something.
         """
         layout, spaces = self.layout, self.spaces
         report(f"{len(spaces)} namespaces, {len(layout.cables)} cables")
@@ -300,7 +297,7 @@ class Lab:
         save_fabric_file(layout.fabric, self.folder / "fabric.json")
 
     def start_underlay(self, report: Telling = silent) -> None:
-        """FRR on every switch; BGP is still talking when it returns.
+        """Start FRR on every switch. BGP has not converged yet when this returns.
 
         Raises:
             LabError: a daemon does not start.
@@ -324,7 +321,7 @@ class Lab:
         tools.run_inside(self.spaces[node], ["tc", "-batch", "-"], script)
 
     def frr_folder(self, switch: str) -> Path:
-        """Where FRR of a switch has its configuration, sockets and logs."""
+        """Return the folder of the configuration, sockets and logs of a switch's FRR."""
         return self.folder / "frr" / switch
 
     def _start_frr(self, switch: str) -> None:
@@ -356,40 +353,40 @@ class Lab:
         tools.go_ahead((folder / f"{daemon}.pid").read_text().strip())
 
     def reseed(self, seed: int) -> None:
-        """Draw the switches' ECMP hashes anew."""
+        """Seed the switches' ECMP hashes anew."""
         tools.write_settings(
             {self.spaces[switch]: hash_setting(switch, seed) for switch in self.layout.switches}
         )
 
     def link_switch(self, node: str) -> LinkSwitch:
-        """What takes interfaces of a node's namespace up and down."""
+        """Return the object that takes interfaces of a node's namespace up and down."""
         if node not in self._switches:
             self._switches[node] = LinkSwitch(self.spaces[node])
         return self._switches[node]
 
     def far_end(self, row: int) -> Port:
-        """The end of a cable that is taken down, so that the other loses its carrier.
+        """Return the end of a cable that is taken down to cut it. The other end loses its carrier.
 
-        Of a cable between tiers that is the upper one, so that leaves see what leaves of a
-        real fabric see.
+        On a cable between tiers it is the upper end, so that leaves see a lost carrier as in a
+        real fabric.
         """
         fabric, cable = self.layout.fabric, self.layout.cables[row]
         kind, index = fabric.structure.nodes.kind, fabric.structure.index
         return max(cable.ends, key=lambda port: int(kind[index[port.node]]))
 
     def set_link(self, row: int, *, up: bool) -> None:
-        """Cut a cable, or join it again, by link row."""
+        """Cut a cable, given by link row, or connect it again."""
         port = self.far_end(row)
         self.link_switch(port.namespace).set(port.name, up=up)
 
     def set_speed(self, row: int, gbps: float) -> None:
-        """Have a cable carry so much each way, where speeds are limited."""
+        """Limit a cable to ``gbps`` of the fabric each way. Only for labs with limited speed."""
         for port in self.layout.cables[row].ends:
             script = speed_script(port, gbps * self.mbit_per_gbps)
             tools.run_inside(self.spaces[port.namespace], ["tc", "-batch", "-"], script)
 
     def remove(self) -> None:
-        """End and delete everything that bears the lab's mark; may be called twice."""
+        """End all processes of the lab and delete everything of it; may be called twice."""
         for switch in self._switches.values():
             switch.close()
         self._switches.clear()

@@ -1,17 +1,16 @@
-"""What a lab of a fabric consists of: namespaces, cables, addresses. Pure.
+"""The parts of a lab: namespaces, cables and addresses. All functions are pure.
 
-Every switch is a network namespace, and so is every host with all its NICs. One more,
-``mgmt``, holds the management network, which every switch is on, and the controller.
+Every switch is a network namespace, and so is every host with all its NICs. One more namespace,
+``mgmt``, has the controller and the management network, to which every switch is connected.
 
-Addresses are fixed by the fabric's order, so that two labs of one fabric are alike:
-cables between switches are numbered from 198.18.0.0/15, management from
-169.254.0.0/16; NICs and switches have the fabric's addresses, or, in a fabric
-without, NICs get them from 10.0.0.0/8 and switches from 100.64.0.0/10. Where the fabric's
-addresses are of IPv6, so are those of cables (fd00:198::/64) and those that are handed out
-(fd00:10::/64, fd00:100::/64); management stays.
+The order of the fabric determines addresses, so that two labs of one fabric are alike. Cables
+between switches get addresses from 198.18.0.0/15, and management from 169.254.0.0/16. NICs and
+switches keep the fabric's addresses. Without those, NICs get addresses from 10.0.0.0/8 and switches
+from 100.64.0.0/10. If the fabric has IPv6 addresses, cables (fd00:198::/64) and nodes without
+address (fd00:10::/64, fd00:100::/64) get IPv6 addresses too. Management always uses IPv4.
 
-An interface is named after the neighbour where the kernel allows it, and carries
-"NEIGHBOUR,KEY" as its alias either way: agents find their links by it.
+An interface is named after its neighbour if the kernel allows that name. Its alias is always
+"NEIGHBOUR,KEY", by which agents find their links.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MANAGEMENT = IPv4Network("169.254.0.0/16")
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Where addresses of one family are from."""
+    """The networks from which addresses of one family are taken."""
 
     cables: IPv4Network | IPv6Network
     nics: IPv4Network | IPv6Network
@@ -46,11 +45,11 @@ IPV6 = Networks(
     IPv6Network("fd00:198::/64"), IPv6Network("fd00:10::/64"), IPv6Network("fd00:100::/64")
 )
 MGMT = "mgmt"
-"""Node name of the management network."""
+"""Node name of the management network's namespace."""
 MGMT_PORT = "mgmt0"
-"""A switch's interface to it."""
+"""A switch's interface to the management network."""
 LONGEST = 15
-"""Characters of an interface's name."""
+"""Most characters of an interface's name."""
 MOST_NODES = 1000
 
 _GOOD_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -63,21 +62,21 @@ class Port:
     """One end of a cable."""
 
     node: str
-    """Whose it is, as the fabric says: a switch or a NIC."""
+    """The fabric's node that it belongs to: a switch or a NIC."""
     namespace: str
-    """Node whose namespace it is in: the switch itself, or the NIC's host."""
+    """The node whose namespace it is in: the switch itself, or the NIC's host."""
     name: str
-    """The interface."""
+    """Name of the interface."""
     peer: str
-    """Node at the other end."""
+    """The fabric's node at the other end."""
     key: str
     address: str
-    """Of this end, without a length; a NIC's own where it is one."""
+    """Address of this end without a prefix length; on a cable to a NIC, the node's own."""
     peer_address: str
 
     @property
     def alias(self) -> str:
-        """What agents know the link by."""
+        """Alias of the interface, by which agents know the link."""
         return f"{self.peer},{self.key}"
 
 
@@ -99,22 +98,22 @@ class Cable:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """All that a lab is built from."""
+    """Everything that a lab is built from."""
 
     fabric: Fabric
-    """With an address for every node."""
+    """The fabric, with an address for every node."""
     switches: tuple[str, ...]
     hosts: tuple[str, ...]
     cables: tuple[Cable, ...]
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Nodes that have a namespace, the management network first."""
+        """Nodes that have a namespace, ``mgmt`` first."""
         return (MGMT, *self.switches, *self.hosts)
 
     @cached_property
     def ports(self) -> dict[str, tuple[Port, ...]]:
-        """Interfaces by namespace, management apart."""
+        """Interfaces by namespace, without those of the management network."""
         found: dict[str, list[Port]] = {name: [] for name in self.namespaces}
         for cable in self.cables:
             for port in cable.ends:
@@ -123,7 +122,7 @@ class Layout:
 
     @cached_property
     def nic_port(self) -> dict[str, Port]:
-        """The interface of each NIC, by its id; the first where it has several."""
+        """The interface of each NIC by the NIC's id; the first one if it has several."""
         nics = set(self.hosts)
         found: dict[str, Port] = {}
         for cable in self.cables:
@@ -134,25 +133,25 @@ class Layout:
 
     @property
     def ipv6(self) -> bool:
-        """Whether the fabric speaks IPv6, and not IPv4."""
+        """Whether the fabric speaks IPv6 instead of IPv4."""
         return is_ipv6(self.fabric)
 
     @property
     def bits(self) -> int:
-        """How many bits an address of the fabric has."""
+        """Number of bits of an address of the fabric."""
         return 128 if self.ipv6 else 32
 
     def router_id(self, switch: str) -> str:
-        """What BGP names a switch by: in the form of an address of IPv4, whatever it has."""
+        """Return a switch's BGP router id, which always looks like an IPv4 address."""
         return str(IPV4.switches.network_address + 1 + self._place[switch])
 
     def address(self, node: str) -> str:
-        """The address of a NIC or of a switch's loopback."""
+        """Return the address of a NIC or of a switch's loopback."""
         structure = self.fabric.structure
         return structure.nodes.address[structure.index[node]]
 
     def management(self, node: str) -> str:
-        """Address on the management network, of a switch or of ``mgmt`` itself."""
+        """Return the address of a switch or of ``mgmt`` on the management network."""
         number = 1 if node == MGMT else 2 + self._place[node]
         return str(MANAGEMENT.network_address + number)
 
@@ -162,11 +161,11 @@ class Layout:
 
 
 def lay_out(fabric: Fabric) -> Layout:
-    """The lab of a fabric.
+    """Return the layout of a lab of a fabric.
 
     Raises:
-        InputError: a name that no namespace can have, an address that the lab needs for
-            itself, or more nodes than one machine carries.
+        InputError: a name that no namespace can have, an address that is invalid or needed by the
+            lab, or more nodes than one machine carries.
     """
     fabric = with_addresses(fabric)
     nodes = fabric.structure.nodes
@@ -182,10 +181,12 @@ def lay_out(fabric: Fabric) -> Layout:
 
 
 def with_addresses(fabric: Fabric) -> Fabric:
-    """The same fabric, every node and link of which has addresses; those that nodes gave stay.
+    """Return the fabric with addresses for all nodes, and for links between switches.
+
+    Addresses that nodes already have stay.
 
     Raises:
-        InputError: an address that is none, is there twice, or that the lab needs.
+        InputError: an address is invalid, occurs twice, mixes families, or is needed by the lab.
     """
     nodes = fabric.structure.nodes
     given, networks = _checked(fabric), _networks(fabric)
@@ -213,7 +214,7 @@ def with_addresses(fabric: Fabric) -> Fabric:
 
 
 def is_ipv6(fabric: Fabric) -> bool:
-    """Whether a fabric's addresses are of IPv6, as far as it has any."""
+    """Return whether any node of a fabric has an IPv6 address."""
     return any(":" in address for address in fabric.structure.nodes.address)
 
 
@@ -266,7 +267,7 @@ def _check_names(fabric: Fabric, switches: tuple[str, ...], hosts: tuple[str, ..
 
 
 def _cables(fabric: Fabric, host_of: dict[int, str]) -> tuple[Cable, ...]:
-    """Cables of all links; a link that is down has one too, and is then put down."""
+    """Return the cables of all links. A link that is down has one too, which is cut later."""
     structure, used = fabric.structure, dict[str, set[str]]()
     nodes, links = structure.nodes, structure.links
     cables = []
@@ -287,7 +288,7 @@ def _cables(fabric: Fabric, host_of: dict[int, str]) -> tuple[Cable, ...]:
 
 
 def _end_addresses(fabric: Fabric, row: int) -> tuple[str, str]:
-    """A cable to a NIC borrows its ends' own addresses; one between switches has its own."""
+    """Return the addresses of a cable's ends: on a cable to a NIC, those of its two nodes."""
     nodes, links = fabric.structure.nodes, fabric.structure.links
     a, b = int(links.a[row]), int(links.b[row])
     if NodeKind.NIC in nodes.kind[[a, b]]:
@@ -297,7 +298,7 @@ def _end_addresses(fabric: Fabric, row: int) -> tuple[str, str]:
 
 
 def _port_name(neighbour: str, key: str, used: set[str]) -> str:
-    """After the neighbour, the NIC itself in a host; a number where that is no name."""
+    """Return an unused name after ``neighbour``, or a numbered one if that is no valid name."""
     plain = f"{neighbour}_{key}" if key else neighbour
     tail = plain.rsplit("-", 1)[-1]
     for name in (plain, tail):
@@ -310,5 +311,5 @@ def _port_name(neighbour: str, key: str, used: set[str]) -> str:
 
 
 def down_links(fabric: Fabric) -> list[int]:
-    """Link rows that the fabric says are down."""
+    """Return the link rows that the fabric says are down."""
     return np.flatnonzero(fabric.effective == State.DOWN).tolist()

@@ -1,16 +1,16 @@
-"""What says that something is a lab's, and how all of it is removed.
+"""How a lab marks what belongs to it, and how all of that is removed.
 
-Two marks, and nothing else is ever touched:
+There are two marks. Nothing without a mark is ever touched:
 
-- namespaces are called ``heddle.LAB.NODE``, and a process is a lab's if it is inside
-  one. Whatever the lab starts is started inside, so no list of process ids can be out
-  of date, and an id used again by a stranger harms nobody;
-- ``/run/heddle-lab/LAB`` holds configurations, logs and a lock. Whoever builds or runs
-  a lab holds the lock for as long as it lives, so a lock that nobody holds says that
-  its owner is gone, however it went.
+- Namespaces are called ``heddle.LAB.NODE``, and a process belongs to a lab if it is inside one. The
+  lab starts everything inside. So no list of process ids can be out of date, and an id that another
+  program uses again does no harm.
+- ``/run/heddle-lab/LAB`` has configurations, logs and a lock. The process that builds or runs a lab
+  holds the lock as long as it lives. So a free lock means that the owner is gone, for whatever
+  reason.
 
-A lab whose owner is gone is removed by the next that starts, unless it was finished and
-meant to stay (``lab up``).
+The next lab that starts removes a lab whose owner is gone, unless that one was finished and meant
+to stay (``lab up``).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _GOOD_LAB = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 def check_name(lab: str) -> str:
-    """The name again.
+    """Return the name of a lab unchanged if it is a valid one.
 
     Raises:
-        InputError: no lab can be called so.
+        InputError: the name is not valid.
     """
     if not _GOOD_LAB.fullmatch(lab):
         raise refuse("lab", f"name {lab!r}", "use up to 40 letters, digits, '-' and '_'")
@@ -54,22 +54,22 @@ def check_name(lab: str) -> str:
 
 
 def fresh_name() -> str:
-    """A name that no lab has, for one that lasts no longer than this process."""
+    """Return an unused name for a lab that lasts no longer than this process."""
     return f"drill-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def namespace(lab: str, node: str) -> str:
-    """Namespace of a node."""
+    """Return the name of a node's namespace."""
     return f"{PREFIX}{lab}.{node}"
 
 
 def namespaces(lab: str) -> list[str]:
-    """Those there are of a lab."""
+    """Return the existing namespaces of a lab."""
     return sorted(name for name in _listed(NAMESPACES) if name.startswith(f"{PREFIX}{lab}."))
 
 
 def labs() -> list[str]:
-    """Every lab that has left anything."""
+    """Return the names of all labs that have a namespace or a folder."""
     spaces = {name.split(".")[1] for name in _listed(NAMESPACES) if name.startswith(PREFIX)}
     folders = {name for name in _listed(FOLDER) if _GOOD_LAB.fullmatch(name)}
     return sorted(name for name in spaces | folders if _GOOD_LAB.fullmatch(name))
@@ -83,7 +83,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def processes(spaces: Iterable[str]) -> dict[int, str]:
-    """Processes inside namespaces: the namespace by process id."""
+    """Return the processes inside namespaces, as the namespace by process id."""
     known = {}
     for space in spaces:
         with contextlib.suppress(OSError):
@@ -103,34 +103,35 @@ def processes(spaces: Iterable[str]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class Claim:
-    """The right to build or run one lab; let go of by ``release`` or by the process's end."""
+    """The right to build or run one lab. It ends with ``release`` or with the process."""
 
     lab: str
     _handle: int = -1
 
     @property
     def folder(self) -> Path:
-        """Where the lab keeps what it needs on disk."""
+        """The lab's folder on disk."""
         return FOLDER / self.lab
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Say what the lab is, whole or not at all."""
+        """Write the lab's state file atomically, which marks the lab as finished."""
         path = self.folder / STATE
         path.with_suffix(".new").write_text(json.dumps(state, indent=1))
         path.with_suffix(".new").replace(path)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Give the claim up, so that others can take it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def claim(lab: str) -> Claim:
-    """The lab's lock.
+    """Take the claim of a lab.
 
     Raises:
-        LabError: somebody is using the lab now.
+        InputError: the name is not valid.
+        LabError: another process uses the lab now.
     """
     with _registry():
         taken = _try_claim(check_name(lab))
@@ -140,7 +141,7 @@ def claim(lab: str) -> Claim:
 
 
 def _try_claim(lab: str) -> Claim | None:
-    """The lock if nobody has it; the registry must be held, so that folder and lock are one."""
+    """Take a claim if it is free, else None. The registry must be held, so the folder stays."""
     folder = FOLDER / lab
     folder.mkdir(mode=0o755, exist_ok=True)
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -154,7 +155,7 @@ def _try_claim(lab: str) -> Claim | None:
 
 @contextlib.contextmanager
 def _registry() -> Iterator[None]:
-    """One process at a time makes or takes a claim."""
+    """Hold the registry's lock: only one process at a time may make or take claims."""
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     handle = os.open(FOLDER / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -165,7 +166,7 @@ def _registry() -> Iterator[None]:
 
 
 def read_state(lab: str) -> dict[str, Any] | None:
-    """What a finished lab said of itself; None if it never was finished."""
+    """Return the state of a finished lab; None if the lab was never finished."""
     try:
         state: dict[str, Any] = json.loads((FOLDER / lab / STATE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -174,7 +175,7 @@ def read_state(lab: str) -> dict[str, Any] | None:
 
 
 def sweep() -> list[str]:
-    """Remove every lab whose owner is gone and that was not meant to stay; returns their names."""
+    """Remove every unfinished lab whose owner is gone, and return their names."""
     swept = []
     for lab in labs():
         if read_state(lab) is not None:
@@ -188,12 +189,12 @@ def sweep() -> list[str]:
 
 
 def remove(taken: Claim) -> None:
-    """End every process of a lab, delete its namespaces and its folder, and release it.
+    """End all processes of a lab, delete its namespaces and its folder, and release it.
 
     Raises:
-        LabError: a process does not end, even killed.
+        LabError: a process does not end although it was killed.
     """
-    (taken.folder / STATE).unlink(missing_ok=True)  # from here on, half a lab
+    (taken.folder / STATE).unlink(missing_ok=True)  # the lab is unfinished from here on
     spaces = namespaces(taken.lab)
     end_processes(spaces)
     script = "".join(f"netns del {space}\n" for space in spaces)
@@ -205,7 +206,11 @@ def remove(taken: Claim) -> None:
 
 
 def end_processes(spaces: list[str]) -> None:
-    """Kill everything inside namespaces, and wait until it is gone."""
+    """Kill all processes inside namespaces, and wait until they are gone.
+
+    Raises:
+        LabError: a process does not end.
+    """
     deadline = time.monotonic() + KILL_SECONDS
     while found := processes(spaces):
         for process in found:
@@ -218,7 +223,7 @@ def end_processes(spaces: list[str]) -> None:
 
 
 def _reap(found: Iterable[int]) -> None:
-    """Those that are our own children would stay as zombies."""
+    """Collect ended children of this process, which would stay as zombies."""
     for process in found:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)

@@ -1,8 +1,8 @@
-"""Heddle's own programs in a lab: controllers in ``mgmt``, an agent in every switch.
+"""Heddle's own programs in a lab: controllers in ``mgmt``, and an agent in every switch.
 
-Replicas of a controller listen on ports of their own. One keeps its state in a file; several share
-a Redis, which is a program in ``mgmt`` as well and goes with the lab. Who leads is read from what
-they log, as no drill should change what it looks at by asking.
+Each replica of the controller listens on its own ports. A single one keeps its state in a file.
+Several share a Redis, which also runs in ``mgmt`` and ends with the lab. The leader is read from
+the logs, because asking the controllers could change what a drill observes.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from heddle_emulator.netns.layout import MGMT
 API_PORT = 7400
 METRICS_PORT = 7401
 NEXT_PORT = 10
-"""From a replica's port to the next one's."""
+"""Difference between the ports of two successive replicas."""
 LEADING = '"event": "leading"'
-"""How a replica logs that it has come to lead."""
+"""Part of the log line of a replica that begins to lead."""
 STORE_SECONDS = 20.0
 _POLL_SECONDS = 0.02
 
 
 def replica_names(count: int) -> tuple[str, ...]:
-    """What the replicas are called; the first is the node ``mgmt``, and no node has the others'."""
+    """Return the names of replicas. The first is called ``mgmt``; no node has the other names."""
     return (MGMT, *(f"{MGMT}#{number}" for number in range(2, count + 1)))
 
 
 def _number(replica: str) -> int:
-    """The number of a replica, from 0, by its name."""
+    """Return the number of a replica, from 0."""
     return int(replica.partition("#")[2] or 1) - 1
 
 
 def replica_ports(replica: str) -> tuple[int, int]:
-    """The ports of its API and of its metrics."""
+    """Return the ports of a replica's API and of its metrics."""
     further = NEXT_PORT * _number(replica)
     return API_PORT + further, METRICS_PORT + further
 
 
 def replica_log(replica: str) -> str:
-    """The file that it writes its log to."""
+    """Return the file name of a replica's log."""
     return "controller.log" if replica == MGMT else f"controller-{_number(replica) + 1}.log"
 
 
 def last_leader(logs: Iterable[tuple[str, Path]]) -> str:
-    """The replica that came to lead last, by names and logs; "" if none ever did."""
+    """Return the replica that began to lead last; the last by name if none led, "" without logs."""
     return max((_epoch(log), replica) for replica, log in (*logs, ("", Path())))[1]
 
 
@@ -71,7 +71,7 @@ def _epoch(log: Path) -> int:
 
 
 class SharedStore:
-    """A Redis for replicas: durable to the second, reached by a socket in the lab's folder."""
+    """A Redis for replicas. It is durable to the second, and listens on a socket of the lab."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -79,14 +79,14 @@ class SharedStore:
 
     @property
     def url(self) -> str:
-        """For ``--store``."""
+        """Address of the store for the option ``--store``."""
         return f"unix://{self._socket}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers.
+        """Start the Redis, and wait until it answers.
 
         Raises:
-            LabError: it is not installed, or does not start.
+            LabError: it is not installed, or does not answer in time.
         """
         program = shutil.which("redis-server")
         if program is None:
@@ -124,7 +124,7 @@ LAST_WORDS = 3
 
 
 class Programs:
-    """The controllers and the agents of one lab, by node; ``mgmt`` is the first controller's."""
+    """The controllers and agents of one lab. They are named by replica and by switch."""
 
     def __init__(
         self,
@@ -135,31 +135,37 @@ class Programs:
         orders: Orders | None = None,
         controllers: int = 1,
     ) -> None:
-        """Further options of ``heddle-controller serve`` and of every ``heddle-agent run``.
+        """Prepare the programs of a lab.
 
-        With ``orders`` the controller fails as these say, of several whoever comes to it first.
+        Args:
+            lab: The lab.
+            controller: More options of ``heddle-controller serve``.
+            agents: More options of every ``heddle-agent run``.
+            orders: Faults that the controllers obey; None runs the installed controller.
+            controllers: Number of controllers.
         """
         self.lab = lab
         self.replicas = replica_names(controllers)
         host = lab.layout.management(MGMT)
         self.doors = tuple((host, replica_ports(one)[0]) for one in self.replicas)
-        """Where the controllers listen, on the management network: host and port of each."""
+        """Host and port of each controller on the management network."""
         self.api = ",".join(f"{host}:{port}" for host, port in self.doors)
-        """The same as agents are told it."""
+        """The addresses of ``doors`` in the form that agents take."""
         self._options, self._agent_options = controller, agents
         self._warm: subprocess.Popen[str] | None = None
         self.processes: dict[str, int] = {}
+        """Process ids by replica or switch."""
         self.orders = orders
 
     def start_controllers(self) -> None:
-        """Start all controllers, and what they share; returns once that answers."""
+        """Start the shared store if there is one, wait for it, and start all controllers."""
         if len(self.replicas) > 1:
             SharedStore(self.lab).start()
         for replica in self.replicas:
             self.start_controller(replica)
 
     def start_controller(self, replica: str = MGMT) -> None:
-        """Start a controller; returns at once."""
+        """Start a controller without waiting for it."""
         host = self.lab.layout.management(MGMT)
         port, metrics_port = replica_ports(replica)
         command = [
@@ -185,15 +191,15 @@ class Programs:
 
     @property
     def leader(self) -> str:
-        """The controller that leads, or did before it died; the first where none ever did."""
+        """The controller that led last, even if it has died; the last by name if none ever led."""
         told = [(replica, self.log_of(replica)) for replica in self.replicas]
         return last_leader(told) or MGMT
 
     def revive(self) -> list[str]:
-        """Start each controller that does not run, and wait until all serve; which these were.
+        """Start each controller that does not run, wait until all serve, and return those started.
 
         Raises:
-            LabError: one ended, or takes too long; with its last words.
+            LabError: a controller ended, with its last log lines, or took too long.
         """
         dead = [replica for replica in self.replicas if not self.alive(replica)]
         for replica in dead:
@@ -202,7 +208,7 @@ class Programs:
         return dead
 
     def _program(self) -> list[str]:
-        """The installed controller, or the same looking out for orders to fail."""
+        """Return the command of the installed controller, or of one that obeys the orders."""
         if self.orders is None:
             return [str(Path(sys.executable).with_name("heddle-controller"))]
         return list(self.orders.program)
@@ -211,7 +217,7 @@ class Programs:
         """Wait until every controller serves.
 
         Raises:
-            LabError: one ended, or takes too long; with its last words.
+            LabError: a controller ended, with its last log lines, or took too long.
         """
         deadline = time.monotonic() + _START_SECONDS
         for replica in self.replicas:
@@ -223,7 +229,7 @@ class Programs:
                 time.sleep(_POLL_SECONDS)
 
     def warm_up(self) -> None:
-        """Have the agents' code read, beside whatever else is going on."""
+        """Start to load the agents' code in the background, if that has not begun."""
         if self._warm is None:
             with self.log_of("warm").open("ab") as log:
                 self._warm = subprocess.Popen(
@@ -236,7 +242,7 @@ class Programs:
                 )
 
     def start_agent(self, switch: str) -> None:
-        """Start the agent of a switch.
+        """Start the agent of a switch, and wait until its process is in the switch's namespace.
 
         Raises:
             LabError: it cannot be started.
@@ -267,7 +273,7 @@ class Programs:
             self.start_agent(switch)
 
     def agent_arguments(self, switch: str) -> list[str]:
-        """What ``heddle-agent`` is told."""
+        """Return the arguments of ``heddle-agent`` for a switch."""
         layout = self.lab.layout
         return [
             "run",
@@ -286,32 +292,32 @@ class Programs:
         ]
 
     def alive(self, node: str) -> bool:
-        """Whether the program of a node runs."""
+        """Return whether the program of a node runs."""
         process = self.processes.get(node, 0)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
         return process in mark.processes([self.lab.spaces[self._home(node)]])
 
     def _home(self, node: str) -> str:
-        """The node whose namespace a program is in."""
+        """Return the node whose namespace a program is in."""
         return MGMT if node in self.replicas else node
 
     def signal(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the program of a node; nothing if it is gone."""
+        """Send a signal to the program of a node, if it runs."""
         if self.alive(node):
             os.kill(self.processes[node], number)
 
     def kill(self, node: str) -> None:
-        """SIGKILL the program of a node, and wait until it is gone."""
+        """Kill the program of a node with SIGKILL, and wait until it is gone."""
         self.signal(node)
         while self.alive(node):
             time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
-        """Go on only if all that was started still runs.
+        """Check that all programs that were started still run.
 
         Raises:
-            LabError: one has ended; with its last words.
+            LabError: a program has ended. The message has its last log lines.
         """
         for node in self.processes:
             if not self.alive(node):
@@ -319,7 +325,7 @@ class Programs:
                 raise LabError(f"{who} ended: {self._words(node)}")
 
     def close(self) -> None:
-        """Start no more; what runs goes on."""
+        """End the process that starts agents. Programs that run continue."""
         if self._warm is not None:
             assert self._warm.stdin is not None
             assert self._warm.stdout is not None
@@ -329,7 +335,7 @@ class Programs:
             self._warm = None
 
     def log_of(self, node: str) -> Path:
-        """Where a program writes."""
+        """Return the log file of a program."""
         name = replica_log(node) if node in self.replicas else f"{node}.log"
         return self.lab.folder / name
 

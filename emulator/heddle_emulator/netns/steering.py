@@ -1,12 +1,9 @@
-"""Hosts of a lab that choose UDP source ports, where switches only hash: no agent on any switch.
+"""Steering hosts in a lab whose switches only hash: the hosts choose UDP source ports.
 
-Hosts probe which path each port takes, ``heddle plan`` chooses a port and a spare one for every QP,
-and ``heddle-agent steer`` on each host leaves a path that is lost. What has the QPs reads the port
-to use now from the agent's file, as ``NamedPort`` says.
-
-Source ports on real kernels: hosts probe where ports lead, send from ports, kernels count.
-
-Nothing of Heddle runs on a switch here: FRR gives equal ways, and the kernel hashes.
+No part of Heddle runs on a switch here. FRR provides equal routes, and the kernel hashes. Hosts
+probe which path each source port takes. ``heddle plan`` chooses a port and a spare port for every
+QP. ``heddle-agent steer`` on each host leaves a path that is lost. The sender of the QPs reads the
+present port from the agent's file, see ``NamedPort``. The switches' kernels count the packets.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ PROBES_PER_SECOND = 5000.0
 _PATIENCE = 30.0
 _PORTS_POLL_SECONDS = 0.1
 _QUIET_SECONDS = 2.0
-"""A packet that has not arrived when none has for so long is lost."""
+"""If no packet arrives for this long, those that are missing are lost."""
 
 
 def learn(lab: Lab, flows: Flows, ports: Sequence[int]) -> dict[str, Any]:
-    """What hosts find out by probing, as a port-paths.json.
+    """Let hosts probe the paths of their ports; return the content of a port-paths.json.
 
     Raises:
         LabError: a host cannot probe.
@@ -72,25 +69,25 @@ def learn(lab: Lab, flows: Flows, ports: Sequence[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted:
-    """What the kernels of switches counted of some QPs."""
+    """What the switches' kernels counted of some QPs."""
 
     utilization: Floats
-    """Of each arc that leaves a switch, as if each QP had sent at its rate; shape (arcs,)."""
+    """Utilisation of each arc from a switch, as if each QP sent at its rate, shape (arcs,)."""
     arcs: list[frozenset[int]]
-    """Arcs that packets of each QP took, that from the NIC left out."""
+    """The arcs that packets of each QP took, without the one from the NIC."""
 
 
 def count_packets(lab: Lab, flows: Flows, ports: Ints, packets: int = 16) -> Counted:
-    """Send so many packets of each QP, and hear from the kernels where they went.
+    """Send packets of each QP, and return where they went by the kernels' counts.
 
     Args:
-        lab: It needs its witnesses.
-        flows: No two of one pair of NICs.
+        lab: A lab with witnesses.
+        flows: Flows of which no two have the same pair of NICs.
         ports: UDP source port of each QP, by flow and then QP.
-        packets: Of each QP.
+        packets: Number of packets to send for each QP.
 
     Raises:
-        LabError: not all packets arrive.
+        LabError: not all packets arrive, even when they are sent again.
     """
     flow = np.repeat(np.arange(len(flows)), flows.qps)
     keys = [
@@ -127,7 +124,7 @@ def count_packets(lab: Lab, flows: Flows, ports: Ints, packets: int = 16) -> Cou
 def _send(
     lab: Lab, sources: Sequence[int], keys: Sequence[tuple[str, str, int, int]], packets: int
 ) -> None:
-    """Packets of all QPs in turns."""
+    """Send packets of all QPs in turns."""
     with ExitStack() as stack:
         opened: dict[tuple[str, int], socket.socket] = {}
         for source, (address, _, port, _) in zip(sources, keys, strict=True):
@@ -149,10 +146,13 @@ def _delivered(
     sent: dict[witness.FlowKey, int],
     send: Callable[[], None],
 ) -> witness.Testimony:
-    """What switches count of one sending of which every packet leaves the last switch.
+    """Send until every packet leaves the last switch, and return what switches counted then.
 
-    All namespaces share the kernel's queues with the rest of the machine, which may overflow
-    and drop a packet. So what is lost is sent again, all of it, and counted anew.
+    All namespaces share the kernel's queues with the rest of the machine. These may overflow and
+    drop a packet. If one is lost, all packets are sent and counted again.
+
+    Raises:
+        LabError: packets still get lost after ``_PATIENCE`` seconds.
     """
     last = {arc for arc in arcs.values() if _is_last(lab, arc)}
     deadline = time.monotonic() + _PATIENCE
@@ -180,7 +180,7 @@ def _delivered(
 
 
 def _arc_of_port(lab: Lab) -> dict[tuple[str, str], int]:
-    """The arc that leaves a switch by an interface."""
+    """Return the arc that leaves a switch by an interface, by (switch, interface)."""
     return {
         (port.node, port.name): 2 * cable.link + side
         for cable in lab.layout.cables
@@ -208,20 +208,21 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedPorts:
-    """What ``heddle plan`` chose, by flow and then by QP."""
+    """The choice of ``heddle plan``. All fields are in order of flows, and then of QPs."""
 
     ports: Ints
+    """The source port of each QP."""
     backups: Ints
-    """Ports of the backups; 0 where there is none."""
+    """The spare source port of each QP; 0 if it has none."""
     ways: list[list[int]]
-    """Arcs that each QP is to take after its NIC's."""
+    """The arcs that each QP is to take, without the one from its NIC."""
 
 
 def plan_by_ports(lab: Lab, flows: Flows, learned: dict[str, Any]) -> PlannedPorts:
-    """Have ``heddle plan`` choose ports; it leaves plan.json in the lab's folder.
+    """Let ``heddle plan`` choose ports. It leaves plan.json in the lab's folder.
 
     Raises:
-        LabError: there is no plan for all flows.
+        LabError: ``heddle plan`` fails.
     """
     folder, fabric = lab.folder, lab.layout.fabric
     (folder / "port-paths.json").write_text(json.dumps(learned))
@@ -250,7 +251,7 @@ def plan_by_ports(lab: Lab, flows: Flows, learned: dict[str, Any]) -> PlannedPor
 
 
 class SteeringHosts:
-    """Every host that sends flows steers by itself, from when this is made until ``end``."""
+    """All hosts that send flows. An agent on each steers from construction until ``end``."""
 
     def __init__(
         self,
@@ -264,14 +265,14 @@ class SteeringHosts:
         """Probe these ports of each pair of NICs, plan, and start an agent on each host.
 
         Args:
-            lab: Its switches all hash.
-            flows: No two of one pair of NICs.
+            lab: A lab whose switches all hash.
+            flows: Flows of which no two have the same pair of NICs.
             ports: UDP source ports to choose from.
-            hold_seconds: How long a path that is back has to live before QPs return to it.
+            hold_seconds: How long a path has to be back before QPs return to it.
             probe_milliseconds: How often hosts probe each path in use, and each spare one.
 
         Raises:
-            LabError: hosts cannot probe, there is no plan, or an agent does not run.
+            LabError: hosts cannot probe, or ``heddle plan`` fails.
         """
         self.flows = flows
         self.planned = plan_by_ports(lab, flows, learn(lab, flows, ports))
@@ -291,25 +292,25 @@ class SteeringHosts:
             self._processes.append(tools.start_inside(lab.spaces[host], command, self._log(host)))
 
     def ready(self, seconds: float) -> None:
-        """Wait until every path answers, and every QP is told the port that was planned for it.
+        """Wait until every path answers, and every QP has the port that was planned for it.
 
         Raises:
-            LabError: not after so many seconds, or an agent has ended; with its last words.
+            LabError: one of the two took longer than ``seconds``. It has the last log lines.
         """
         self._until(lambda: self.logged("every path answers"), seconds)
         self._until(lambda: not self.lost() and self.told() == self.planned.ports.tolist(), seconds)
 
     def told(self) -> list[int]:
-        """The port of each QP that its host is told now, by flow and then QP."""
+        """Return the present port of each QP, by flow and then QP."""
         return self.of_flows("ports")
 
     def lost(self) -> list[Any]:
-        """Paths that hosts do not trust, in use or not."""
+        """Return the paths that hosts do not trust now, whether they are used or not."""
         files = [json.loads(path.read_text()) for path in self.folder.glob("*/plan.json")]
         return [path for file in files for path in file["lost"]]
 
     def of_flows(self, name: str) -> list[Any]:
-        """What the agents' files say under a name, by flow and then by place in the list."""
+        """Return the values of a list in the agents' files, by flow and then by position."""
         found: dict[str, list[Any]] = {}
         for path in self.folder.glob("*/plan.json"):
             for flow in json.loads(path.read_text())["flows"]:
@@ -317,11 +318,11 @@ class SteeringHosts:
         return [value for flow in self.flows.ids for value in found.get(flow, [])]
 
     def logged(self, words: str) -> bool:
-        """Whether every host has said so."""
+        """Return whether the log of every host has these words."""
         return all(words in self._log(host).read_text() for host in self.hosts)
 
     def named_ports(self, row: int) -> list[NamedPort]:
-        """Where the port of each QP of a flow is told, and which ports that may be."""
+        """Return for each QP of a flow where its port is found, and which ports it may be."""
         first = int(self.flows.qps[:row].sum())
         file = str(self.folder / self.host_of[row] / "plan.json")
         either = np.stack([self.planned.ports, self.planned.backups], axis=1).tolist()

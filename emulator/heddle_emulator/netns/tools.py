@@ -1,7 +1,4 @@
-"""Programs of the system, run with what they need and with their complaint if they fail.
-
-What a machine must have for a lab, told before anything is begun.
-"""
+"""Run programs of the system for a lab, and check beforehand that the machine has what it needs."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ _T = TypeVar("_T")
 WORKERS = 4
 _SECONDS = 60.0
 AHEAD = -15
-"""Niceness of FRR and agents alike: each would have a switch for itself, and here shares cores."""
+"""Niceness of FRR and agents. In reality each has its own switch; here they share cores."""
 
 
 def run_program(command: Sequence[str], script: str = "") -> str:
-    """Run a program to its end; returns what it printed.
+    """Run a program to its end with ``script`` as its input, and return what it printed.
 
     Raises:
-        LabError: with the program's last words.
+        LabError: it failed, with its last lines, or did not end in time.
     """
     try:
         done = subprocess.run(
@@ -43,14 +40,14 @@ def run_program(command: Sequence[str], script: str = "") -> str:
 
 
 def run_inside(namespace: str, command: Sequence[str], script: str = "") -> str:
-    """As ``run_program``, in a namespace."""
+    """Run a program in a namespace; see ``run_program``."""
     return inside(namespace, lambda: run_program(command, script))
 
 
 def start_inside(namespace: str, command: Sequence[str], log: Path) -> int:
-    """Start a program in a namespace, in a session of its own; its process id.
+    """Start a program in a namespace, in its own session, and return its process id.
 
-    Its output goes to a file. It is nobody's to wait for: it may outlive this process.
+    Its output goes to a file. It may outlive this process.
     """
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -68,9 +65,9 @@ def start_inside(namespace: str, command: Sequence[str], log: Path) -> int:
 
 
 def go_ahead(process: int | str) -> None:
-    """Let a process run before the rest of the machine's.
+    """Give a process ("self" for this one) a higher priority than the rest of the machine's.
 
-    Linux may group processes by session and weigh groups first: then the group's niceness counts.
+    Linux may group processes by session and weigh groups first. So the group's niceness is set too.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0 if process == "self" else int(process), AHEAD)
@@ -78,14 +75,14 @@ def go_ahead(process: int | str) -> None:
 
 
 def each(do: Callable[[_T], object], items: Iterable[_T]) -> None:
-    """Do something for every item, a few at a time; the first error is raised."""
+    """Call ``do`` for every item, a few at a time. The first error is raised."""
     with ThreadPoolExecutor(WORKERS) as pool:
         for _ in pool.map(do, items):
             pass
 
 
 def write_settings(told: Mapping[str, Mapping[str, str]]) -> None:
-    """Write files under /proc/sys, by namespace.
+    """Write settings by namespace: files under /proc/sys and their content.
 
     Raises:
         LabError: the kernel lacks a setting that the lab needs.
@@ -112,15 +109,15 @@ DAEMONS = ("zebra", "bgpd", "bfdd")
 
 
 def missing() -> str:
-    """What keeps this machine from running a lab, and the cure; empty where nothing does."""
+    """Return what keeps this machine from running a lab, and the cure; "" if nothing does."""
     return "; ".join(_faults())
 
 
 def check_needs() -> None:
-    """Go on only where a lab can be run.
+    """Check that this machine can run a lab.
 
     Raises:
-        LabError: naming all that is missing.
+        LabError: it cannot. The message names everything that is missing.
     """
     faults = missing()
     if faults:

@@ -1,13 +1,13 @@
-"""A lab from nothing to a converged underlay with agents, in the least time.
+"""Bring a lab up quickly, to a converged underlay with agents, and connect to its controllers.
 
-What has to be read (the controller's and the agents' code) is read while FRR starts and
-BGP talks: on few cores it is work that decides, not waiting.
+The code of the controller and the agents is loaded while FRR starts and BGP converges. On few cores
+the total work decides how long this takes, so no core should wait.
 
-Clients outside reach the controllers through a Unix socket, which belongs to no network namespace:
-every connection is passed on through a socket made inside ``mgmt``, to the first controller that
+Clients outside reach the controllers through a Unix socket, which belongs to no network namespace.
+Every connection is passed on through a socket made inside ``mgmt``, to the first controller that
 takes it. The machine's own network is not touched.
 
-What the programs of a lab say of themselves: Prometheus metrics, read inside ``mgmt``.
+The state of programs is read from their Prometheus metrics, inside ``mgmt``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 Samples = list[tuple[str, dict[str, str], float]]
-"""Name, labels and value."""
+"""Samples of metrics: name, labels and value."""
 
 
 def scrape(programs: Programs, node: str) -> Samples:
-    """The metrics of a node's program; none where it does not answer."""
+    """Return the metrics of a switch's agent or of ``mgmt``; empty if it does not answer."""
     lab = programs.lab
     address = f"http://{lab.layout.management(node)}:{METRICS_PORT}/metrics"
 
@@ -57,7 +57,7 @@ def scrape(programs: Programs, node: str) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """Sum of the samples of that name that have these labels."""
+    """Return the sum of the samples of a name that have these labels."""
     return sum(
         number
         for metric, has, number in samples
@@ -66,10 +66,10 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 
 def wait_links_up(programs: Programs, seconds: float) -> None:
-    """Wait until every agent that runs believes all its cables up.
+    """Wait until every running agent believes all its cables up.
 
     Raises:
-        LabError: one of them does not after so long.
+        LabError: this took longer than ``seconds``.
     """
     deadline = time.monotonic() + seconds
     for switch in programs.lab.layout.switches:
@@ -88,7 +88,7 @@ def wait_introduced(programs: Programs, seconds: float) -> None:
     """Wait until every agent has a session, and has met its peers.
 
     Raises:
-        LabError: one of them does not after so long, or has ended.
+        LabError: this took longer than ``seconds``, or a program has ended.
     """
     deadline = time.monotonic() + seconds
     for switch in programs.lab.layout.switches:
@@ -111,7 +111,7 @@ _Target = tuple[str, int]
 
 
 class LabRelay(Relay):
-    """Use as ``async with``: clients connect to ``address`` while inside."""
+    """A relay from a Unix socket into a lab's namespace, to the first target that accepts."""
 
     def __init__(self, space: str, targets: Sequence[_Target], path: Path) -> None:
         super().__init__(f"unix:{path}")
@@ -151,10 +151,10 @@ INTRODUCE_SECONDS = 30.0
 
 
 def bring_up(lab: Lab, programs: Programs | None, report: Telling = silent) -> None:
-    """Build a lab, start its programs if there are to be any, and wait for BGP.
+    """Build a lab, start its programs if it has any, and wait until BGP has converged.
 
     Raises:
-        LabError: something does not come up; what is there is the caller's to remove.
+        LabError: something does not come up. The caller then has to remove the lab.
     """
     lab.build(report)
     if programs is not None:
@@ -177,22 +177,22 @@ def _controllers(programs: Programs) -> str:
 
 
 def relay(programs: Programs) -> LabRelay:
-    """A way for clients to any of the lab's controllers."""
+    """Return a relay for clients to any of the lab's controllers."""
     lab = programs.lab
     return LabRelay(lab.spaces[MGMT], programs.doors, lab.folder / "api.sock")
 
 
 def client(through: LabRelay) -> Client:
-    """A client of the lab's controller."""
+    """Return a client of the lab's controllers, through a relay."""
     return Client(through.address, FABRIC)
 
 
 async def introduce(programs: Programs) -> None:
-    """Tell the controller of the lab's fabric, and wait until all agents know it and each other.
+    """Give the controller the lab's fabric, and wait until agents have met it and their peers.
 
     Raises:
-        HeddleError: the controller does not take it.
-        LabError: an agent stays alone.
+        HeddleError: the controller does not accept the fabric.
+        LabError: an agent has no session or has not met its peers in time.
     """
     async with relay(programs) as through, client(through) as api:
         await api.put_fabric(programs.lab.layout.fabric)

@@ -1,12 +1,11 @@
-"""Starts many agents from one process that has already read their code.
+"""Start many agents from one process that has already loaded their code.
 
-An agent is a process of its own, in the namespace of its switch; but reading gRPC and
-the rest takes most of a second of work, which 24 of them would do 24 times. So one
-process reads it and opens nothing, and every agent is a copy of it, made by fork: to
-the kernel, to the agent and to whoever kills it no different from one started alone.
+Every agent is a process in the namespace of its switch. Loading gRPC and the rest takes most of a
+second, and 24 agents would do it 24 times. So one process loads the code, opens nothing, and forks
+each agent. Such an agent behaves like one that was started alone, and can be killed like one.
 
-Lines of JSON on standard input name agents to start; for each, a line with its process
-id comes back. It ends with standard input, and the agents do not.
+Each line of JSON on standard input names an agent to start, and is answered by a line with its
+process id. The process ends with its standard input. The agents do not.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ def main() -> None:
 
 
 def _start(told: dict[str, Any], run: Any) -> int:  # noqa: ANN401 - click's own type
-    """Process id of a new agent that is in its namespace: before, it would be taken for dead."""
+    """Start an agent, and return its process id once it is in its namespace or has failed."""
     inside, entered = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(inside)
         _become(told, run, entered)
     os.close(entered)
-    os.read(inside, 1)  # until the other end is closed, also where the agent has failed
+    os.read(inside, 1)  # returns when the agent closes its end, or has failed
     os.close(inside)
     return process
 
 
 def _become(told: dict[str, Any], run: Any, entered: int) -> NoReturn:  # noqa: ANN401 - as above
-    """Be the agent from here on; ``entered`` is closed once it is in its namespace."""
+    """Turn this process into the agent. ``entered`` is closed once it is in its namespace."""
     status = _FAILED
     try:
         os.setsid()
@@ -79,7 +78,7 @@ def _become(told: dict[str, Any], run: Any, entered: int) -> NoReturn:  # noqa: 
 
 
 def _redirect(log: Path) -> None:
-    """Standard input from nowhere, output and errors to a file."""
+    """Let standard input be empty, and write output and errors to a file."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for target, source in ((0, nothing), (1, output), (2, output)):

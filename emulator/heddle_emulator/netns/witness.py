@@ -1,8 +1,8 @@
-"""Which way packets of a flow really take, counted by every switch's kernel.
+"""Witnesses: every switch's kernel counts which way the packets of each flow really take.
 
-A small nftables table of the lab's own in each switch counts what it forwards, by
-addresses, ports and the interface it leaves by. It sees every packet, whoever decided
-where it goes, and changes nothing; an agent's own table is another.
+A small nftables table of the lab in each switch counts forwarded packets by addresses, ports and
+the interface that they leave by. It sees every packet, whatever decided where it goes, and changes
+nothing. It is separate from an agent's own table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LARGEST = 65535
 
 
 def script(*, ipv6: bool = False) -> str:
-    """For ``nft -f``: a witness of packets of one family."""
+    """Return the script for ``nft -f`` that makes a witness for packets of one family."""
     ip, address = ("ip6", "ipv6_addr") if ipv6 else ("ip", "ipv4_addr")
     key = f"{ip} saddr . {ip} daddr . th sport . th dport . oifname"
     return f"""
@@ -41,31 +41,31 @@ table {ip} {TABLE} {{
 
 
 FlowKey = tuple[str, str, int, int]
-"""Addresses and ports of a flow, source first."""
+"""Source and destination address of a flow, then source and destination port."""
 
 
 def key_of(flow: ProbeFlow) -> FlowKey:
-    """What a witness knows a flow by."""
+    """Return the key by which witnesses count a flow."""
     return flow.source, flow.destination, flow.source_port, flow.destination_port
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Testimony:
-    """Packets by flow and then by switch and interface, since the witnesses were placed."""
+    """Counted packets by flow, and then by switch and the interface that they left it by."""
 
     packets: dict[FlowKey, Counter[tuple[str, str]]]
 
     def since(self, before: Testimony) -> Testimony:
-        """What was counted after an earlier testimony."""
+        """Return what was counted after an earlier testimony."""
         none: Counter[tuple[str, str]] = Counter()
         return Testimony({k: c - before.packets.get(k, none) for k, c in self.packets.items()})
 
     def ways(self, flow: ProbeFlow) -> Counter[tuple[str, str]]:
-        """Packets of a flow by switch and the interface they left it by."""
+        """Return the packets of a flow by switch and the interface that they left it by."""
         return self.packets.get(key_of(flow), Counter())
 
     def twice(self, flow: ProbeFlow, sent: int) -> int:
-        """Packets that passed some switch again, when so many were sent in all."""
+        """Return how often packets of a flow passed a switch again; ``sent`` packets were sent."""
         passed: Counter[str] = Counter()
         for (switch, _), count in self.ways(flow).items():
             passed[switch] += count
@@ -81,7 +81,7 @@ def place(lab: Lab) -> None:
 
 
 def hear(lab: Lab) -> Testimony:
-    """What all witnesses have counted so far."""
+    """Return what all witnesses have counted so far."""
     found: dict[FlowKey, Counter[tuple[str, str]]] = {}
     for switch in lab.layout.switches:
         family = "ip6" if lab.layout.ipv6 else "ip"

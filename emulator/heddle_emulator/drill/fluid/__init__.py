@@ -1,1 +1,1 @@
-"""A drill in virtual time: real controller and agents, flows as rates, moments as told."""
+"""Drills in virtual time: a real controller and agents, flows as rates, and given delays."""

@@ -1,9 +1,9 @@
-"""Controller and agents of a drill in virtual time: how real work is fitted into it.
+"""The real controller and agents of a drill in virtual time.
 
-The controller is the installed program on a store of its own, the agents are those of switches.
-What they do takes real time, during which virtual time stands still: ``settle`` waits until the
-controller has done all that it will do on what it was told. The pushes that came of it wait at
-the gate; the drill lets them in when they are due.
+The controller is the installed program with its own store, and the agents are those of switches.
+Their work takes real time, during which virtual time stands still: ``settle`` waits until the
+controller has done everything that it will do for what it was told. The resulting pushes wait at
+the gate, and the drill lets them in when they are due.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from heddle_emulator.hosts import of_several, told_hosts
 _DEMANDS = "drill"
 EVERYBODY = 1 << 30
 START_SECONDS = 60.0
-"""Real seconds for the whole to come up."""
+"""Real seconds within which each part of the start has to be done."""
 SETTLE_SECONDS = 60.0
-"""Real seconds in which a controller that can do something has done it."""
+"""Real seconds within which a controller has done what it can do."""
 LULL_SECONDS = 0.08
-"""No push for so long: all of this stage have come."""
+"""Real seconds without a push after which all pushes of a stage have come."""
 LONG_LULL_SECONDS = 2.0
-"""The same while the controller has not heard of all, or has no plan for it."""
+"""The same while the controller has not heard of everything, or has no plan for it."""
 CALM_SECONDS = 0.06
-"""Nothing at all for so long: there is nothing more to come."""
+"""Real seconds without anything new after which nothing more will come."""
 DEAF_SECONDS = 0.3
-"""The same where nobody could say that there is nothing more."""
+"""The same if nobody can confirm that nothing more will come."""
 _POLL_SECONDS = 0.005
 _ASK_SECONDS = 0.05
-"""Real seconds after which the controller is asked again."""
+"""Real seconds between two questions to the controller."""
 ROLLOUT_SECONDS = 0.5
 """Virtual seconds for which the controller waits for an agent that hangs."""
 GIVEN_UP_SECONDS = 5.0
-"""Real seconds for the same. All others have to have answered by then, though their pushes are held
-until they are due: a controller that gave them up would do the rest in another order."""
+"""Real seconds for which it waits. All other agents must have answered by then, although their
+pushes are held until they are due. Otherwise the controller would give these up as well, and do the
+rest in another order."""
 OPTIONS = (
     f"--rollout-seconds={GIVEN_UP_SECONDS}",
     "--debounce-seconds=0.03",
@@ -57,7 +58,7 @@ OPTIONS = (
 
 
 class ControllerHarness:
-    """Use as ``async with``: entered when everybody has a session and knows his peers."""
+    """A controller and a fleet in virtual time, ready once its ``async with`` is entered."""
 
     def __init__(self, scenario: Scenario, seed: int, controllers: ControllerPool) -> None:
         self._scenario, self._controllers = scenario, controllers
@@ -75,21 +76,21 @@ class ControllerHarness:
         self.controller: FaultInjectingController
         self.client: Client
         self.view = ControllerView(time.monotonic_ns)
-        """What the controller has told."""
+        """What the controller has reported, with times of the monotonic clock in ns."""
         self.store_is_down = False
         self._wanted: Flows | None = None
         self._wanted_at = 0
-        """When other flows were last asked for, by the view's clock."""
+        """When the demanded flows last changed, by the view's clock."""
         self._knows = 0
-        """The change of links that the newest plan is known to be made for, by its time."""
+        """Time of the last change that the newest plan is known to take into account."""
         self._asked = 0.0
         self._unsaid: list[tuple[str, State]] = []
         self._told = 0
-        """Generation of the plan that hosts know."""
+        """Generation of the plan that the hosts know."""
         self._ends = Counter[Link]()
-        """Switches at the ends of each link."""
+        """Number of switches at the ends of each link."""
         self._due = Counter[int]()
-        """Pushes that were handed out and not let in yet, by switch."""
+        """Number of pushes by switch that ``settle`` returned and that are not let in yet."""
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
@@ -116,7 +117,7 @@ class ControllerHarness:
         return self
 
     async def _planned_once(self) -> None:
-        """Wait for the plan of the empty fabric, so that every run plans the flows after it."""
+        """Wait for the plan without flows, so that in every run the flows are planned after it."""
         async with asyncio.timeout(START_SECONDS):
             while self.view.plan is None:  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_SECONDS)
@@ -134,10 +135,11 @@ class ControllerHarness:
         await self._stack.aclose()
 
     async def ready(self, flows: Flows) -> None:
-        """Plan flows and program them; from then on time is virtual.
+        """Have flows planned and programmed. From then on time is virtual.
 
         Raises:
-            HeddleError: the controller refuses them, or does not come to an end.
+            HeddleError: the controller refuses the flows.
+            TimeoutError: the plan was not programmed in time.
         """
         if len(flows):
             await self.client.put_demands(_DEMANDS, self._scenario.fabric, flows)
@@ -150,19 +152,19 @@ class ControllerHarness:
         self.fleet.notices.live = False
 
     async def tell_hosts(self) -> bool:
-        """Tell hosts of the newest plan; False if there is none that they do not know."""
+        """Tell hosts the newest plan if they need one; return whether they learned a new one."""
         plan = self.view.plan
         if plan is None or plan.generation == self._told or not of_several(self._scenario.fabric):
             return False
         try:
             self.fleet.switches.hosts = await told_hosts(self._scenario.fabric, self.client)
         except HeddleError:
-            return False  # it is away: hosts go on as they were told
+            return False  # the controller is away: hosts keep the old plan
         self._told = plan.generation
         return True
 
     async def want(self, flows: Flows) -> None:
-        """These flows are wanted from now on, as soon as there is a controller to hear it."""
+        """Demand these flows from now on, at once or as soon as a controller can hear it."""
         self._wanted = flows
         self.view.changed = self._wanted_at = time.monotonic_ns()
         if self._can_hear:
@@ -172,7 +174,7 @@ class ControllerHarness:
         self._unsaid.append(("", State.UP))
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """Take a switch out of service, or back into it, as soon as somebody hears it."""
+        """Drain a switch or put it back, at once or as soon as a controller can hear it."""
         state = State.DRAINED if drained else State.UP
         self.view.changed = time.monotonic_ns()
         if self._can_hear:
@@ -182,16 +184,16 @@ class ControllerHarness:
         self._unsaid.append((switch, state))
 
     async def start_controller(self) -> None:
-        """Start it anew, and tell it what nobody was there to hear."""
-        self.view.down.clear()  # what another believed
+        """Start the controller again, and tell it everything that none could hear."""
+        self.view.down.clear()  # beliefs of the old process
         await self.controller.start()
-        self.view.changed = time.monotonic_ns()  # it looks at everything anew, and may plan
+        self.view.changed = time.monotonic_ns()  # the new process looks at everything and may plan
         self.fleet.aim(self.controller.api)
         await self.fleet.shared_relay.drop()
         await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Say what could not be said when it was due."""
+        """Repeat the requests that no controller could hear when they were due."""
         unsaid, self._unsaid = self._unsaid, []
         for switch, state in unsaid:
             if switch:
@@ -200,7 +202,7 @@ class ControllerHarness:
                 await self.want(self._wanted)
 
     async def kill_controller(self) -> None:
-        """SIGKILL."""
+        """Kill the controller with SIGKILL."""
         await self.controller.kill()
         self.fleet.aim("")
 
@@ -209,10 +211,13 @@ class ControllerHarness:
         return self.controller.serves and not self.store_is_down
 
     async def settle(self) -> list[Held]:
-        """Let the controller work until it waits for answers or has nothing to do: its pushes.
+        """Let the controller work until it waits for answers or has nothing to do.
 
-        What is waited for is told, not timed, wherever there is somebody to tell it. Where an
-        agent is away or hangs its answer is not; then a while without a push has to do.
+        Wherever possible this waits for reports of what is done. If an agent is away or hangs,
+        nothing reports, and a time without a push has to do.
+
+        Returns:
+            The pushes to agents that are awake. The caller lets them in.
         """
         begin = time.monotonic()
         calm = begin
@@ -231,39 +236,40 @@ class ControllerHarness:
         return held
 
     def _lull(self) -> float:
-        """Real seconds without a push after which those that have come are all for now.
+        """Return the real seconds without a push after which all pushes for now have come.
 
-        While there is something that the controller has not planned for yet, more will come.
+        It is long while there is something that the controller has not planned for yet.
         """
         knows = self._is_fresh and self._agrees() and not self.fleet.unreached()
         return LULL_SECONDS if knows or not self._can_hear else LONG_LULL_SECONDS
 
     def _calm(self) -> float:
-        """Real seconds without anything new after which there is nothing more to come."""
+        """Return the real seconds without anything new after which nothing more will come."""
         if not self._can_hear:
             return DEAF_SECONDS
         if self.fleet.gate.waiting:
-            return GIVEN_UP_SECONDS + DEAF_SECONDS  # the controller gives up waiting for those
+            return GIVEN_UP_SECONDS + DEAF_SECONDS  # until the controller gives up those pushes
         return CALM_SECONDS if self._lacking == 0 else DEAF_SECONDS
 
     @property
     def settled(self) -> bool:
-        """Whether there is a controller, and it has nothing left to do."""
+        """Whether a controller runs and has nothing left to do."""
         told = self._can_hear and self._agrees() and not self.fleet.unreached()
         told = told and not self._newcomers(self._reaching())
         return told and self._lacking == 0 and not self.fleet.gate.waiting
 
     @property
     def _is_fresh(self) -> bool:
-        """Whether the newest plan knows of the last change of links and of wants."""
+        """Whether the newest plan takes the last change of links and demands into account."""
         if self.view.committed < self._wanted_at:
             return False
         return self.view.is_fresh or self._knows == self.view.changed
 
     async def _ask_of_links(self) -> None:
-        """Ask of a plan that is older than the last change told of whether it was made for that.
+        """Ask the controller whether its plan is made for the present links, if that is unclear.
 
-        Who watches anew hears of plans and links in any order; a link may be as it was again.
+        A plan older than the last reported change may still be: a new watch reports plans and
+        links in any order, and a link may have returned to its earlier state.
         """
         now, changed = time.monotonic(), self.view.changed
         if self._is_fresh or now - self._asked < _ASK_SECONDS:
@@ -276,7 +282,7 @@ class ControllerHarness:
 
     @property
     def _lacking(self) -> int:
-        """Switches that do not hold the newest plan, or EVERYBODY while it is too old."""
+        """Number of switches that do not hold the newest plan; EVERYBODY while it is too old."""
         plan = self.view.plan
         if plan is None:
             return 0
@@ -287,24 +293,24 @@ class ControllerHarness:
         return max(plan.switch_count - plan.programmed_switch_count, 1)
 
     def _at_rest(self) -> bool:
-        """Whether all that can reach the controller has, and who can hold its plan does."""
+        """Whether the controller has heard everything it can, and all who can hold its plan do."""
         answering = self._reaching() - self._due.keys()
         away = len(self.fleet.agents) - len(answering)
         told = not self.fleet.unreached() and self._agrees()
         return told and self._lacking <= away and not self._newcomers(answering)
 
     def _newcomers(self, switches: set[int]) -> set[int]:
-        """Those whose agents have started anew: each is pushed to, even with no entry to hold."""
+        """Return the switches whose agents are new; each will get a push, even without entries."""
         agents = self.fleet.agents
         return {row for row in switches if agents[row].held.generation == 0}
 
     def _reaching(self) -> set[int]:
-        """Switches, by row, whose agents have a session and answer."""
+        """Return the rows of switches whose agents are awake and have a session."""
         fleet = self.fleet
         return {row for row in fleet.awake if fleet.agents[row].connected}
 
     def _agrees(self) -> bool:
-        """Whether the controller believes of links what agents that reach it say."""
+        """Whether the controller's view of links matches that of the agents that reach it."""
         fleet = self.fleet
         lost, seen = set[Link](), Counter[Link]()
         for row in self._reaching():
@@ -318,7 +324,7 @@ class ControllerHarness:
         )
 
     async def let_in(self, held: Held) -> None:
-        """Let one push in, and wait until the switch has taken it."""
+        """Let one push in, and wait until the switch has programmed it."""
         self._due -= Counter([held.switch])
         held.free.set()
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What one run in virtual time has shown: a log of control while it runs, and then its numbers."""
+"""Measure a run in virtual time: a log of control during the run, and its values afterwards."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedRun:
-    """One run that is over."""
+    """A finished run."""
 
     scenario: Scenario
     simulation: TrafficSimulation
     log: Log
     horizon: float
-    """Seconds."""
+    """Length of the run in virtual seconds."""
     settled: bool
-    """Whether nothing was left to push at the end."""
+    """Whether the controller had nothing left to push at the end."""
 
     @property
     def begin(self) -> float:
-        """When the first step was done; infinite where there is none."""
+        """When the first step is due, in virtual seconds; infinite if there are no steps."""
         return self.scenario.timeline[0].at if self.scenario.timeline else float("inf")
 
 
 def fluid_measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
-    """Values by measure, with the part of the run where it is of one, and what it is of."""
+    """Return values by measure, which may name a part of the run, and by group of flows."""
     found: dict[tuple[str, str], float] = {}
     for name, rows in outcome.simulation.traffic.groups.items():
         if len(rows):
@@ -85,7 +85,7 @@ def _timed(
     value: Callable[[TrafficState], float],
     worst: Callable[[Sequence[float]], float],
 ) -> Iterator[tuple[str, float]]:
-    """A value of every state: of the whole run and of its parts."""
+    """Yield the values of a measure for the whole run and for each of its parts."""
     states, begin = outcome.simulation.states, outcome.begin
     before = [state for state in states if state.at < begin - _SAME] or states[:1]
     during = [state for state in states if state.at >= begin - _SAME]
@@ -143,7 +143,7 @@ def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
 
 
 def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
-    """How long iterations took, against those that were over before the first step."""
+    """Yield the makespan, and the times of iterations relative to those before the first step."""
     simulation, traffic = outcome.simulation, outcome.simulation.traffic
     run = simulation.fluid.told()
     times, begins = list[float](), list[float]()
@@ -171,7 +171,7 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
 
 
 def streams_of_group(simulation: TrafficSimulation, name: str, rows: Ints) -> Bools:
-    """Which streams are a group's; rings are those of whole jobs, not of single flows."""
+    """Return which streams belong to a group. Rings belong to whole jobs, not to single flows."""
     index, traffic = simulation.index, simulation.traffic
     member = np.zeros(len(traffic.flows), dtype=np.bool_)
     member[rows] = True
@@ -188,9 +188,10 @@ def streams_of_group(simulation: TrafficSimulation, name: str, rows: Ints) -> Bo
 
 
 def rates(simulation: TrafficSimulation, streams: Bools, step: float) -> tuple[Floats, Floats]:
-    """Gbit/s that some streams had, and from when: means over ``step`` seconds, or to a loss.
+    """Return begin times and the mean Gbit/s of some streams from each of these times on.
 
-    A mean begins anew where flows begin to lose packets or end it, so that no dip is smoothed.
+    Each mean is over ``step`` seconds. A new one also begins when flows start or stop losing
+    packets, so that no dip is smoothed away.
     """
     states = simulation.states
     marks = [state.at for was, state in pairwise(states) if (was.losing != state.losing).any()]
@@ -208,24 +209,24 @@ def rates(simulation: TrafficSimulation, streams: Bools, step: float) -> tuple[F
 
 @dataclass(slots=True)
 class Log:
-    """One run's; times in virtual seconds."""
+    """What control did during a run. Times are in virtual seconds."""
 
     events: list[Event] = field(default_factory=list)
     plans: list[tuple[float, plan_pb2.Plan]] = field(default_factory=list)
-    """Each generation, and when it was committed; the first is that before the run."""
+    """When each plan was committed, and the plan; the first is the one before the run."""
     seen: list[float] = field(default_factory=list)
     """When agents saw links change."""
     told: list[float] = field(default_factory=list)
-    """When reports of that came to the controller."""
+    """When the reports of these changes reached the controller."""
     stood: list[float] = field(default_factory=list)
-    """When the controller had nothing left to do, after it had some."""
+    """When the controller had finished its work."""
 
     def tell(self, at: float, mark: Mark, text: str, target: str = "") -> None:
-        """Note an event."""
+        """Add an event."""
         self.events.append(Event(at, mark, text, target))
 
     def planned(self, at: float, plans: Mapping[int, plan_pb2.Plan]) -> bool:
-        """What the controller has planned so far, by generation; whether any of it is new."""
+        """Add the new ones of all plans so far, by generation; return whether any was new."""
         known = self.plans[-1][1].generation if self.plans else -1
         for generation in sorted(plans):
             if generation <= known:
@@ -238,7 +239,7 @@ class Log:
         return bool(plans) and max(plans) > known
 
     def stands(self, at: float) -> None:
-        """All switches hold the newest plan."""
+        """Note that all switches hold the newest plan."""
         self.stood.append(at)
         if self.plans:
             self.tell(at, Mark.ACK, f"plan {self.plans[-1][1].generation} stands in every switch")

@@ -1,13 +1,13 @@
-"""One run of a drill in virtual time: the real controller, real agents, and rates in between.
+"""One run of a drill in virtual time: a real controller, real agents, and computed rates.
 
-Everything has its moment. Links change when a step says so; agents see it ``detect`` later and
-repair on their own; datagrams take ``notice`` from one to the next; the controller hears after
-``report``, has a plan after ``plan``, and each stage of it takes a ``push``. What each does then
-is real: the run lets it happen, walks a packet of every QP through the tables that came of it,
-and goes on. So a verdict depends on what was done, not on how fast this machine did it; where
-``measured``, plans and pushes take as long as they did.
+The delays in ``ControlDelays`` decide when things happen. Links change when a step says so. Agents
+see it ``detect`` later and repair on their own. A notice takes ``notice`` from one agent to the
+next. The controller hears of it after ``report`` and has a plan after ``plan``, and each stage of
+its rollout takes a ``push``. What each of them does then is real: the run lets it happen, walks a
+packet of every QP through the resulting tables, and goes on. So a verdict depends on what was done,
+not on how fast this machine is. If ``measured`` is set, plans and pushes take as long as they did.
 
-Links that are back are believed once BGP uses them again, as agents do.
+Agents trust a link that is back only once BGP uses it again.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from heddle_emulator.fleet import Held, StagedFleet
 from heddle_emulator.report.evidence import Mark
 
 LONG_AGO = -1e3
-"""When set-up is done: all that comes of it is over before the run begins."""
+"""Virtual time of the set-up. All its effects are over before the run begins at 0."""
 _TICK_SECONDS = 1.0
 SAMPLES = 200
-"""Points of a line over time, at least."""
+"""Least number of points of a line over time."""
 CLOSE_LOOKS = 20_000
-"""QPs times pushes of a moment up to which packets are sent between any two pushes."""
+"""Most QPs times pushes of one moment for which packets are walked between any two pushes."""
 _FEW = 4
 
 
 class VirtualFabric(FabricUnderTest):
-    """The fabric of one run: cables, agents, the controller, traffic. Time is in seconds."""
+    """The fabric of one run: cables, agents, controller and traffic. Times are virtual seconds."""
 
     def __init__(self, scenario: Scenario, traffic: Traffic, harness: ControllerHarness) -> None:
         self.scenario, self.traffic, self.harness = scenario, traffic, harness
@@ -59,19 +59,21 @@ class VirtualFabric(FabricUnderTest):
         self.log = Log()
         self.now = LONG_AGO
         self.late: dict[int, float] = {}
-        """Seconds that a slow agent, by row, needs more."""
+        """Extra seconds that slow agents need, by node row."""
         self.changed = False
-        """Whether links, tables or wants have changed at this moment."""
+        """Whether links, tables or demands have changed at this moment."""
         self._routed: dict[int, float] = {}
-        """When each link last changed that BGP has told of: silence is found later than a mend."""
+        """When the last change of each link happened that BGP has told of, by link row.
+
+        It guards against old news: silence is found later than a mend that follows it."""
         self._simulation: TrafficSimulation | None = None
-        """None until the run begins."""
+        """The traffic; None until the run begins."""
         self.provoked: set[str] = set()
-        """What the controller may act upon: a "report", a "call", a "push" that was answered."""
+        """What the controller may react to: a "report", a "call", or a "push" that was answered."""
 
     @property
     def fabric(self) -> Fabric:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.fabric``."""
         return self.scenario.fabric
 
     @property
@@ -81,58 +83,58 @@ class VirtualFabric(FabricUnderTest):
 
     @property
     def simulation(self) -> TrafficSimulation:
-        """The traffic of the run, which has begun."""
+        """The traffic of the run. The run must have begun."""
         assert self._simulation is not None
         return self._simulation
 
     @property
     def broken(self) -> Sequence[int]:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.broken``."""
         return self.cables.broken
 
     def way(self, probe: str) -> Sequence[int]:
-        """See ``FabricUnderTest``: of the probe's first QP."""
+        """Implement ``FabricUnderTest.way``: the present path of the probe's first QP."""
         ways, rows = self.simulation.states[-1].ways, self.traffic.groups[probe]
         qp = int(self.traffic.first_qp[rows[0]])
         found: list[int] = (ways.arcs[ways.first[qp] : ways.first[qp + 1]] >> 1).tolist()
         return found
 
     def wanted(self) -> Flows:
-        """Flows that the controller is to plan now."""
+        """Return the flows that the controller is to plan now."""
         active = self.traffic.active(max(self.now, 0.0))
         active[self.traffic.told :] = False
         return self.traffic.flows.take(np.flatnonzero(active))
 
     def provoke(self, *, reports: bool = False) -> None:
-        """Something has happened that the controller may act upon, on hearing it or at once."""
+        """Note that the controller may react: once a report arrives (``reports``), or at once."""
         self.provoked.add("report" if reports else "call")
 
     async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:  # noqa: ARG002
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.begin``."""
         self.log.tell(self.now, mark, words, target)
 
     async def cut(self, links: Sequence[int]) -> None:
-        """See ``FabricUnderTest``, as all that follow."""
+        """Cut links. Agents see it after ``detect``."""
         self.cables.cut.update(links)
         self._changed(links, self.control.detect)
 
     async def silence(self, links: Sequence[int], share: float) -> None:
-        """Probes find it after ``silent``."""
+        """Make links lose packets. Agents find it after ``silent``."""
         self.cables.silent.update(dict.fromkeys(links, share))
         self._changed(links, self.control.silent)
 
     async def degrade(self, links: Sequence[int], gbps: float) -> None:
-        """Nobody is told."""
+        """Make links carry less. No agent is told."""
         self.cables.degraded.update(dict.fromkeys(links, gbps))
         self.changed = True
 
     async def mend(self, links: Sequence[int]) -> None:
-        """Believed once BGP uses them."""
+        """Mend links. Agents trust them once BGP uses them."""
         self.cables.mend(links)
         self._changed(links, self.control.detect)
 
     async def crash(self, switch: str) -> None:
-        """Its neighbours see dark cables."""
+        """Take power from a switch. Its neighbours see dark cables."""
         row = self._row(switch)
         await self.fleet.crash(row)
         links = self.fleet.links_at(row)
@@ -140,7 +142,7 @@ class VirtualFabric(FabricUnderTest):
         self._changed(links, self.control.detect, but=row)
 
     async def reboot(self, switch: str) -> None:
-        """Boots a switch again, with a new agent over an empty table."""
+        """Boot a switch again, with a new agent and an empty table."""
         row = self._row(switch)
         links = self.fleet.links_at(row)
         self.cables.power(links, on=True)
@@ -149,7 +151,7 @@ class VirtualFabric(FabricUnderTest):
         self.provoke()
 
     async def kill(self, program: str, point: Point | None) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.kill``."""
         if program != CONTROLLER:
             await self.fleet.crash(self._row(program))
         elif point is not None:
@@ -158,7 +160,7 @@ class VirtualFabric(FabricUnderTest):
             await self.harness.kill_controller()
 
     async def start(self, program: str, *, empty: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.start``."""
         if program == CONTROLLER:
             await self.harness.start_controller()
         else:
@@ -167,14 +169,14 @@ class VirtualFabric(FabricUnderTest):
         self.provoke()
 
     async def hang(self, program: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.hang``."""
         if program == CONTROLLER:
             self.harness.controller.hang()
         else:
             self.fleet.hang(self._row(program))
 
     async def resume(self, program: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.resume``."""
         if program == CONTROLLER:
             self.harness.controller.resume()
             await self.harness.catch_up()
@@ -184,11 +186,11 @@ class VirtualFabric(FabricUnderTest):
         self.provoke(reports=True)
 
     async def slow(self, switch: str, seconds: float) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.slow``."""
         self.late[self._row(switch)] = seconds
 
     async def part(self, one: str, other: str, *, apart: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.part``."""
         if one != CONTROLLER:
             (self.fleet.notices.cut.add if apart else self.fleet.notices.cut.discard)(
                 frozenset((one, other))
@@ -200,7 +202,7 @@ class VirtualFabric(FabricUnderTest):
             self.provoke(reports=True)
 
     async def fail_store(self, *, down: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.fail_store``."""
         self.harness.controller.orders.store_down(down=down)
         self.harness.store_is_down = down
         if not down:
@@ -208,19 +210,19 @@ class VirtualFabric(FabricUnderTest):
             self.provoke(reports=True)
 
     async def skew(self, program: str, seconds: float) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.skew``."""
         if program == CONTROLLER:
             self.harness.controller.orders.skew(seconds)
         else:
             self.fleet.skew[self._row(program)] = seconds
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.drain``."""
         await self.harness.drain(switch, drained=drained)
         self.provoke()
 
     async def change_jobs(self) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.change_jobs``."""
         self.changed = True
         await self.harness.want(self.wanted())
         self.provoke()
@@ -229,7 +231,7 @@ class VirtualFabric(FabricUnderTest):
         return self.fabric.structure.index[switch]
 
     def _changed(self, links: Iterable[int], delay: float, but: int = -1) -> None:
-        """Links may carry or not carry from now on; agents at their ends see it later."""
+        """Update links whose cables changed. Agents at their ends, except ``but``, see it later."""
         world = self.fleet.world
         self.changed = True
         rows = [row for row in links if self.cables.carries(row) != bool(world.carries[2 * row])]
@@ -242,7 +244,7 @@ class VirtualFabric(FabricUnderTest):
                 self._seen(own, seen, but)
 
     def _seen(self, rows: Sequence[int], delay: float, but: int) -> None:
-        """Agents at the ends of links, but one, see how they are after so many seconds."""
+        """Put on the agenda when agents at the ends of links see them, all except ``but``."""
         links = self.fabric.structure.links
         ends = {int(end) for row in rows for end in (links.a[row], links.b[row])}
         ends = (ends & self.fleet.agents.keys()) - {but}
@@ -251,7 +253,7 @@ class VirtualFabric(FabricUnderTest):
             self.agenda.put(self.now + delay + extra, partial(self._see, rows, seeing))
 
     async def _see(self, rows: Sequence[int], ends: Collection[int]) -> None:
-        """Agents see how their links are."""
+        """Let the agents of switches ``ends`` see the present state of links."""
         names = sorted(self.fabric.structure.nodes.ids[end] for end in ends)
         await self.fleet.see(rows, ends)
         shown = ", ".join(names[:_FEW]) + (" and others" if len(names) > _FEW else "")
@@ -262,7 +264,7 @@ class VirtualFabric(FabricUnderTest):
         self.provoke(reports=True)
 
     async def _converge(self, rows: Sequence[int], changed: float, *, up: bool) -> None:
-        """BGP has told every switch of links that changed at a moment, and of no later change."""
+        """Let BGP tell all switches what links became at ``changed``, unless it told later news."""
         news = [row for row in rows if self._routed.get(row, changed) <= changed]
         self._routed.update(dict.fromkeys(news, changed))
         self.fleet.converge(dict.fromkeys(news, State.UP if up else State.DOWN))
@@ -280,12 +282,12 @@ class FluidRun(VirtualFabric):
         self.steps = StepRunner(self)
         self._random = random.Random(seed)
         self._busy = False
-        """Whether the controller had something to do when it was last looked at."""
+        """Whether the controller had something to do when it was last checked."""
         self._owed: float | None = None
-        """When a plan is due that the controller has been given reason for and has not told of."""
+        """When a plan is due that the controller has not reported yet; None if it owes none."""
 
     async def play(self, horizon: float) -> None:
-        """Set up, then play the timeline to its end, in seconds."""
+        """Do the set-up, and then play the timeline until ``horizon`` virtual seconds."""
         await self.harness.ready(self.wanted())
         self.log.planned(0.0, self.harness.view.latest)
         for step in self.scenario.setup:
@@ -306,7 +308,7 @@ class FluidRun(VirtualFabric):
         self._simulation.update(self.fleet.switches)
 
     def _ordered(self) -> list[Step]:
-        """The timeline; where it is a race, steps of one moment in any order."""
+        """Return the timeline. In a race, steps of one moment come in random order."""
         steps = list(self.scenario.timeline)
         if self.scenario.race:
             self._random.shuffle(steps)
@@ -314,7 +316,7 @@ class FluidRun(VirtualFabric):
         return steps
 
     async def _until(self, horizon: float) -> None:
-        """Have happen all that is due before a moment."""
+        """Do everything that is due before ``horizon``."""
         while (at := min(self.agenda.next, self.fleet.notices.next_due)) < horizon:
             self.now = self.fleet.notices.now = at
             if self._simulation is not None:
@@ -331,7 +333,7 @@ class FluidRun(VirtualFabric):
             await self._react()
 
     async def _sample(self, step: float) -> None:
-        """Rates are looked at now, whatever happens."""
+        """Sample rates now and every ``step`` seconds from here on."""
         self.agenda.put(self.now + step, partial(self._sample, step))
 
     async def _tick(self) -> None:
@@ -339,7 +341,7 @@ class FluidRun(VirtualFabric):
         self.agenda.put(self.now + _TICK_SECONDS, self._tick)
 
     async def _react(self) -> None:
-        """Let the controller do what it will do now, and put down when it takes effect."""
+        """Let the controller react, and put its pushes on the agenda for when they take effect."""
         if not self.provoked:
             return
         begin, told = time.monotonic(), self.now
@@ -351,7 +353,7 @@ class FluidRun(VirtualFabric):
         committed = told + self.control.plan if fresh else self.now
         if fresh and self.control.measured:
             known = min([self.harness.view.committed / 1e9, *(one.came for one in held)])
-            # Word of it may come after its pushes, which are due to the nanosecond.
+            # Its report may come after its pushes, which are due to the nanosecond.
             committed = round(told + max(known - begin, 0.0), 9)
         self._plan_heard(committed, fresh=bool(fresh))
         for due, own in self._dues(held, committed, begin):
@@ -364,7 +366,7 @@ class FluidRun(VirtualFabric):
                 self._simulation.update(self.fleet.switches)
 
     def _plan_heard(self, committed: float, *, fresh: bool) -> None:
-        """Note a new plan at its moment: it may come before or after pushes that it is not of."""
+        """Log a new plan at its time of commit, which may lie before or after unrelated pushes."""
         if fresh:
             self._owed = committed
         elif self._owed is not None and not self.control.measured:
@@ -375,11 +377,11 @@ class FluidRun(VirtualFabric):
     def _dues(
         self, held: list[Held], committed: float, begin: float
     ) -> list[tuple[float, list[Held]]]:
-        """When pushes take effect: those of a moment together."""
+        """Return the pushes that take effect at each moment, in order of time."""
         found: dict[float, list[Held]] = {}
         for one in held:
             took, waited = max(one.came - begin, 0.0), 0.0
-            if took > GIVEN_UP_SECONDS and self.fleet.hung:  # it was waited for somebody who hangs
+            if took > GIVEN_UP_SECONDS and self.fleet.hung:  # it waited for a hung agent
                 took, waited = took - GIVEN_UP_SECONDS, ROLLOUT_SECONDS
             due = committed + self.control.push + self.late.get(one.switch, 0.0)
             if self.control.measured:
@@ -389,7 +391,7 @@ class FluidRun(VirtualFabric):
         return sorted(found.items())
 
     async def _let_in(self, held: list[Held]) -> None:
-        """Pushes of one moment take effect, in any order; packets pass in between."""
+        """Let pushes of one moment in, in random order, and walk packets in between."""
         self._random.shuffle(held)
         close = len(held) * int(self.traffic.first_qp[-1]) <= CLOSE_LOOKS
         for place, one in enumerate(held):
@@ -402,9 +404,9 @@ class FluidRun(VirtualFabric):
 
 Deed = Callable[[], Awaitable[None]]
 _SAME = 1e-9
-"""Seconds; what is due within is of one moment."""
+"""Seconds within which events belong to one moment."""
 PUSHES = 1
-"""Rank of what comes last in its moment."""
+"""Rank of pushes, which come last in their moment."""
 
 
 @dataclass(order=True, slots=True)
@@ -417,32 +419,32 @@ class _Item:
 
 @dataclass(slots=True)
 class Agenda:
-    """Deeds and when they are due, in virtual time.
+    """Calls to make and when they are due, in virtual time.
 
-    Things of one moment happen in the order they were put down, save pushes, which come last: a
-    link that is lost in the moment that a push arrives was lost first.
+    Calls of one moment happen in the order they were added. Pushes come last: a link that is lost
+    when a push arrives is lost first.
     """
 
     _items: list[_Item] = field(default_factory=list)
     _number: int = 0
 
     def put(self, at: float, deed: Deed, rank: int = 0) -> None:
-        """Have something happen at a moment, in seconds."""
+        """Add a call that is due ``at`` a moment, in seconds."""
         self._number += 1
         heapq.heappush(self._items, _Item(at, rank, self._number, deed))
 
     @property
     def next(self) -> float:
-        """When the next deed is due; infinite if none is."""
+        """When the next call is due; infinite if there is none."""
         return self._items[0].at if self._items else float("inf")
 
     @property
     def pushes(self) -> int:
-        """How many deeds are still due that come last."""
+        """How many calls of rank ``PUSHES`` are still to come."""
         return sum(item.rank == PUSHES for item in self._items)
 
     def due(self, now: float) -> list[Deed]:
-        """All that is due by a moment, in order; from now on the caller's."""
+        """Remove and return all calls that are due by a moment, in order."""
         found = []
         while self._items and self._items[0].at <= now + _SAME:
             found.append(heapq.heappop(self._items).deed)

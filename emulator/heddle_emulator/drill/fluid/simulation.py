@@ -1,14 +1,13 @@
-"""The traffic of a drill in virtual time: rates at every moment, and what is lost meanwhile.
+"""Simulate the traffic of a drill in virtual time: paths and rates at every moment, and losses.
 
-Whenever links or tables have changed, ``update`` walks a packet of every QP and takes all streams
-the way it went. In between rates follow from max-min fairness as jobs go on. What streams sent
-just before their way died is lost for as long as it is dead: senders do not know at once.
+Whenever links or tables change, ``update`` walks a packet of every QP through the agents' tables
+and moves all streams to the paths found. In between, rates follow from max-min fairness as jobs go
+on. When a path dies, its streams lose what they sent at their last rate for as long as it is dead,
+because senders do not know at once.
 
-Which path every QP takes at a moment, by the agents' tables, and the streams that this makes.
-
-There is one stream for each QP of a message, one for a ring, one for a QP of a demand. Streams stay
-the same for the whole run. Where a QP has no path its stream stands still, and with it the ring
-that waits for it.
+There is one stream for each QP of a message, one for each ring, and one for each QP of a demand.
+Streams stay the same for the whole run. The stream of a QP without a path does not move, and
+neither does a ring that waits for such a QP.
 """
 
 from __future__ import annotations
@@ -33,31 +32,32 @@ from heddle_emulator.traffic.script import Script
 from heddle_emulator.walk import Fate, Forwarding, walk
 
 ENOUGH_SECONDS = 1e4
-"""What demands have to send: more than any drill lasts."""
+"""Seconds for which demands have something to send: more than any drill lasts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamIndex:
-    """Finds streams by their names."""
+    """Says which flow, QP or ring each stream is of, and where the kinds of streams begin."""
 
     flow: Ints
     """Row of each stream's flow; ``NONE`` for a ring."""
     qp: Ints
-    """Its row among all QPs; ``NONE`` for a ring."""
+    """Row of each stream's QP among all QPs; ``NONE`` for a ring."""
     ring_activity: Ints
-    """Activity of each ring, in order; rings come after messages."""
+    """Activity of each ring, in order of their streams."""
     messages: int
+    """Number of streams of messages, which come first; rings follow."""
     demands: int
-    """Streams from this one on are demands'."""
+    """The first stream of demands, which come last."""
 
 
 def capacity_of(fabric: Fabric, traffic: Traffic) -> Floats:
-    """Gbit/s of the fabric's arcs, then of those that only GPUs have."""
+    """Return Gbit/s of the fabric's arcs, and then of each GPU's connection out and in."""
     return capacities(fabric, traffic.script)
 
 
 def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedule, StreamIndex]:
-    """All that will be sent, over the ways of now."""
+    """Return the schedule of all traffic over the present paths, and an index of its streams."""
     jobs = _jobs(fabric, traffic, ways)
     rest = _demands(traffic, ways)
     index = _stream_index(traffic, len(jobs.streams))
@@ -66,7 +66,7 @@ def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedu
 
 
 def streams_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> Streams:
-    """The same streams, over the ways of now."""
+    """Return the streams of ``schedule_of`` over the present paths."""
     return schedule_of(fabric, traffic, ways)[0].streams
 
 
@@ -76,7 +76,7 @@ def _jobs(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> Schedule:
 
 
 def _demands(traffic: Traffic, ways: QpPaths) -> Schedule:
-    """An activity for each flow, a stream for each of its QPs, as long as anybody looks."""
+    """Return an endless activity for each flow of a demand, with a stream for each of its QPs."""
     first = len(traffic.script.flows)
     flows = traffic.flows.take(np.arange(first, len(traffic.flows)))
     begin = int(traffic.first_qp[first])
@@ -113,7 +113,7 @@ def _stream_index(traffic: Traffic, job_streams: int) -> StreamIndex:
 
 
 def _held(streams: Streams, traffic: Traffic, ways: QpPaths, index: StreamIndex) -> Streams:
-    """Streams that have no way may not move."""
+    """Return the streams, with a limit of 0 for those without a path and for waiting rings."""
     limit = streams.limit.copy()
     own = index.qp != NONE
     limit[own] = np.where(ways.alive[index.qp[own]], limit[own], 0.0)
@@ -123,7 +123,7 @@ def _held(streams: Streams, traffic: Traffic, ways: QpPaths, index: StreamIndex)
 
 
 def rings_waiting(script: Script, flows: Flows, ways: QpPaths, index: StreamIndex) -> Floats:
-    """QPs without a way, of each ring."""
+    """Return the number of QPs without a path that each ring waits for, shape (rings,)."""
     lost = np.zeros(len(flows))
     flow_of_qp = np.repeat(np.arange(len(flows)), flows.qps)
     np.add.at(lost, flow_of_qp[~ways.alive], 1.0)
@@ -136,30 +136,33 @@ def rings_waiting(script: Script, flows: Flows, ways: QpPaths, index: StreamInde
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QpPaths:
-    """A row for each QP of all flows that there may be; those not wanted have no arcs."""
+    """The path of every QP of all flows, one row each. QPs that are not wanted have no arcs."""
 
     wanted: Bools
+    """Whether the QP's flow is wanted now."""
     alive: Bools
-    """Whether its packets arrive."""
+    """Whether the QP's packets arrive."""
     looped: Bools
+    """Whether the QP's packets go in a loop."""
     first: Ints
-    """Where the arcs of each begin, shape (QPs + 1,)."""
+    """Where the arcs of each QP begin in ``arcs``, shape (QPs + 1,)."""
     arcs: Ints
+    """The arcs of the paths of QPs whose packets arrive."""
 
     @property
     def dead(self) -> Bools:
-        """QPs that are wanted and get nowhere."""
+        """Whether each QP is wanted and its packets do not arrive."""
         return self.wanted & ~self.alive
 
     def paths(self, flows: Flows) -> Paths:
-        """A path for each QP, that of a dead one without arcs."""
+        """Return a path for each QP of ``flows``; that of a dead QP has no arcs."""
         flow = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
         qp = np.arange(len(flow), dtype=np.int64) - starts(flows.qps)[:-1][flow]
         count = len(flow)
         return Paths(flow, qp, qp, self.first[: count + 1], self.arcs[: int(self.first[count])])
 
     def crosses(self, arcs: Bools) -> Bools:
-        """Whether each QP uses any of the arcs marked."""
+        """Return whether each QP's path uses any of the marked arcs."""
         owner = np.repeat(np.arange(len(self.alive)), np.diff(self.first))
         hit = np.zeros(len(self.alive), dtype=np.bool_)
         hit[owner[arcs[self.arcs]]] = True
@@ -167,7 +170,7 @@ class QpPaths:
 
 
 def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding) -> QpPaths:
-    """Walk a packet of every QP that is wanted now through a fabric as it is."""
+    """Walk a packet of every QP that is wanted now through ``fabric`` in its present state."""
     first_qp, qps = traffic.first_qp, traffic.flows.qps
     rows = np.flatnonzero(traffic.active(now))
     walked = walk(fabric, traffic.flows.take(rows), forwarding)
@@ -186,16 +189,16 @@ def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worth:
-    """What ways come to, by the rules that plans are judged by."""
+    """How good the present paths are, by the same measures as plans are judged."""
 
     ratios: Floats
-    """Max-min fair rate over demand of each flow, 0 to 1; 1 where it is not wanted."""
+    """Max-min fair rate over demand of each flow, 0 to 1; 1 for flows that are not wanted."""
     utilization: Floats
     """Load over capacity of each arc."""
 
 
 def worth_of(traffic: Traffic, ways: QpPaths, capacity: Floats) -> Worth:
-    """``capacity`` is what arcs carry now, in Gbit/s; 0 for those that carry nothing."""
+    """Evaluate paths; ``capacity`` has the present Gbit/s of each arc, 0 if it carries nothing."""
     flows = traffic.flows
     kept = np.flatnonzero(ways.alive)
     paths = ways.paths(flows).take(kept)
@@ -209,12 +212,12 @@ def worth_of(traffic: Traffic, ways: QpPaths, capacity: Floats) -> Worth:
 
 
 PACKET_GBIT = 4096 * 8 / 1e9
-"""Of what jobs and demands send."""
+"""Size in Gbit of a packet of jobs and demands."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrafficState:
-    """How everything stood from a moment on."""
+    """The state of the traffic from a moment on, until the next state."""
 
     at: float
     ways: QpPaths
@@ -227,40 +230,43 @@ class TrafficState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """What happened between two moments, by stream."""
+    """What streams sent and lost between two moments."""
 
     begin: float
     end: float
     sent: Floats
-    """Gbit that arrived."""
+    """Gbit of each stream that arrived."""
     lost: Floats
-    """Gbit that did not."""
+    """Gbit of each stream that did not arrive."""
 
 
 @dataclass(slots=True, eq=False)
 class Losses:
-    """Per flow, how long and how much it lost."""
+    """How long and how much each flow lost; all arrays have shape (flows,)."""
 
     since: Floats
-    """When it began to lose packets, infinite where it does not."""
+    """When the flow began to lose packets; infinite if it loses none now."""
     longest: Floats
-    """Seconds of the longest time it did."""
+    """Longest time in seconds for which the flow lost packets."""
     packets: Floats
-    """For each packet a second that it sends, those that were lost: seconds."""
+    """Seconds for which the flow lost packets, as a mean over its QPs.
+
+    Times packets per second it is the number of lost packets. A partial loss counts in full."""
     looped: Floats
-    """The same, of packets that came to a switch twice."""
+    """The same for packets that went in a loop."""
     moments: Floats
-    """How often a packet would have been lost in between two moments."""
+    """At how many calls of ``TrafficSimulation.probe`` the flow would have lost a packet."""
     loops: Floats
+    """At how many calls of ``TrafficSimulation.probe`` a packet would have gone in a loop."""
 
 
 class TrafficSimulation:
-    """A drill's traffic under way."""
+    """The traffic of a drill while it runs."""
 
     def __init__(
         self, fabric: Fabric, traffic: Traffic, cables: Cables, forwarding: Forwarding
     ) -> None:
-        """``fabric`` is as built; ``cables`` are how its links are, which changes."""
+        """Take the fabric as it was built, and ``cables``, the changing condition of its links."""
         self.fabric, self.traffic, self.cables = fabric, traffic, cables
         self.states: list[TrafficState] = []
         self.spans: list[Span] = []
@@ -285,7 +291,7 @@ class TrafficSimulation:
         return self.fluid.now
 
     def advance(self, until: float) -> None:
-        """Go on with everything as it is."""
+        """Continue until a moment in virtual seconds with unchanged links and tables."""
         if until <= self.now:
             return
         begin = self.now
@@ -300,7 +306,7 @@ class TrafficSimulation:
         self.losses.looped += self._per_flow(state.ways.looped) / flows.qps * (until - begin)
 
     def update(self, forwarding: Forwarding) -> TrafficState:
-        """Links or tables have changed, or who is wanted: take the ways of now."""
+        """Take the present paths, after links, tables or the wanted flows have changed."""
         ways = self._ways(forwarding)
         rate = self.fluid.shares.rate.copy()
         streams = streams_of(self.fabric, self.traffic, ways)
@@ -318,7 +324,7 @@ class TrafficSimulation:
         return self.states[-1]
 
     def probe(self, forwarding: Forwarding) -> None:
-        """Whether packets would be lost at this very instant; it takes no time."""
+        """Count flows that would lose or loop packets at this instant. It takes no virtual time."""
         ways = self._ways(forwarding)
         fresh = ways.dead & ~self.states[-1].ways.dead
         self.losses.moments += self._per_flow(fresh) > 0
@@ -334,7 +340,7 @@ class TrafficSimulation:
         return {row: State.DOWN for row in rows if not self.cables.carries(row)}
 
     def _room(self) -> None:
-        """Give arcs what they carry now."""
+        """Set the capacity of arcs to what they carry now."""
         present = self._present_capacity()
         changed = np.flatnonzero(present != self.fluid.shares.capacity[: self._arcs])
         if len(changed):
@@ -344,7 +350,7 @@ class TrafficSimulation:
         return self.cables.capacity(self.fabric)
 
     def _note(self, ways: QpPaths) -> None:
-        """Keep how everything stands now."""
+        """Add the present state to ``states``."""
         capacity = self._present_capacity()
         lossy = self._lossy(ways)
         losing = self._per_flow(ways.dead | lossy) > 0
@@ -361,7 +367,7 @@ class TrafficSimulation:
         self.states.append(TrafficState(self.fluid.now, ways, worth, losing, capacity))
 
     def _count(self, losing: Bools) -> None:
-        """Begin and end the times in which flows lose packets."""
+        """Note since when flows lose packets, and how long those lost that now lose none."""
         known, now = self.losses, self.fluid.now
         ended = np.isfinite(known.since) & ~losing
         known.longest[ended] = np.maximum(known.longest[ended], now - known.since[ended])
@@ -372,13 +378,13 @@ class TrafficSimulation:
         return ways.crosses(self.cables.lossy(self.fabric)) & ways.alive
 
     def _per_flow(self, qps: Bools) -> Floats:
-        """How many QPs of each flow are marked."""
+        """Return how many QPs of each flow are marked, shape (flows,)."""
         flows = self.traffic.flows
         owner = np.repeat(np.arange(len(flows)), flows.qps)
         return np.bincount(owner[qps], minlength=len(flows)).astype(np.float64)
 
     def _stream_wanted(self, ways: QpPaths) -> Bools:
-        """Streams of flows that are wanted; a ring is where the job is."""
+        """Return which streams are wanted. A ring is, as long as all of its flows are wanted."""
         wanted = np.ones(len(self.index.flow), dtype=np.bool_)
         own = self.index.qp != NONE
         wanted[own] = ways.wanted[self.index.qp[own]]

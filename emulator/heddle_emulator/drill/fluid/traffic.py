@@ -1,8 +1,8 @@
-"""What flows in a fluid drill: jobs where they are placed, demands, and probes.
+"""All traffic of a drill in virtual time: jobs in their placements, demands, and probes.
 
-A job that moves to another host is two placements, one after the other; each knows from the
-timeline when it begins and ends, so all that may ever flow is known before the play. Flows
-have a row each, and a QP has one stream for the whole play, whichever way it takes.
+A job that moves to another host has two placements, one after the other. The timeline says when
+each begins and ends, so all flows are known before the run. Each flow has a row, and a QP has one
+stream for the whole run, whichever path it takes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from heddle_emulator.traffic.workload import workload_of
 
 DEMANDS = "demands"
 SMALL_GBIT = 64 * 8 / 1e9
-"""Of a packet of a probe that has a rate."""
+"""Size in Gbit of a packet of a probe that is given in packets per second."""
 MOST_ITERATIONS = 3000
-"""Of one placement in one run."""
+"""Most iterations of one placement in one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A job on hosts, from one moment to another, in seconds."""
+    """A job on its hosts, from ``begin`` to ``end`` in virtual seconds."""
 
     spec: JobSpec
     name: str
-    """Its own, where a job has several."""
+    """The job's name; later placements of the same job add a number, as in "big.2"."""
     hosts: tuple[str, ...]
     begin: float
     end: float = float("inf")
 
 
 def placements(scenario: Scenario) -> list[Placement]:
-    """All that the timeline makes of the jobs, in order of their beginning."""
+    """Return the placements of all jobs by the timeline, in order of their beginning."""
     specs = {spec.job.name: spec for spec in scenario.jobs}
     late = {str(t) for s in scenario.timeline if s.kind is StepKind.SUBMIT for t in s.targets}
     found: list[Placement] = []
@@ -79,40 +79,41 @@ def placements(scenario: Scenario) -> list[Placement]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """All that may flow in one variant."""
+    """All traffic that may flow in one variant."""
 
     flows: Flows
-    """Of jobs, then of demands, then of probes that no demand is there for."""
+    """Flows of jobs, then demands, then flows for probes that match none of these."""
     script: Script
-    """Of jobs; its flows are the first of ``flows``."""
+    """What jobs send; its flows are the first of ``flows``."""
     placed: tuple[Placement, ...]
     ends: tuple[Ints, ...]
-    """Of each placement: the activity that ends each iteration."""
+    """For each placement, the activity that ends each of its iterations."""
     begin: Floats
-    """When each flow begins to be wanted, seconds, shape (flows,)."""
+    """When each flow begins, in seconds, shape (flows,)."""
     end: Floats
+    """When each flow ends, in seconds, infinite if it does not, shape (flows,)."""
     groups: dict[str, Ints]
-    """Flow rows by name: "all", "demands", jobs, probes."""
+    """Flow rows by the name of the group: "all", "demands", jobs, probes."""
     rates: dict[str, float]
-    """Packets a second of probes that have such a rate."""
+    """Packets per second by probe, for probes that are given so."""
     told: int
-    """Flows that the controller is told of: the first so many."""
+    """How many of the flows, from the first one, the controller plans: all but those of probes."""
 
     def active(self, now: float) -> Bools:
-        """Whether each flow is wanted at a moment."""
+        """Return whether each flow is wanted at a moment, shape (flows,)."""
         return (self.begin <= now) & (now < self.end)
 
     @property
     def first_qp(self) -> Ints:
-        """Row of QP 0 of each flow among all QPs, and their number, shape (flows + 1,)."""
+        """Row of each flow's first QP among all QPs, then the number of QPs, shape (flows + 1,)."""
         return np.concatenate([[0], np.cumsum(self.flows.qps)]).astype(np.int64)
 
 
 def traffic_of(scenario: Scenario, demands: Flows, horizon: float) -> Traffic:
-    """All that flows in ``horizon`` seconds.
+    """Return all traffic of ``horizon`` seconds.
 
     Raises:
-        InputError: a job's iterations are too short for so long a drill.
+        InputError: a job without a number of iterations would have more than ``MOST_ITERATIONS``.
     """
     fabric, writer = scenario.fabric, Writer(scenario.fabric)
     placed, ends = placements(scenario), []
@@ -148,7 +149,7 @@ def _as_placed(one: Placement) -> Placed:
 
 
 def _count(scenario: Scenario, one: Placement, horizon: float) -> int:
-    """Iterations that surely last until the end."""
+    """Return a number of iterations that surely lasts until the end."""
     writer = Writer(scenario.fabric)
     write_iterations(scenario.fabric, writer, _as_placed(one), 1, np.empty(0, dtype=np.int64))
     script = writer.script()
@@ -162,7 +163,7 @@ def _count(scenario: Scenario, one: Placement, horizon: float) -> int:
 
 
 def _busiest(fabric: Fabric, script: Script) -> float:
-    """Seconds that the NIC with most to send needs for a script: no iteration is faster."""
+    """Return the seconds that the busiest NIC needs for a script: no iteration is faster."""
     flows, crossing = script.flows, script.flow >= 0
     if not len(flows):
         return 0.0
@@ -176,7 +177,7 @@ def _busiest(fabric: Fabric, script: Script) -> float:
 
 
 def _loose(scenario: Scenario, known: Flows) -> tuple[Flows, list[str]]:
-    """Flows of probes between NICs that nothing else is wanted between, and their names."""
+    """Return flows for probes between NICs that have no other flow, and those probes' names."""
     index = scenario.fabric.structure.index
     pairs = set(zip(known.source.tolist(), known.destination.tolist(), strict=True))
     parts, names = [no_flows()], []
@@ -210,7 +211,7 @@ def _one_flow(ends: tuple[int, int], gbps: float, name: str) -> Flows:
 
 
 def _rows_of(flows: Flows, jobs: int, name: str) -> Ints:
-    """Rows of a placement's flows among those of jobs."""
+    """Return the rows of a placement's flows among the ``jobs`` flows of jobs."""
     if name not in flows.job_names:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(flows.job[:jobs] == flows.job_names.index(name))

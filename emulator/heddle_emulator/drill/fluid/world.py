@@ -1,6 +1,6 @@
-"""Drills in virtual time: every run with agents of its own, from a fabric that is whole.
+"""The world of virtual time: every run has its own agents and starts from a whole fabric.
 
-One run of the fluid world told in full, for the report.
+``fluid_story`` makes the story of a run for the report.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from heddle_emulator.report.maps import Snapshot, heat_maps
 
 _MOST_LINES = 8
 POINTS = 100
-"""Of a line of rates."""
+"""Points of a line of rates."""
 MOMENT = 1e-9
-"""Seconds before the end in which nothing is seen: what stops there stops with the run."""
+"""Seconds at the end that charts leave out: what stops there only stops with the run."""
 
 
 def fluid_story(outcome: FinishedRun, title: str) -> Story:
-    """A run for the report."""
+    """Return the story of a run for the report."""
     return Story(
         title=title,
         clock="virtual",
@@ -47,7 +47,7 @@ def fluid_story(outcome: FinishedRun, title: str) -> Story:
 
 
 def _recoveries(outcome: FinishedRun) -> Iterator[Event]:
-    """When nothing was lost any more."""
+    """Yield when all flows stopped losing packets."""
     states = outcome.simulation.states
     for before, state in pairwise(states):
         if before.losing.any() and not state.losing.any():
@@ -89,7 +89,7 @@ def _line(name: str, times: Floats, values: Floats, end: float) -> TimeSeries:
 
 
 def _snapshots(outcome: FinishedRun) -> Iterator[Snapshot]:
-    """Before the first step, at the worst after it, and at the end."""
+    """Yield the loads before the first step, at the worst moment after it, and at the end."""
     states, begin = outcome.simulation.states, outcome.begin
     before = [state for state in states if state.at < begin] or states[:1]
     during = [state for state in states if state.at >= begin]
@@ -118,7 +118,7 @@ def _certified(title: str, plan: plan_pb2.Plan) -> Certified:
 
 
 def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
-    """What the fluid world takes for granted, with the times that it was told."""
+    """Return the assumptions of the fluid world in sentences, with the given delays."""
     ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in ControlDelays.__slots__}
     plans = (
         "Planning and pushes take as long as they took on this machine."
@@ -146,11 +146,11 @@ def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
 
 
 _PATIENCE = 60.0
-"""Virtual seconds that jobs with an end may take longer than the timeline."""
+"""Virtual seconds after the end of the run in which jobs with an end may still finish."""
 
 
 class FluidWorld:
-    """See ``World``; controllers that nothing was done to go on from one run to the next."""
+    """The world of virtual time; implements ``World``. Sound controllers are used again."""
 
     worst = "the one that lost most"
 
@@ -158,12 +158,12 @@ class FluidWorld:
         self._controllers = ControllerPool(*OPTIONS)
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
-        """See ``World``."""
+        """Implement ``World.assumptions``."""
         return fluid_assumptions(scenario.control)
 
     @contextmanager
     def open(self, scenario: Scenario, report: Report) -> Iterator[FluidSession]:  # noqa: ARG002
-        """See ``World``: there is nothing to set up before a run."""
+        """Implement ``World.open``: nothing is set up before a run."""
         yield FluidSession(scenario, self._controllers)
 
     async def close(self) -> None:
@@ -172,7 +172,7 @@ class FluidWorld:
 
 
 class FluidSession:
-    """See ``Session``."""
+    """One scenario in virtual time; implements ``Session``."""
 
     def __init__(self, scenario: Scenario, controllers: ControllerPool) -> None:
         self._scenario, self._controllers = scenario, controllers
@@ -184,19 +184,19 @@ class FluidSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """There is nothing to end."""
+        """Leave the session: there is nothing to end."""
 
     async def prepare(self, variant: Variant) -> RunValues:
-        """Work out all that may ever flow.
+        """Implement ``Session.prepare``: work out all traffic that may flow.
 
         Raises:
-            InputError: jobs that have too many iterations for so long a drill.
+            InputError: a job without a number of iterations would have too many in this drill.
         """
         self._traffic = traffic_of(self._scenario, variant.flows, self._horizon)
         return {}
 
     async def run(self, variant: Variant, number: int) -> PlayedRun:  # noqa: ARG002 - prepared
-        """See ``Session``."""
+        """Implement ``Session.run``. The seed is that of the scenario plus ``number``."""
         finished = await self._once(self._scenario.seed + number)
         values = fluid_measured(finished)
         return PlayedRun(

@@ -1,1 +1,1 @@
-"""A drill in the lab: real kernels, FRR and packets, and the clock on the wall."""
+"""Drills in the lab: real kernels, FRR and packets, in real time."""

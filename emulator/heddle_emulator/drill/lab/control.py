@@ -1,10 +1,8 @@
-"""The lab's controller as a drill uses it: what it is told, and what it says when.
+"""The client that a drill uses to talk to the lab's controller, and what the lab's programs log.
 
-A watcher notes each plan and each change of a link with the time it came, so that the
-way of an event can be taken apart afterwards: seen by an agent (by its log), known to the
-controller, planned, programmed. All clocks are one machine's.
-
-What programs of a lab have logged, and when; all clocks are one machine's.
+A watcher notes each plan and each change of a link with its time. Together with the agents' logs
+this gives the stages of an event: seen by an agent, known to the controller, planned, programmed.
+All times come from the clock of one machine.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ from heddle_emulator.netns.programs import LEADING, Programs
 from heddle_emulator.netns.up import client, introduce, relay
 
 DOWN = '"event": "link down"'
-"""How an agent logs a cable that it believes down."""
+"""Part of the log line of an agent that believes a cable down."""
 PROGRAMMED = '"event": "push programmed"'
-"""How it logs a push that its kernel has taken."""
+"""Part of the log line of an agent whose kernel holds a push."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A cable that an agent saw go down."""
+    """One agent's detection of a cable that went down."""
 
     when: int
-    """Nanoseconds."""
+    """Nanoseconds of the wall clock."""
     switch: str
     link: str
 
 
 def detections(programs: Programs, after: int) -> list[Sighting]:
-    """What agents saw after a moment, in ns; from their own logs."""
+    """Return what agents saw go down after a moment in ns, from their logs."""
     found = [
         Sighting(when, switch, str(told.get("link", "")))
         for when, switch, told in _logged(programs, DOWN)
@@ -52,7 +50,7 @@ def detections(programs: Programs, after: int) -> list[Sighting]:
 
 
 def programming(programs: Programs, generations: Collection[int]) -> list[tuple[int, int]]:
-    """From when to when agents had their kernels take plans of these generations, in ns each."""
+    """Return when agents programmed plans of these generations: (begin, end) in ns each."""
     return [
         (when - round(told["seconds"] * 1e9), when)
         for when, _, told in _logged(programs, PROGRAMMED)
@@ -61,7 +59,7 @@ def programming(programs: Programs, generations: Collection[int]) -> list[tuple[
 
 
 def leaders(programs: Programs, after: int) -> list[tuple[int, str]]:
-    """Controllers that came to lead after a moment, and when, in ns."""
+    """Return when controllers began to lead, and their names, after a moment; times in ns."""
     told = _logged(programs, LEADING, programs.replicas)
     found = [(when, programs.log_of(replica).stem) for when, replica, _ in told]
     return sorted(one for one in found if one[0] > after)
@@ -70,7 +68,7 @@ def leaders(programs: Programs, after: int) -> list[tuple[int, str]]:
 def _logged(
     programs: Programs, event: str, nodes: Iterable[str] = ()
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """When in ns, whose, and what was said, of all lines about an event; of all agents or some."""
+    """Yield time in ns, node and content of log lines of an event, of ``nodes`` or all agents."""
     for node in nodes or programs.lab.layout.switches:
         with contextlib.suppress(FileNotFoundError):
             text = programs.log_of(node).read_text(errors="replace")
@@ -84,23 +82,23 @@ def _logged(
 
 _DEMANDS = "drill"
 QUIET_SECONDS = 0.3
-"""A plan that is programmed and has not changed for so long is the one."""
+"""A programmed plan that has not changed for this long is taken as final."""
 _POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
 SERVED_SECONDS = 20.0
-"""How long is tried to find a controller that takes a wish."""
+"""How long a request is repeated until a controller accepts it."""
 
 
 class LabClient:
-    """Use as ``async with``: a client of the lab's controller and its watcher."""
+    """A client of the lab's controller, and its watcher. Use it with ``async with``."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs, self._lab = programs, programs.lab
         self.view = ControllerView()
         self.drained: set[str] = set()
-        """Switches that were acknowledged to be out of service."""
+        """Switches whose drain a controller has acknowledged."""
         self.demanded = 0
-        """Flows that were acknowledged to be wanted."""
+        """Number of demanded flows that a controller has acknowledged."""
         self._stack = contextlib.AsyncExitStack()
         self._api: Client | None = None
 
@@ -121,12 +119,13 @@ class LabClient:
         await self._stack.aclose()
 
     async def demand(self, flows: Flows, seconds: float) -> int:
-        """Tell the flows that there are to be, and wait until every switch holds their plan.
+        """Demand flows, and wait until every switch holds their plan.
 
-        Returns how many entries it has over all switches.
+        Returns:
+            The number of entries of the plan over all switches.
 
         Raises:
-            LabError: not after so many seconds, or some have no path.
+            LabError: this took longer than ``seconds``, or some flows have no path.
         """
         await self.api.put_demands(_DEMANDS, self._lab.layout.fabric, flows)
         self.demanded = len(flows)
@@ -139,10 +138,10 @@ class LabClient:
         return int(plan.entry_count)
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """Take a switch out of service, or back into it; asked again until a controller has it.
+        """Drain a switch, or put it back into service. Repeat this until a controller accepts it.
 
         Raises:
-            HeddleError: none does in good time.
+            HeddleError: no controller accepted it for ``SERVED_SECONDS``.
         """
         asked, deadline = time.time_ns(), time.monotonic() + SERVED_SECONDS
         while True:
@@ -158,13 +157,13 @@ class LabClient:
         self.view.changed = max(self.view.changed, asked)
 
     async def forgotten(self) -> int:
-        """How many changes were acknowledged, and are not what controllers say is wanted."""
+        """Count differences between acknowledged changes and what the controller says is wanted."""
         drained = await self.api.drained_switches()
         count = await self.api.count_demands(_DEMANDS)
         return len(drained ^ self.drained) + (count != self.demanded)
 
     async def settled(self, seconds: float) -> None:
-        """Wait until every switch holds a plan that knows all that happened; not for ever."""
+        """Wait until every switch holds a plan for all that happened, or until time is up."""
         deadline = time.monotonic() + seconds
         while not (self.view.plan and self.view.is_fresh and self._is_quiet()):
             if time.monotonic() > deadline:
@@ -172,10 +171,10 @@ class LabClient:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no link is believed down and the newest plan is programmed.
+        """Wait until the controller believes no link down, and the newest plan is programmed.
 
         Raises:
-            LabError: not after so many seconds.
+            LabError: either took longer than ``seconds``.
         """
         await self._until(
             lambda: not self.view.down, seconds, "the controller to know all links up"
@@ -196,7 +195,11 @@ class LabClient:
             await asyncio.sleep(_POLL_SECONDS)
 
     def taken_apart(self, fault: int) -> dict[str, float]:
-        """Seconds from an event to each step of the plans after it; empty if there are none."""
+        """Return the seconds from ``fault``, in ns, to each stage of the plans after it.
+
+        It also has ``moved``, the number of flows that these plans moved. It is empty if no such
+        plan was programmed.
+        """
         told = [one for one in self.view.generations() if one.committed > fault]
         acked = [one.programmed for one in told if one.programmed is not None]
         plans = [one for one in told if one.programmed is not None]
@@ -212,13 +215,13 @@ class LabClient:
         if spent:
             moments["programmed"] = min(moments["solved"] + _covered(spent), moments["acked"])
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
-        last = plans[-1].plan.generation  # which brought about those that it overtook as well
+        last = plans[-1].plan.generation  # this one includes the changes of plans that it overtook
         moved = sum(one.plan.changed_count for one in told if one.plan.generation <= last)
         return found | {"moved": float(moved)}
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Length of what spans of time cover together."""
+    """Return the total length of time that spans cover, overlaps counted once."""
     covered, until = 0, 0
     for begin, end in sorted(spans):
         covered += max(0, end - max(begin, until))

@@ -1,12 +1,12 @@
 """The fabric of a lab, and how it is broken and mended.
 
-Whatever takes time is done beforehand, so that a fault strikes when it is due, and several of one
-moment strike right after each other. A cable is cut at its upper end: the lower end loses its
-carrier, as in a fabric. A silent cable drops what comes in at both ends, all of it or a part, and
-keeps its carrier. A program that hangs is stopped by a signal, one that is slow is stopped again
-and again; two that are parted drop each other's packets on the management network. A switch
-without power has no agent, no entries and only dark cables; its routing daemons live on, so that
-booting takes no time but the agent's own.
+Whatever takes time is done in advance, so that a fault strikes when it is due, and faults of one
+moment strike right after each other. A cable is cut at its upper end, and the lower end loses its
+carrier, as in a real fabric. A silent cable drops all or a part of what arrives at both ends, and
+keeps its carrier. A program that hangs is stopped by a signal, and a slow one is stopped again and
+again. If two nodes are parted, one drops all packets from and to the other on the management
+network. A switch without power has no agent, no entries and only dark cables. Its routing daemons
+live on, so that booting takes only the time of the agent.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from heddle_emulator.netns.programs import Programs
 from heddle_emulator.report.evidence import Mark
 
 GRAINS = 10_000
-"""Shares of packets are told apart by parts of so many."""
+"""Resolution of the share of packets that a silent cable loses."""
 GOES_ON_SECONDS = 0.01
-"""What a slow program has for itself between two stops."""
+"""How long a slow program runs between two stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoneStep:
-    """A step, and when it was done, in nanoseconds."""
+    """A step that was done; ``when`` is in nanoseconds of the wall clock."""
 
     when: int
     step: Step
@@ -55,64 +55,64 @@ class DoneStep:
 
 
 class LabFabric(FabricUnderTest):
-    """One for all runs of a drill; without ``programs`` there is BGP alone."""
+    """The fabric for all runs of a drill. Without ``programs`` it has BGP alone."""
 
     def __init__(self, lab: Lab, programs: Programs | None, control: LabClient | None) -> None:
         self.lab, self.control = lab, control
         self._programs = programs
         self.cables = Cables()
         self.hung: set[str] = set()
-        """Nodes whose program is stopped."""
+        """Nodes whose program hangs."""
         self.throttled: dict[str, ThrottledProcess] = {}
-        """Programs that are given little time, by node."""
+        """Slow programs by node."""
         self.parted: set[tuple[str, str]] = set()
         self.crashed: set[str] = set()
         """Switches without power."""
         self.ways: Mapping[str, Way] = {}
-        """Of probes, for the run under way."""
+        """Paths of probes in the present run, by name."""
         self.done: list[DoneStep] = []
-        """Of the run under way."""
-        for cable in lab.layout.cables:  # opened now, as a fault may not wait for it
+        """Steps done in the present run."""
+        for cable in lab.layout.cables:  # opened now, so that no fault waits for it
             lab.link_switch(lab.far_end(cable.link).namespace)
 
     @property
     def fabric(self) -> Fabric:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.fabric``."""
         return self.lab.layout.fabric
 
     @property
     def broken(self) -> Sequence[int]:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.broken``."""
         return self.cables.broken
 
     def way(self, probe: str) -> Sequence[int]:
-        """See ``FabricUnderTest``: as it was when the run began."""
+        """Implement ``FabricUnderTest.way``: the path that was found when the run began."""
         return self.ways[probe]
 
     async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.begin``."""
         self.done.append(DoneStep(time.time_ns(), step, mark, words, target))
 
     async def cut(self, links: Sequence[int]) -> None:
-        """See ``FabricUnderTest``, as all that follow."""
+        """Implement ``FabricUnderTest.cut``."""
         before = self.cables.without_carrier
         self.cables.cut.update(links)
         self._carriers(before)
 
     async def silence(self, links: Sequence[int], share: float) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.silence``."""
         for row in links:
             self._set_silence(row, share=share)
         self.cables.silent.update(dict.fromkeys(links, share))
 
     async def degrade(self, links: Sequence[int], gbps: float) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.degrade``."""
         for row in links:
             self.lab.set_speed(row, gbps)
         self.cables.degraded.update(dict.fromkeys(links, gbps))
 
     async def mend(self, links: Sequence[int]) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.mend``."""
         before = self.cables.without_carrier
         silent = self.cables.silent.keys() & set(links)
         degraded = self.cables.degraded.keys() & set(links)
@@ -124,27 +124,27 @@ class LabFabric(FabricUnderTest):
             self.lab.set_speed(row, self.lab.layout.cables[row].gbps)
 
     async def crash(self, switch: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.crash``."""
         self.programs.kill(switch)
         self._power(switch, on=False)
         self.crashed.add(switch)
         self._forget(switch)
 
     async def reboot(self, switch: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.reboot``."""
         self.crashed.discard(switch)
         self._power(switch, on=True)
         self.programs.start_agent(switch)
 
     async def kill(self, program: str, point: Point | None) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.kill``."""
         if point is not None:
             self._orders.die_at(point.value)
         else:
             self.programs.signal(self._leading(program), signal.SIGKILL)
 
     async def start(self, program: str, *, empty: bool) -> None:
-        """See ``FabricUnderTest``: a controller serves when this returns."""
+        """Implement ``FabricUnderTest.start``: a controller serves when this returns."""
         await asyncio.to_thread(self._start, program, empty=empty)
 
     def _start(self, program: str, *, empty: bool) -> None:
@@ -156,27 +156,27 @@ class LabFabric(FabricUnderTest):
         self.programs.start_agent(program)
 
     async def hang(self, program: str) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.hang``."""
         node = self._leading(program)
         self.programs.signal(node, signal.SIGSTOP)
         self.hung.add(node)
 
     async def resume(self, program: str) -> None:
-        """See ``FabricUnderTest``: of several controllers, any that hangs."""
+        """Implement ``FabricUnderTest.resume``: all controllers that hang continue."""
         nodes = self.programs.replicas if program == CONTROLLER else (program,)
         for node in self.hung.intersection(nodes):
             self.programs.signal(node, signal.SIGCONT)
             self.hung.discard(node)
 
     async def slow(self, switch: str, seconds: float) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.slow``."""
         if switch in self.throttled:
             self.throttled.pop(switch).end()
         if seconds:
             self.throttled[switch] = ThrottledProcess(self.programs.processes[switch], seconds)
 
     async def part(self, one: str, other: str, *, apart: bool) -> None:
-        """Have one of two drop what it would send to the other, and what comes from there."""
+        """Make one of two nodes drop all packets to and from the other, or stop doing so."""
         at, away = (other, MGMT) if one == CONTROLLER else (one, other)
         address = self.lab.layout.management(away)
         table = f"ip heddle_part_{_word(away)}"
@@ -189,21 +189,21 @@ class LabFabric(FabricUnderTest):
         (self.parted.add if apart else self.parted.discard)((one, other))
 
     async def fail_store(self, *, down: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.fail_store``."""
         self._orders.store_down(down=down)
 
     async def skew(self, program: str, seconds: float) -> None:  # noqa: ARG002 - a controller's
-        """See ``FabricUnderTest``: switches have the clock of the machine."""
+        """Skew the clock of the controllers. Switches always have the clock of the machine."""
         self._orders.skew(seconds)
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """See ``FabricUnderTest``."""
+        """Implement ``FabricUnderTest.drain``."""
         if self.control is None:
             raise LabError("this lab has no controller to tell of a drained switch")
         await self.control.drain(switch, drained=drained)
 
     async def set_right(self) -> None:
-        """Mend all cables, and whatever keeps programs from working or from each other."""
+        """Mend all cables, and undo all faults of programs and switches."""
         await self.mend(self.broken)
         for switch in list(self.throttled):
             await self.slow(switch, 0.0)
@@ -218,12 +218,12 @@ class LabFabric(FabricUnderTest):
             self._programs.orders.clear()
 
     def close(self) -> None:
-        """Stop whatever still works at breaking things; what is broken stays so."""
+        """End the threads that slow programs down. All other faults stay."""
         for node in list(self.throttled):
             self.throttled.pop(node).end()
 
     def revive(self, left: Collection[str]) -> bool:
-        """Start again whatever has died, except on these nodes; whether there was anything."""
+        """Start ended programs again, except on nodes in ``left``; return whether any had ended."""
         revived = self.programs.revive() if MGMT not in left else []
         for switch in self.lab.layout.switches:
             if switch not in left and not self.programs.alive(switch):
@@ -232,25 +232,25 @@ class LabFabric(FabricUnderTest):
         return bool(revived)
 
     def check(self) -> None:
-        """Go on only if whoever was to die at a point of its work did: else nothing was tried.
+        """Check that a controller that was ordered to die at a point of its work has done so.
 
         Raises:
-            LabError: no controller came to that point.
+            LabError: no controller came to that point, so the drill tested nothing.
         """
         orders = self._programs.orders if self._programs is not None else None
         if orders is not None and orders.deadly:
             raise LabError(f"no controller came to the point {orders.deadly}, at which to die")
 
     def present(self) -> Fabric:
-        """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
+        """Return the fabric with dark cables down. Silent ones are up, as they have a carrier."""
         return self.fabric.with_links(dict.fromkeys(self.cables.without_carrier, State.DOWN))
 
     @property
     def programs(self) -> Programs:
-        """Those of the lab.
+        """The programs of the lab.
 
         Raises:
-            LabError: it has none.
+            LabError: the lab has none.
         """
         if self._programs is None:
             raise LabError("this lab has no programs to kill or start")
@@ -264,11 +264,11 @@ class LabFabric(FabricUnderTest):
         return orders
 
     def _leading(self, program: str) -> str:
-        """The program that is meant: of several controllers the one that leads."""
+        """Return the node of a program; ``CONTROLLER`` means the controller that leads."""
         return self.programs.leader if program == CONTROLLER else program
 
     def _carriers(self, before: Iterable[int]) -> None:
-        """Have cables lose or regain their carrier."""
+        """Apply changed carriers; ``before`` are the rows of cables that had none until now."""
         old, new = set(before), self.cables.without_carrier
         for row in sorted(new - old):
             self.lab.set_link(row, up=False)
@@ -283,7 +283,7 @@ class LabFabric(FabricUnderTest):
         self._carriers(before)
 
     def _set_silence(self, row: int, *, share: float) -> None:
-        """Drop such a share of what comes in at both ends; 0 drops nothing any more."""
+        """Drop a share of the packets that arrive at both ends of a cable; 0 ends this."""
         lost = "policy drop;"
         if share < 1:
             lost = f"policy accept; numgen random mod {GRAINS} < {round(share * GRAINS)} drop"
@@ -298,16 +298,16 @@ class LabFabric(FabricUnderTest):
         tools.run_inside(self.lab.spaces[node], ["nft", "-f", "-"], script)
 
     def _forget(self, switch: str) -> None:
-        """Have the kernel of a switch hold nothing of an agent's."""
+        """Remove everything that an agent wrote into the kernel of a switch."""
         inside(self.lab.spaces[switch], clean_kernel)
 
 
 class ThrottledProcess:
-    """A process that is stopped for so many seconds again and again, until ``end``.
+    """A process that is stopped for some seconds again and again, until ``end``.
 
-    Whatever it is told waits until it goes on, so it needs up to that long more for everything.
-    That is what an overloaded switch looks like from outside; kernels cannot be told to be slow
-    with one program, signals stop it whatever it is doing.
+    Each message to it waits until it continues, so it reacts up to that much later. From outside
+    it looks like an overloaded switch. Signals are used because a kernel cannot be told to slow
+    down one program.
     """
 
     def __init__(self, process: int, seconds: float) -> None:
@@ -317,7 +317,7 @@ class ThrottledProcess:
         self._thread.start()
 
     def end(self) -> None:
-        """Let it go on for good."""
+        """Let the process continue for good."""
         self._over.set()
         self._thread.join()
 
@@ -334,5 +334,5 @@ class ThrottledProcess:
 
 
 def _word(name: str) -> str:
-    """A name as nftables takes it."""
+    """Return a name in a form that nftables accepts."""
     return name.replace("-", "_").replace(".", "_")

@@ -1,10 +1,9 @@
-"""How much this machine lets a program do, measured while a drill runs.
+"""Measure how fast this machine lets a program work while a drill runs.
 
-Limits on time are written for a machine that does nothing else. On one that does, whatever is
-told something waits for its turn before it hears of it, and works for longer than its work
-takes. A program beside the run finds out both: how late it is woken, and how long a piece of
-work lasts over the processor's time for it. It is a process of its own, as agents are, and runs
-this file with the standard library alone.
+Limits on time are written for an idle machine. On a busy one a program is woken late, and its work
+takes longer than the processor time that it needs. A process beside the run measures both: how
+late it is woken, and the ratio of elapsed time to processor time of a piece of work. Like an agent
+it is a process of its own. It runs this file with the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import time
 from typing import Self
 
 _TICK_SECONDS = 0.005
-"""It wants to be woken so often."""
+"""Time between two wake-ups of the process."""
 EVERY = 8
-"""Of so many times that it is woken it works once."""
+"""The process does a piece of work at every n-th wake-up."""
 WORK_SECONDS = 0.002
-"""Of the processor."""
+"""Processor time of a piece of work."""
 _PATIENCE = 60.0
 
 
 class Pace:
-    """Use as ``with``: measures until ``told``."""
+    """Measures the pace of the machine from entering its ``with`` until ``told`` is called."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -40,7 +39,7 @@ class Pace:
         return self
 
     def told(self) -> dict[tuple[str, str], float]:
-        """By measure: ``late``, the longest wait in seconds; ``stretch``, a ratio of at least 1."""
+        """Stop, and return ``late`` (longest wait, seconds) and ``stretch`` (ratio, at least 1)."""
         said, _ = self._process.communicate("", timeout=_PATIENCE)
         return {(measure, ""): float(value) for measure, value in json.loads(said).items()}
 
@@ -51,7 +50,7 @@ class Pace:
 
 
 def watch() -> dict[str, float]:
-    """Look at the clock until standard input is closed."""
+    """Measure until standard input is closed; return the values of ``Pace.told``."""
     late = took = cost = 0.0
     now = time.perf_counter()
     for turn in range(sys.maxsize):

@@ -1,6 +1,6 @@
-"""Probes of a scenario as streams of packets in the lab, and which cables these take.
+"""The probes of a scenario as streams of packets in the lab, and the cables that these take.
 
-Paths are found by sending some packets and asking every switch what it has counted.
+Paths are found by sending a few packets and reading what every switch has counted.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from heddle_emulator.netns.probe.spec import FULL_PAYLOAD, HEADERS, SMALL, UDP, 
 from heddle_emulator.netns.steering import SteeringHosts
 
 PACKETS = 5
-"""Of each stream that is asked for."""
+"""Packets that are sent to find the path of a stream."""
 ARRIVE_SECONDS = 0.05
 
 Way = tuple[int, ...]
-"""Link rows from the sending NIC on; ends early where packets went no further."""
+"""A path as link rows from the sending NIC on. It ends early where packets got no further."""
 
 
 @dataclass(slots=True)
 class Pathfinder:
-    """Finds ways in one lab, whose switches have witnesses."""
+    """Finds paths in one lab, whose switches have witnesses."""
 
     lab: Lab
     _behind: dict[tuple[str, str], tuple[int, Port]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Pathfinder:
                 self._behind[port.namespace, port.name] = (cable.link, port)
 
     def ways(self, flows: Sequence[ProbeFlow]) -> list[Way]:
-        """The cables that each stream takes now."""
+        """Return the path that each stream takes now."""
         before = witness.hear(self.lab)
         for space in {flow.source_space for flow in flows}:
             inside(space, partial(_send, [flow for flow in flows if flow.source_space == space]))
@@ -52,7 +52,7 @@ class Pathfinder:
         return [self.follow(flow, seen) for flow in flows]
 
     def follow(self, flow: ProbeFlow, seen: witness.Testimony) -> Way:
-        """The cables that a stream took, by what the switches have counted of it."""
+        """Return the path that a stream took according to what the switches counted."""
         first = next(
             (link, port)
             for link, port in self._behind.values()
@@ -80,17 +80,17 @@ def _send(flows: Sequence[ProbeFlow]) -> None:
 
 
 CANDIDATES = 64
-"""Source ports among which one is sought that hashes the way it should."""
+"""How many source ports are tried to find one that hashes onto the wanted path."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStreams:
-    """One probe and its streams."""
+    """One probe and its streams of packets."""
 
     name: str
     flows: tuple[ProbeFlow, ...]
     offered: float
-    """Mbit/s of each stream; 0 where it only asks for a way."""
+    """Mbit/s of each stream; 0 if the probe is given in packets per second."""
 
 
 def sendings(
@@ -100,13 +100,13 @@ def sendings(
     paths: Pathfinder,
     steering: SteeringHosts | None = None,
 ) -> tuple[list[ProbeStreams], dict[str, Way]]:
-    """The streams of all probes, and the ways of those that have a single one.
+    """Return the streams of all probes, and the paths of probes between two given NICs.
 
-    All ways are asked for at once: asking every switch is what takes time. Streams of demands use
-    the ports that hosts tell, where these steer for the variant.
+    All paths are found at once, because asking every switch takes time. If hosts steer for the
+    variant, the streams of its demands use the ports that the hosts name.
 
     Raises:
-        LabError: a probe that is to be beside another cannot be.
+        LabError: no source port leads a probe over the cables of the probe that it is beside.
     """
     singles = {
         probe.name: _candidates(lab, probe)
@@ -129,7 +129,7 @@ def sendings(
 
 
 def _candidates(lab: Lab, probe: ProbeSpec) -> list[ProbeFlow]:
-    """The stream, from its port or from any one of many."""
+    """Return the probe's stream, or streams from many ports if it is beside another probe."""
     first = probe.source_port or FIRST_SOURCE_PORT
     flow = _flow(lab, probe, (probe.source, probe.destination), first)
     count = CANDIDATES if probe.beside else 1
@@ -139,7 +139,7 @@ def _candidates(lab: Lab, probe: ProbeSpec) -> list[ProbeFlow]:
 def _chosen(
     told: Sequence[tuple[ProbeFlow, Way]], probe: ProbeSpec, ways: dict[str, Way]
 ) -> tuple[ProbeFlow, Way]:
-    """The first stream that takes all inner cables of the probe it is to be beside."""
+    """Return the first stream that takes all inner cables of the probe that it is beside."""
     if not probe.beside:
         return told[0]
     wanted = ways[probe.beside][1:-1]
@@ -152,7 +152,7 @@ def _chosen(
 def _each(
     probe: EachFlow, variant: Variant, lab: Lab, steering: SteeringHosts | None
 ) -> Iterator[ProbeFlow]:
-    """A stream for every QP, from the ports that its packets bear."""
+    """Yield a stream for every QP of the demands, from its source port."""
     flows, ids = variant.flows, lab.layout.fabric.structure.nodes.ids
     ports = flows.source_ports().tolist()
     for row, port in enumerate(ports):

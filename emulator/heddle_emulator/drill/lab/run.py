@@ -1,9 +1,10 @@
-"""One run of a drill in the lab, from a whole fabric to numbers.
+"""One run of a drill in the lab, from a whole fabric to measured values.
 
-Probes send all the while. Steps are done at their moments, counters of cables are read before,
-between and after; nothing is reckoned until all has been heard.
+Probes send during the whole run. Steps are done when they are due. Counters of cables are read
+before, between and after them. Values are computed when everything has been collected.
 
-What all runs of a drill in the lab share, and paths of probes once they stay as they are.
+``LabContext`` is what all runs of a drill share. ``Steady`` finds the paths of probes once these no
+longer change.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from heddle_emulator.netns.steering import SteeringHosts
 
 @dataclass(slots=True, eq=False)
 class LabContext:
-    """The lab, its programs if it has any, and what breaks and mends it."""
+    """The lab, its programs and controller client if it has any, and the fabric to break."""
 
     scenario: Scenario
     lab: Lab
@@ -47,42 +48,42 @@ class LabContext:
     control: LabClient | None
     fabric: LabFabric
     steering: SteeringHosts | None = None
-    """Of the variant that runs, where switches only hash."""
+    """The steering hosts of the present variant; None if no host steers."""
 
     def is_left_alone(self) -> bool:
-        """Whether there is no controller that could plan anew."""
+        """Whether no controller runs that could make a new plan."""
         programs = self.programs
         return programs is None or not any(programs.alive(one) for one in programs.replicas)
 
     def asks(self, measures: Collection[str]) -> bool:
-        """Whether anything is expected of any of these."""
+        """Whether any expectation is about one of these measures."""
         return any(told.measure in measures for told in self.scenario.expectations)
 
 
 STEADY_SECONDS = 0.3
-"""Ways that are the same after so long stay."""
+"""Paths that have not changed for this long count as settled."""
 LAB_PATIENCE = 60.0
 
 
 class Steady:
-    """Finds ways before each run, and remembers those of the first run of each variant."""
+    """Finds the paths of probes before each run, once they no longer change."""
 
     def __init__(self, context: LabContext) -> None:
         self._context = context
         self._paths = Pathfinder(context.lab)
         self._home: dict[str, dict[str, Way]] = {}
-        """Ways in the first run of each variant."""
+        """Paths in the first run of each variant, by variant and probe."""
 
     async def find(self, variant: Variant) -> tuple[list[ProbeStreams], dict[str, Way]]:
-        """The streams of all probes and their ways.
+        """Return the streams of all probes and their paths, once these have settled.
 
-        Agents far from a cable that is back learn of it last, and turn their flows back then. So
-        ways are looked at until they are those of the first run, where no controller could have
-        chosen others meanwhile. On a busy machine BGP or BFD may lose a neighbour for a moment:
-        that is waited for as well.
+        Agents far from a mended cable learn of it last, and only then move their flows back. So
+        without a controller, which could choose other paths, this waits until paths are those of
+        the variant's first run. It also waits if BGP or BFD lose a neighbour for a moment, which
+        happens on a busy machine.
 
         Raises:
-            LabError: some probe has no way, or not the one it had, for as long as we wait.
+            LabError: paths did not settle, or a probe found none beside another, for too long.
         """
         context, before = self._context, dict[str, Way]()
         deadline = time.monotonic() + LAB_PATIENCE
@@ -108,36 +109,36 @@ class Steady:
 
 
 WARM_SECONDS = 0.2
-"""Packets flow for so long before a run begins."""
+"""Packets flow for this long before a run begins."""
 DRAIN_SECONDS = 0.1
-"""Packets sent in the last of a run are not asked for: they may still be on their way."""
+"""Packets sent in this last part of a run are not counted: they may still be on their way."""
 READ_SECONDS = 0.04
-"""Before the first step counters are read: it takes a part of that."""
+"""Counters are read this long before the first step. Reading takes only part of that time."""
 LATE = frozenset({"solved", "programmed", "acked", "moved", "forgotten"})
-"""Measures of a plan, which a busy machine may have later than a run was to last."""
+"""Measures that need the new plan, which on a busy machine may come after the run's end."""
 LATE_SECONDS = 300.0
-"""No measure of speed: it only ends drills whose plan never comes."""
+"""How long to wait for a late plan. It only ends drills whose plan never comes."""
 
 _Values = dict[tuple[str, str], float]
-"""By measure and probe."""
+"""Values by measure and probe."""
 
 
 @dataclass(slots=True)
 class LabRun:
-    """One run under way; times are of the wall clock, in ns."""
+    """One run under way. Times are in nanoseconds of the wall clock."""
 
     context: LabContext
     sendings: list[ProbeStreams]
     ways: dict[str, Way]
     readings: list[Reading] = field(default_factory=list)
     probes: dict[str, list[Notes]] = field(default_factory=dict)
-    """What became of the packets of each stream."""
+    """What happened to the packets of each stream, by probe."""
 
     async def play(self) -> PlayedRun:
         """Send, do the timeline, and measure.
 
         Raises:
-            LabError: some part of the lab is gone that no step has ended.
+            LabError: a probe failed, or a controller did not die at the point that it was to.
         """
         context = self.context
         context.fabric.ways, context.fabric.done = self.ways, []
@@ -166,7 +167,7 @@ class LabRun:
         return PlayedRun(values, record.badness, partial(lab_story, record))
 
     async def _settle(self) -> None:
-        """Watch what comes of it for as long as the drill says, and for a plan that is late."""
+        """Watch for as long as the drill says, and wait for a late plan if a measure needs it."""
         scenario, control = self.context.scenario, self.context.control
         await asyncio.sleep(scenario.settle / 2)
         if self.done:
@@ -177,7 +178,7 @@ class LabRun:
             await control.settled(LATE_SECONDS)
 
     async def _read(self) -> None:
-        """Note what cables have carried so far."""
+        """Read and keep the counters of all cables."""
         context = self.context
         self.readings.append(
             await asyncio.to_thread(read_counters, context.lab, context.fabric.present())
@@ -200,11 +201,11 @@ class LabRun:
 
     @property
     def fault(self) -> int | None:
-        """When the first fault struck, in ns."""
+        """When the first fault struck, in ns; None if none did."""
         return next((one.when for one in self.done if one.step.kind in FAULTS), None)
 
     def _looped(self, seen: witness.Testimony) -> _Values:
-        """Packets that came to a switch twice, of each probe that has sent any from one port."""
+        """Count packets that came to a switch twice, for probes whose streams keep their port."""
         found: _Values = {}
         for sending in self.sendings:
             sent = [len(one.sent) for one in self.probes[sending.name]]
@@ -216,7 +217,7 @@ class LabRun:
         return found
 
     async def _of_control(self) -> _Values:
-        """How long each stage of the new plan took, and what was forgotten if that is asked."""
+        """Return how long each stage of the new plan took, and ``forgotten`` if it is expected."""
         control = self.context.control
         if control is None or not self.done:
             return {}
@@ -227,7 +228,7 @@ class LabRun:
         return values
 
     def _record(self, values: _Values, window: Window) -> LabRecord:
-        """All that is told of the run."""
+        """Return all that the run's story is made of."""
         context, programs = self.context, self.context.programs
         return LabRecord(
             begin=window.begin,
@@ -246,7 +247,7 @@ class LabRun:
 
 
 async def _until(begin: int, at: float) -> None:
-    """Sleep until so many seconds after the beginning, unless they are over."""
+    """Sleep until ``at`` seconds after ``begin`` (in ns), or not at all if that is past."""
     wait = at - (time.time_ns() - begin) / 1e9
     if wait > 0:
         await asyncio.sleep(wait)

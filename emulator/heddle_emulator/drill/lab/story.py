@@ -1,15 +1,14 @@
-"""One run in the lab told in full, for the report: what happened when, and what packets saw of it.
+"""The values and the story of one run in the lab: what happened when, and its effect on packets.
 
-Everything comes from what was seen anyway: probes' notes, agents' logs, the controller's own
-times. All clocks are one machine's. Of all runs of a variant the worst is told.
+Everything comes from what is recorded anyway: probes' notes, agents' logs and the controller's own
+times. All times come from the clock of one machine. The story is told for the worst run of a
+variant.
 
-What one run in the lab has shown: numbers from what became of packets, and what cables carried.
-
-Counters of cables are read four times, for heat maps: as packets begin to flow, right before the
-first step, half way through what follows the last one, and at the end. So there are three means:
-before, during, after. A reading takes milliseconds and is done by a thread of its own. Where cables
-have a speed, utilisation is load over that. Where they have none, nothing can be full: then 1.0 is
-what the fullest cable carried at first.
+For heat maps the counters of cables are read four times: when packets begin to flow, right before
+the first step, half-way between the last step and the end, and at the end. This gives three means:
+before, during and after. A reading takes milliseconds and has its own thread. If cables have a
+speed, utilisation is load over speed. If they have none, 1.0 is the load of the fullest cable
+before the first step.
 """
 
 from __future__ import annotations
@@ -37,43 +36,43 @@ from heddle_emulator.report.maps import Snapshot, heat_maps
 
 _NANO = 1e9
 _BINS = 250
-"""Points of a line over time."""
+"""Most points of a line over time."""
 PER_BIN = 4
-"""Packets that a point is made of, at least."""
+"""Least mean number of packets for each point."""
 _MOST_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabRecord:
-    """One run as it was seen, times in nanoseconds by the machine's clock."""
+    """What was recorded of one run. Times are in nanoseconds of the wall clock."""
 
     begin: int
     end: int
     steps: tuple[DoneStep, ...]
     probes: Mapping[str, Sequence[Notes]]
     offered: Mapping[str, float]
-    """Mbit/s of each stream of a probe, where it has a rate."""
+    """Mbit/s of each stream, by probe; 0 if the probe is given in packets per second."""
     recovered: Mapping[str, float]
-    """Seconds from the fault, by probe."""
+    """Seconds from the fault until no packet is lost any more, by probe."""
     fault: int | None
     sightings: Sequence[Sighting]
     leaders: Sequence[tuple[int, str]]
-    """Controllers that came to lead, and when."""
+    """When controllers began to lead, and their names."""
     view: ControllerView | None
     fabric: Fabric
     snapshots: Sequence[Snapshot]
-    """What cables carried."""
+    """What cables carried before, during and after the steps."""
 
     @property
     def badness(self) -> tuple[float, float]:
-        """What runs are told apart by: how long packets were lost, then how many."""
+        """How bad the run was: seconds until the last probe recovered, then packets lost."""
         notes = [one.within(self.begin, self.end) for all_ in self.probes.values() for one in all_]
         lost = sum(one.lost_count() for one in notes)
         return max(self.recovered.values(), default=0.0), lost
 
 
 def lab_story(run: LabRecord, title: str) -> Story:
-    """A run for the report."""
+    """Return the story of a run for the report."""
     return Story(
         title=title,
         seconds=(run.end - run.begin) / _NANO,
@@ -104,7 +103,7 @@ def _events(run: LabRecord) -> Iterator[Event]:
 
 
 def _control(run: LabRecord) -> Iterator[tuple[int, Mark, str]]:
-    """Who led, and what controllers knew and did, by their own times."""
+    """Yield who led, and what controllers knew and did, with the controllers' own times."""
     for when, name in run.leaders:
         yield when, Mark.OTHER, f"{name} leads"
     view = run.view or ControllerView()
@@ -132,7 +131,7 @@ def _charts(run: LabRecord) -> Iterator[Chart]:
 
 
 def _delivered(run: LabRecord, name: str) -> TimeSeries | None:
-    """Share of the packets of a probe that came, by when they were sent; TCP has none."""
+    """Return the share of a probe's packets that came, by time of sending; None for TCP."""
     notes = [one.within(run.begin, run.end) for one in run.probes[name]]
     sent = np.concatenate([one.sent for one in notes]) if notes else np.empty(0, dtype=np.int64)
     if not len(sent):
@@ -158,14 +157,14 @@ def _edges(run: LabRecord, bins: int) -> Ints:
 
 
 def _line(run: LabRecord, name: str, edges: Ints, values: Floats) -> TimeSeries:
-    """Steps: the last value stands until the end."""
+    """Return a line of steps. The last value is repeated at the end."""
     times = ((edges - run.begin) / _NANO).round(6).tolist()
     shown = [None if np.isnan(value) else round(float(value), 4) for value in values]
     return TimeSeries(name, tuple(times), (*shown, shown[-1]))
 
 
 def lab_assumptions(scenario: Scenario) -> tuple[str, ...]:
-    """How to read what a lab's report shows."""
+    """Return sentences that explain how to read the report of a lab."""
     if scenario.lab.rate_mbit:
         speed = f"The fastest cable carries {scenario.lab.rate_mbit:g} Mbit/s."
         return (f"{speed} Heat maps show what was sent over the speed of each cable.",)
@@ -174,27 +173,28 @@ def lab_assumptions(scenario: Scenario) -> tuple[str, ...]:
 
 
 LAST = 100_000_000
-"""Nanoseconds at the end of a run in which a probe that loses packets is stranded."""
+"""Nanoseconds at the end of a run. A stream that loses packets then counts as stranded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is looked at, in nanoseconds by the machine's clock."""
+    """The part of a run that is measured, in nanoseconds of the wall clock."""
 
     begin: int
     fault: int | None
-    """When the first fault of the timeline struck; None if there is none."""
+    """When the first fault of the timeline struck; None if none did."""
     end: int
     silent: bool = False
-    """Whether it was silent: then it began with the first packet that was lost."""
+    """Whether a cable went silent. A stream's fault then begins with its first lost packet."""
 
 
 def lab_measured(
     probes: Mapping[str, Sequence[Notes]], offered: Mapping[str, float], window: Window
 ) -> dict[tuple[str, str], float]:
-    """Values by measure and probe; a probe may be several streams.
+    """Return values by measure and probe.
 
-    ``offered`` is the Mbit/s that each stream of a probe is to have, where it has a rate.
+    ``probes`` has the notes of all streams of each probe. ``offered`` is the intended Mbit/s of
+    each stream of a probe, for probes that have a rate.
     """
     found: dict[tuple[str, str], float] = {}
     for name, all_notes in probes.items():
@@ -228,25 +228,25 @@ def _is_stranded(notes: Notes, window: Window) -> bool:
 
 COUNTERS = Path("/proc/thread-self/net/dev")
 SENT = 8
-"""Place of the bytes sent among the counters of an interface."""
+"""Position of the bytes sent among the counters of an interface."""
 TITLES = ("before", "during", "after")
 _BITS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What was sent over each cable since the lab is there."""
+    """What was sent over each cable since the lab was built."""
 
     when: int
-    """Nanoseconds."""
+    """Nanoseconds of the wall clock."""
     sent: Floats
     """Bytes by arc, shape (2 x links,)."""
     carries: Bools
-    """Whether each arc did then."""
+    """Whether each arc was up at that time."""
 
 
 def read_counters(lab: Lab, present: Fabric) -> Reading:
-    """Read the counters of all switches; cables of NICs are read at one end only."""
+    """Read the counters of all switches. Hosts are not read, so arcs from NICs have 0."""
     structure, sent = lab.layout.fabric.structure, np.zeros(2 * len(lab.layout.cables))
     counted = {switch: inside(lab.spaces[switch], _counters) for switch in lab.layout.switches}
     when = time.time_ns()
@@ -260,13 +260,13 @@ def read_counters(lab: Lab, present: Fabric) -> Reading:
 
 
 def _counters() -> dict[str, int]:
-    """Bytes sent by interface, of the namespace of the calling thread."""
+    """Return the bytes sent by each interface in the namespace of the calling thread."""
     lines = (line.partition(":") for line in COUNTERS.read_text().splitlines())
     return {name.strip(): int(told.split()[SENT]) for name, colon, told in lines if colon}
 
 
 def snapshots(lab: Lab, readings: Sequence[Reading], begin: int) -> Iterator[Snapshot]:
-    """The means between readings, times from ``begin``; a run without steps has one alone."""
+    """Yield the mean load between readings, timed from ``begin``; without steps only one."""
     capacity: Floats | None = None
     speed = np.repeat([cable.gbps for cable in lab.layout.cables], 2) * lab.mbit_per_gbps * 1e6
     titles = TITLES if len(readings) > len(TITLES) else ("all the time",)
@@ -280,7 +280,7 @@ def snapshots(lab: Lab, readings: Sequence[Reading], begin: int) -> Iterator[Sna
 
 
 def _fullest(lab: Lab, rate: Floats) -> float:
-    """The greatest rate of a cable between switches; 1 where nothing flows."""
+    """Return the greatest rate of an arc between switches; 1 if nothing flows."""
     nodes = lab.layout.fabric.structure
     own = np.isin(np.array(nodes.nodes.ids), np.array(lab.layout.switches))
     between = own[nodes.tail] & own[nodes.head]

@@ -1,8 +1,8 @@
-"""Drills in the lab: real kernels, real packets, and every run from a state that is whole.
+"""The lab as a world for drills: real kernels and packets, and every run from a whole fabric.
 
-For every variant: tell the demands, do the set-up. For every run: find the ways of the
-probes, send, do the timeline, watch, mend, and wait until BGP and the plan are whole
-again. Nothing is measured while something else still moves.
+For every variant: demand its flows and do the set-up. For every run: find the paths of the probes,
+send, do the timeline, watch, mend, and wait until BGP and the plan are whole again. Nothing is
+measured while effects of an earlier run last.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from heddle_emulator.netns.steering import SteeringHosts
 from heddle_emulator.netns.up import bring_up, wait_introduced, wait_links_up
 
 ORDERED = frozenset({StepKind.FAIL, StepKind.RESTORE, StepKind.SKEW})
-"""Steps for which a controller has to look out for orders."""
+"""Steps that need a controller that obeys orders to fail."""
 
 _PORTS = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + 64)
-"""Among which hosts that steer choose; so many paths of each pair of NICs are probed."""
+"""Source ports that steering hosts choose from. The path of each is probed per pair of NICs."""
 _PROBE_MILLISECONDS = 10
 
 
 class LabWorld:
-    """See ``World``: a lab for each scenario."""
+    """The world that builds a lab for each scenario; implements ``World``."""
 
     worst = "the worst for packets"
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
-        """See ``World``."""
+        """Implement ``World.assumptions``."""
         return lab_assumptions(scenario)
 
     @contextmanager
     def open(self, scenario: Scenario, report: Report) -> Iterator[LabSession]:
-        """See ``World``.
+        """Implement ``World.open``: build a lab, and remove it at the end.
 
         Raises:
-            LabError: the lab cannot be had.
+            LabError: the lab cannot be built.
         """
         mark.sweep()
         spec = scenario.lab
@@ -69,11 +69,11 @@ class LabWorld:
                 yield LabSession(scenario, lab, programs, begin)
 
     async def close(self) -> None:
-        """See ``World``: nothing is kept."""
+        """Implement ``World.close``: nothing is kept between scenarios."""
 
 
 def _programs(scenario: Scenario, lab: Lab) -> Programs:
-    """Controller and agents, the former made to fail only where some step wants that."""
+    """Return the programs. The controller obeys orders to fail only if a step needs that."""
     steps = (*scenario.setup, *scenario.timeline)
     ordered = any(step.point or step.kind in ORDERED for step in steps)
     orders = Orders(lab.folder / "orders") if ordered else None
@@ -82,7 +82,7 @@ def _programs(scenario: Scenario, lab: Lab) -> Programs:
 
 
 def _agent_options(spec: LabSpec) -> tuple[str, ...]:
-    """What agents are told apart from who they are."""
+    """Return the options that all agents share."""
     told = [f"--flap-memory-seconds={spec.flap_memory:g}"]
     if spec.probe_ms:
         told.append(f"--probe-milliseconds={spec.probe_ms}")
@@ -90,16 +90,16 @@ def _agent_options(spec: LabSpec) -> tuple[str, ...]:
 
 
 class LabSession:
-    """See ``Session``: a scenario in a lab whose programs run."""
+    """One scenario in a lab whose programs run; implements ``Session``."""
 
     def __init__(
         self, scenario: Scenario, lab: Lab, programs: Programs | None, begin: float
     ) -> None:
-        """``begin`` is when the lab was begun, monotonic."""
+        """Take ``begin``, when building the lab began, in seconds of the monotonic clock."""
         self._scenario, self._lab, self._programs = scenario, lab, programs
         self._begin = begin
         self._up: float | None = None
-        """Seconds from nothing to a lab that is ready, until they are told."""
+        """Seconds that it took to bring the lab up; None once a variant has reported them."""
         self._stack = AsyncExitStack()
         self._context: LabContext
         self._steady: Steady
@@ -121,7 +121,7 @@ class LabSession:
         await self._stack.aclose()
 
     async def prepare(self, variant: Variant) -> RunValues:
-        """Tell the demands, and do the set-up."""
+        """Implement ``Session.prepare``: demand the variant's flows, and do the set-up."""
         context, found = self._context, dict[tuple[str, str], float]()
         if self._up is not None:
             found["up", ""], self._up = self._up, None
@@ -135,7 +135,7 @@ class LabSession:
         return found
 
     async def run(self, variant: Variant, number: int) -> PlayedRun:
-        """See ``Session``."""
+        """Implement ``Session.run``."""
         context = self._context
         if context.steering is None:  # paths of ports are probed once for all runs
             context.lab.reseed(self._scenario.seed + number)
@@ -145,7 +145,7 @@ class LabSession:
         return played
 
     def _steer(self, variant: Variant) -> None:
-        """Have hosts choose ports for what the variant demands, and those of the last one end."""
+        """Let hosts steer the flows of a variant, and end the steering of the one before."""
         context, spec = self._context, self._scenario.lab
         if context.steering is not None:
             context.steering.end()
@@ -162,19 +162,19 @@ class LabSession:
             context.steering.ready(LAB_PATIENCE)
 
     def _all_there(self, left: set[str]) -> None:
-        """Start again what has died, except on these nodes."""
+        """Start programs again that have ended, except on the nodes in ``left``."""
         assert self._programs is not None
         if self._context.fabric.revive(left) and not left:
             wait_introduced(self._programs, LAB_PATIENCE)
 
     def _left_dead(self) -> set[str]:
-        """Nodes whose program the set-up killed: runs begin without it."""
+        """Return the nodes whose program the set-up killed. Runs begin without it."""
         steps = self._scenario.setup
         killed = {target for step in steps if step.kind is StepKind.KILL for target in step.targets}
         return {MGMT if target == CONTROLLER else str(target) for target in killed}
 
     async def _whole_again(self, drained: set[str]) -> None:
-        """Mend what the run broke, and wait until everybody knows; ``drained`` were so before."""
+        """Undo what the run did, and wait until all know it; ``drained`` were drained before."""
         context = self._context
         await context.fabric.set_right()
         if context.control is not None:

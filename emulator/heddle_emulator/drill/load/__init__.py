@@ -1,4 +1,4 @@
-"""drill.yaml -> Scenario. What cannot be played is refused here, each fault with its line."""
+"""Load drill files as scenarios. Scenarios with faults are refused, each fault with its line."""
 
 from heddle_emulator.drill.load.file import WORLDS, load_scenario
 

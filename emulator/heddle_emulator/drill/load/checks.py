@@ -1,7 +1,7 @@
-"""What can be said against a scenario before anything runs: names, and steps that contradict.
+"""Check a scenario before anything runs: unknown names, and steps that contradict each other.
 
-A timeline is gone through in the mind. Cables of hops are not known before packets flow, so
-nothing is said of those.
+The checks follow the state of everything through the timeline. The cable of a hop is unknown until
+packets flow, so hops are not checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEMANDS = "demands"
 
 
 def check_scenario(scenario: Scenario) -> list[Problem]:
-    """Everything that names what is not there, or contradicts itself."""
+    """Return a problem for each unknown name. If there are none, look for contradictions."""
     found = [
         *_probes(scenario),
         *_jobs(scenario),
@@ -98,7 +98,7 @@ def _step(scenario: Scenario, where: str, step: Step) -> Iterator[Problem]:
 
 
 def _wrong(scenario: Scenario, step: Step, target: Target) -> str:
-    """What is wrong with a target; "" if nothing is."""
+    """Return what is wrong with a target; "" if nothing is."""
     kind = step.kind
     if kind in CABLES:
         return _no_cable(scenario, kind, target)
@@ -173,15 +173,15 @@ _OPPOSITES = {
     StepKind.JOIN: StepKind.PART,
     StepKind.RESTORE: StepKind.FAIL,
 }
-"""What undoes, and what it undoes."""
+"""Steps that undo another step, by kind, with the kind that they undo."""
 _DOES = frozenset(_OPPOSITES.values())
 _STATES = {StepKind.DEGRADE: "degraded", StepKind.SILENCE: "silent", StepKind.CUT: "cut"}
-"""What cables may be, each worse than the one before."""
+"""Conditions of cables in words, by the step that causes them, in order of severity."""
 _LASTING = {StepKind.KILL: "killed", StepKind.HANG: "hanging", StepKind.CRASH: "without power"}
 
 
 def contradictions(scenario: Scenario) -> Iterator[Problem]:
-    """Steps that cannot be done, in order of time."""
+    """Yield a problem for each step that cannot be done, in order of time."""
     mind = _Mind(scenario)
     for where, steps in (("setup", scenario.setup), ("timeline", scenario.timeline)):
         moment: dict[tuple[float, str], Step] = {}
@@ -200,7 +200,7 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _against(before: Step, step: Step) -> bool:
-    """Whether two steps cannot both be of one moment: one does, the other undoes."""
+    """Whether two steps on one target exclude each other at the same time: one undoes the other."""
     kinds = {before.kind, step.kind}
     return before.kind is not step.kind and (
         StepKind.MEND in kinds or bool(kinds & _OPPOSITES.keys() and kinds & _DOES)
@@ -214,17 +214,17 @@ def _worse(kind: StepKind, than: StepKind) -> bool:
 
 @dataclass(slots=True)
 class _Mind:
-    """How everything stands, and since which line."""
+    """The state of everything at one point of the scenario, and the lines that caused it."""
 
     scenario: Scenario
     broken: dict[int, tuple[StepKind, int]] = field(default_factory=dict)
-    """By link row: what was done to it last, and the line."""
+    """The last step that broke each cable and its line, by link row."""
     lasting: dict[tuple[StepKind, str], int] = field(default_factory=dict)
-    """What was done and not undone, and the line."""
+    """The lines of steps that are not undone yet, by kind and target."""
     hops: bool = False
-    """Whether cables were broken that are not known yet."""
+    """Whether a step named hops, so that cables may be broken that are not in ``broken``."""
     jobs: dict[str, Job] = field(default_factory=dict)
-    """Those that run, on the hosts that they have then."""
+    """The jobs that run, with their present hosts, by name."""
 
     def __post_init__(self) -> None:
         late = {
@@ -238,7 +238,7 @@ class _Mind:
                 self.jobs[spec.job.name] = spec.job
 
     def reason(self, step: Step, target: Target) -> str:
-        """Why a step cannot be done; "" if it can, and then it counts as done."""
+        """Do a step, and return why it cannot be done; "" if it can."""
         if step.kind in CABLES:
             return self._cables(step, target)
         if step.kind in _DOES or step.kind in _OPPOSITES:
@@ -269,7 +269,7 @@ class _Mind:
         return self._break(step, target, rows)
 
     def _break(self, step: Step, target: Target, rows: Sequence[int]) -> str:
-        """Worse may follow: what is degraded may be silent, what is silent may be cut."""
+        """Break cables. Broken cables may only get worse: degraded, then silent, then cut."""
         known = [self.broken[row] for row in rows if row in self.broken]
         again = [(kind, line) for kind, line in known if not _worse(step.kind, kind)]
         for row in rows:

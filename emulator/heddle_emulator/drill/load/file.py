@@ -1,4 +1,4 @@
-"""drill.yaml -> Scenario: every fault of a file told at once, with its line and a cure.
+"""Load a drill file as a ``Scenario``. All faults are reported at once, with line and cure.
 
 ::
 
@@ -19,20 +19,20 @@
     expect:
       - {recovered: pinned, p99: {most: 10ms}}
 
-A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
-other, or only the first few of each, where ``nics`` says how many.
-With ``ipv6: true`` the fabric's addresses are of IPv6. With ``forwarding: ecmp`` switches only
-hash and nothing of Heddle runs on them: hosts choose the source port of every QP that is demanded,
-and change it when its path is lost (``probe_ms`` of the lab: how often they probe their paths).
-``variants`` (a list of name and demands) runs the same under different demands.
-``lab`` says how the lab is to be, such as ``{rate_mbit: 20, bfd_ms: 50}``; with ``controllers: 2``
-there are two on one Redis, and "controller" is the one that leads.
-With ``race: true`` steps of one moment come in any order, drawn from the seed. ``traffic`` and
-``steps`` beside this file tell of fabrics, demands, jobs, control and steps.
+The ends of a demand may also be hosts or leaves. Then every NIC of one end sends to every NIC of
+the other; ``nics`` limits this to the first few NICs of each.
+With ``ipv6: true`` the fabric has IPv6 addresses. With ``forwarding: ecmp`` switches only hash, and
+no part of Heddle runs on them. Hosts then choose the source port of every demanded QP, and change
+it when its path is lost (``probe_ms`` of the lab says how often they probe their paths).
+``variants``, a list of names and demands, plays the drill once under each of them.
+``lab`` has settings of the lab, such as ``{rate_mbit: 20, bfd_ms: 50}``. With ``controllers: 2``
+two controllers share one Redis, and "controller" means the one that leads.
+With ``race: true`` steps of one moment come in an order drawn from the seed. See the modules
+``traffic`` and ``steps`` for fabrics, demands, jobs, control and steps.
 
-An expectation is of a probe or, in virtual time, also of a job, of ``demands`` or of ``all``.
+An expectation is about a probe or, in virtual time, also about a job, ``demands`` or ``all``.
 Measures of the whole, such as ``utilization``, take any word. ``when: before | during | after``
-narrows those that change in the course of a run::
+limits measures that change during a run to a part of it::
 
     {slowest: all, when: after, least: 1.0}
     {utilization: links, when: during, most: 1.2}
@@ -81,10 +81,10 @@ _LISTS = ("jobs", "demands", "variants", "probes", "setup", "timeline", "expect"
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The drill in a file.
+    """Read the drill in a file.
 
     Raises:
-        InputError: with a problem for each fault, its line and what would cure it.
+        InputError: the file has faults. Each problem has its line and a cure.
     """
     document = load_yaml(path)
     if not isinstance(document, Record):
@@ -123,7 +123,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _worlds(fields: Fields) -> tuple[str, ...]:
-    """Where it can be played, where it is at home first."""
+    """Return the worlds that can play the drill, the default one first."""
     named = fields.entries("worlds") or list(WORLDS)
     for name in named:
         if name not in WORLDS:
@@ -177,7 +177,7 @@ _BOUNDS = {bound.value: bound for bound in Bound}
 
 
 def read_expectations(fields: Fields) -> tuple[Expectation, ...]:
-    """What is expected, in order of the file."""
+    """Return the expectations, in order of the file."""
     read = map(_expectation, fields.records("expect", "{MEASURE: PROBE, most: VALUE}"))
     return tuple(one for one in read if one is not None)
 
@@ -208,7 +208,7 @@ def _expectation(own: Fields) -> Expectation | None:
 
 
 def _statistic(own: Fields, record: Mapping[Any, Any]) -> tuple[Statistic, Mapping[Any, Any]]:
-    """The statistic and the mapping that has its bound; without one, all runs must hold."""
+    """Return the statistic and the mapping with its bound; without one, every run must hold."""
     words = [word for word in record if word in _STATISTICS]
     if not words:
         at_most = "least" not in record
@@ -245,7 +245,7 @@ _PROTOCOLS = {"udp": "udp", "tcp": "tcp"}
 
 
 def read_probes(fields: Fields) -> tuple[ProbeSpec | EachFlow, ...]:
-    """The probes of a drill, in order of the file."""
+    """Return the probes of a drill, in order of the file."""
     records = fields.records("probes", "{probe: NAME, from, to, rate}")
     return tuple(_each(own) if "each" in own.record else _probe(own) for own in records)
 

@@ -1,25 +1,25 @@
-"""Steps of a drill: ``{at: 100ms, cut: l0 to s1}`` and its like.
+"""Read the steps of a drill, such as ``{at: 100ms, cut: l0 to s1}``.
 
-::
+All forms of steps::
 
-    {at: T, cut | mend: CABLES}             l0 to s1 [key K], hop N of PROBE, links of SWITCH,
-                                            uplinks of ZONE or SWITCH; a list; mend: all
+    {at: T, cut | mend: CABLES}             l0 to s1 [key K], hop N of PROBE, links or uplinks of
+                                            SWITCH or ZONE; a list of these; mend: all
     {at: T, silence: CABLES, share: 0.2}    without a share, all packets
     {at: T, degrade: CABLES, gbps: 100}
     {at: T, flap: CABLES, period: 200ms, count: 5}
     {at: T, crash | reboot: SWITCH}
     {at: T, drain | undrain: SWITCH}
-    {at: T, kill: controller, point: commit}     intent, plan, commit, push, ack; without, at once
-    {at: T, kill | hang | resume: SWITCH or controller}        of a switch its agent is meant
+    {at: T, kill: controller, point: commit}     intent, plan, commit, push or ack; at once without
+    {at: T, kill | hang | resume: SWITCH or controller}        SWITCH means its agent
     {at: T, start: SWITCH or controller, empty: true}          empty: the agent finds no entries
     {at: T, slow: SWITCH, by: 50ms}
-    {at: T, skew: SWITCH or controller, by: 1h}                -1h is slow by so much
+    {at: T, skew: SWITCH or controller, by: 1h}                -1h sets the clock back
     {at: T, part | join: [controller, l0]}       the management network between two
     {at: T, fail | restore: store}
-    {at: T, replace: HOST, with: HOST}           in the job that has it; it starts anew
+    {at: T, replace: HOST, with: HOST}           in the job that has it; the job starts again
     {at: T, submit | finish: JOB}
 
-A flap is unrolled into cuts and mends here, so that no world has to know of it.
+A flap is turned into cuts and mends here, so that no world has to know it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAIR = 2
 
 
 def read_steps(fields: Fields, name: str) -> tuple[Step, ...]:
-    """Steps in order of time; those of one time in order of the file."""
+    """Return the steps in order of time. Steps of the same time keep the order of the file."""
     steps = [
         step
         for own in fields.records(name, "a step")
@@ -53,7 +53,7 @@ def read_steps(fields: Fields, name: str) -> tuple[Step, ...]:
 
 
 def _unrolled(step: Step | None) -> Iterator[Step]:
-    """The step itself, or the cuts and mends that a flap is made of."""
+    """Yield the step itself, or the cuts and mends of a flap."""
     if step is None:
         return
     if step.kind is not StepKind.FLAP:
@@ -107,7 +107,7 @@ def _time(own: Fields, word: str) -> float:
 
 
 def _found(own: Fields, word: str) -> str:
-    """What stands where something else should."""
+    """Return a phrase that says which wrong value a word has, or that it is missing."""
     return f"{word} is {short(own.record[word])}" if word in own.record else f"has no {word}"
 
 
@@ -147,7 +147,7 @@ _OPTIONS: dict[str, tuple[str, _Read]] = {
     "empty": ("empty", lambda own, word: own.flag(word)),
     "with": ("other", lambda own, word: own.text(word, "name the host that takes its place")),
 }
-"""Field of a step and reader, by word."""
+"""Field of ``Step`` and the function that reads it, by the word of an option."""
 _NEEDED = frozenset({"gbps", "period", "by", "with"})
 _OPTIONS_OF = {
     StepKind.SILENCE: ("share",),
@@ -184,7 +184,7 @@ CURE = "give a number and its unit, such as 10ms or 1.5s"
 
 
 def parse_seconds(value: object) -> float | None:
-    """Seconds of "10ms" or "1.5 s"; 0 may stand without a unit; None if it is neither."""
+    """Return the seconds of a time such as "10ms" or "1.5 s", or of a bare 0; otherwise None."""
     if value == 0 and type(value) in {int, float}:
         return 0.0
     match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -1,7 +1,7 @@
-"""The fabric of a drill, and what flows in it: demands and jobs; and how control behaves.
+"""Read the fabric of a drill, its demands and jobs, and the delays of control.
 
 A fabric is the name of a file, or one of the builders with its counts. Demands are lines between
-NICs, hosts or leaves, or a pattern. Jobs are written as in jobs.yaml::
+NICs, hosts or leaves, or a pattern. Jobs are written as in jobs.yaml, with two more fields::
 
     jobs:
       - job: big
@@ -13,7 +13,7 @@ NICs, hosts or leaves, or a pattern. Jobs are written as in jobs.yaml::
         iterations: 20      # without it, until the run ends
     control: {detect: 1ms, notice: 500us, report: 1ms, plan: 20ms, push: 5ms, bgp: 100ms}
 
-A job that a step submits does not run from the beginning.
+A job that a step submits does not run before that step.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ _BUILDERS = {
 
 
 def read_fabric(path: Path, fields: Fields) -> Fabric | None:
-    """The fabric of a record: a file beside it, or a shape and its counts; None if at fault.
+    """Return the fabric that a record names by file or by shape and counts; None if it is wrong.
 
-    With ``ipv6: true`` its addresses are of IPv6; with ``forwarding: ecmp`` its switches only hash.
+    A file's path is relative to ``path``. With ``ipv6: true`` the fabric has IPv6 addresses. With
+    ``forwarding: ecmp`` its switches only hash.
     """
     fabric = _fabric(path, fields)
     hashes = fields.choice("forwarding", {"programmed": False, "ecmp": True}, False)
@@ -103,7 +104,7 @@ class _Line(NamedTuple):
 
 
 def read_demands(fields: Fields, fabric: Fabric) -> Flows:
-    """The flows of a record's ``demands``, ids counted through; none where it has none."""
+    """Return the flows of a record's ``demands``, with ids f0, f1 and so on; empty without any."""
     parts = [
         _pattern(own, fabric) if "pattern" in own.record else _lines(own, fabric)
         for own in fields.records("demands", "{from, to, gbps} or {pattern}")
@@ -135,7 +136,7 @@ def _lines(own: Fields, fabric: Fabric) -> Flows:
 
 
 def _nics(own: Fields, fabric: Fabric, end: str) -> Iterator[str]:
-    """The NIC itself, or those of a host, or those that hang on a switch."""
+    """Yield the NIC itself, or the NICs of a host, or the NICs attached to a switch."""
     structure = fabric.structure
     if end in structure.nics_of_host:
         yield from (structure.nodes.ids[nic] for nic in structure.nics_of_host[end])
@@ -182,7 +183,7 @@ TIMES = ("detect", "silent", "notice", "report", "plan", "push", "bgp")
 
 
 def read_drill_jobs(fields: Fields, path: Path, fabric: Fabric) -> tuple[JobSpec, ...]:
-    """The jobs, in order of the file."""
+    """Return the jobs, in order of the file."""
     found = []
     for row, record in enumerate(fields.entries("jobs")):
         if not isinstance(record, Record):
@@ -203,7 +204,7 @@ def read_drill_jobs(fields: Fields, path: Path, fabric: Fabric) -> tuple[JobSpec
 
 
 def read_control(fields: Fields) -> ControlDelays:
-    """How long control takes, where it is told."""
+    """Return the delays of control, with defaults for those that the file leaves out."""
     own = fields.inner("control", "{plan: 20ms}")
     if own is None:
         return ControlDelays()

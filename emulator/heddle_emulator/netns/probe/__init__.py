@@ -1,1 +1,1 @@
-"""Probes: packets with numbers, sent and received in the namespaces of hosts."""
+"""Probes: numbered packets that are sent and received in the namespaces of hosts."""

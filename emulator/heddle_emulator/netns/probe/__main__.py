@@ -1,8 +1,9 @@
 """One half of a probe as a process: ``python -m heddle_emulator.netns.probe send SPACE``.
 
-Its work comes as the first line of standard input, and it ends with standard input: so
-it never outlives whoever started it. It sits in the namespace it is given, which marks
-it as the lab's. It says "ready" once it sends or can receive, and "written" at the end.
+The other half is ``receive``. The first line of standard input says what to do. The process ends
+with its standard input, so it never outlives the one that started it. It runs in the namespace
+SPACE, which marks it as the lab's. It prints "ready" once it can send or receive, and "written" at
+the end.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from heddle_emulator.netns.probe.packets import Receiver, Sender
 from heddle_emulator.netns.probe.spec import UDP, load
 
 REAL_TIME = 1
-"""Priority of probes among real-time processes: they measure, and may not be what is slow. They
-sleep between packets, so that what is measured gets its turn."""
+"""Priority of probes among real-time processes. They measure, so they must not be slow themselves.
+They sleep between packets, so that the programs under test get their turn."""
 
 
 def _ended() -> bool:
-    """Whether standard input has ended."""
+    """Return whether standard input has ended."""
     return bool(select.select([sys.stdin], (), (), 0)[0])
 
 

@@ -1,10 +1,8 @@
-"""Starting a probe's two halves, and reading what they noted once they have ended.
+"""Start the two halves of a probe, read their notes once they have ended, and evaluate them.
 
-What a probe has seen, as arrays, and what follows from it. Pure but for reading files.
-
-Times are nanoseconds by the machine's clock. A packet that was sent is lost if it never
-came; so nothing may be asked of the last packets before the probe's end, which could
-still be on their way when it ended: ``within`` leaves them to the caller.
+Times are in nanoseconds of the wall clock. A sent packet counts as lost if it never came. The last
+packets before the probe's end may still have been on their way. So callers have to leave them out,
+with ``Notes.within``.
 """
 
 from __future__ import annotations
@@ -26,22 +24,22 @@ from heddle_emulator.netns.probe.spec import HEADERS, SMALL, TCP, UDP, ProbeFlow
 
 _NANO = 1e9
 _BEFORE = 50_000_000
-"""A packet sent so many nanoseconds before a fault may still be lost to it."""
+"""Nanoseconds: a packet sent this long before a fault may still be lost to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Notes:
-    """One flow: what was sent, and what came."""
+    """What was sent and what came of one flow."""
 
     flow: ProbeFlow
     sent: Ints
-    """When each packet left, by number."""
+    """When each packet was sent, by number."""
     came: Ints
-    """When each packet came, by number; 0 where it did not. Its first copy counts."""
+    """When the first copy of each packet came, by number; 0 if none came."""
     ttl: Ints
-    """Time to live of each packet on arrival; 0 where it did not come."""
+    """Time to live of each packet on arrival; 0 if it did not come."""
     stream: Ints
-    """TCP: nanosecond and bytes of each read, shape (reads, 2)."""
+    """Time in ns and bytes of each read from TCP, shape (reads, 2)."""
 
     @property
     def lost(self) -> Bools:
@@ -49,7 +47,7 @@ class Notes:
         return np.asarray(self.came == 0)
 
     def within(self, begin: int, end: int) -> Notes:
-        """Only what was sent, or read, from ``begin`` to before ``end``."""
+        """Return only the packets sent, and the reads made, from ``begin`` to before ``end``."""
         low, high = np.searchsorted(self.sent, [begin, end])
         rows = slice(int(low), int(high))
         times = self.stream[:, 0]
@@ -57,13 +55,14 @@ class Notes:
         return Notes(self.flow, self.sent[rows], self.came[rows], self.ttl[rows], stream)
 
     def lost_count(self) -> int:
-        """Packets lost."""
+        """Return the number of lost packets."""
         return int(self.lost.sum())
 
     def recovered(self, fault: int) -> float:
-        """Seconds from a fault until the first packet was sent after which none was lost.
+        """Return the seconds from a fault (time in ns) until the first packet after all losses.
 
-        Where none was lost that is the first after the fault; infinite where the last was lost.
+        The time at which that packet was sent counts. If none was lost, it is the first packet
+        after the fault. The result is infinite if there is no such packet.
         """
         after = np.flatnonzero(self.lost & (self.sent >= fault - _BEFORE))
         first = int(after[-1]) + 1 if len(after) else int(np.searchsorted(self.sent, fault))
@@ -72,7 +71,7 @@ class Notes:
         return max(0.0, float(self.sent[first] - fault) / _NANO)
 
     def mbit(self, begin: int, end: int) -> float:
-        """Mbit/s that came from ``begin`` to ``end``; UDP with its headers, TCP its bytes."""
+        """Return the Mbit/s received from ``begin`` to ``end``, for UDP with headers."""
         if self.flow.protocol == TCP:
             times = self.stream[:, 0]
             total = float(self.stream[(times >= begin) & (times < end), 1].sum())
@@ -83,7 +82,7 @@ class Notes:
 
 
 def read_notes(folder: Path, flows: list[ProbeFlow]) -> list[Notes]:
-    """The notes of both halves of a probe that has ended, in order of the flows."""
+    """Return the notes of both halves of a probe that has ended, in order of the flows."""
     return [_read(folder, row, flow) for row, flow in enumerate(flows)]
 
 
@@ -99,7 +98,7 @@ def _read(folder: Path, row: int, flow: ProbeFlow) -> Notes:
 
 
 def summary(values: list[float]) -> tuple[float, float]:
-    """Median and 99th percentile (the nearest value from above)."""
+    """Return the median and the 99th percentile, which is the next measured value from above."""
     ordered: Floats = np.sort(np.asarray(values, dtype=np.float64))
     place = min(len(ordered) - 1, int(np.ceil(0.99 * len(ordered))) - 1)
     return float(np.median(ordered)), float(ordered[max(place, 0)])
@@ -109,7 +108,7 @@ _END_SECONDS = 30.0
 
 
 class Probe:
-    """Use as ``with``: entered when packets flow; ``stop`` gives what was noted."""
+    """Both halves of a probe. Its ``with`` is entered when packets flow; ``stop`` gives notes."""
 
     def __init__(self, lab: Lab, flows: list[ProbeFlow]) -> None:
         self._lab, self.flows = lab, flows
@@ -117,7 +116,7 @@ class Probe:
         self._folder = Path(tempfile.mkdtemp(prefix="probe", dir=lab.folder))
 
     def __enter__(self) -> Self:
-        for half in ("receive", "send"):  # in this order: nothing is sent to nobody
+        for half in ("receive", "send"):  # in this order, so that each packet has a receiver
             self._start(half)
         return self
 
@@ -147,10 +146,10 @@ class Probe:
             process.wait()
 
     def stop(self) -> list[Notes]:
-        """End the sender, then the receiver; what both noted, in order of the flows.
+        """End the sender, then the receiver, and return their notes in order of the flows.
 
         Raises:
-            LabError: one of them has failed.
+            LabError: the sender or the receiver has failed.
         """
         for half in ("send", "receive"):
             process = self._halves[half]
@@ -180,10 +179,12 @@ def probe_flow(
     size: int = SMALL,
     protocol: str = UDP,
 ) -> ProbeFlow:
-    """A stream from one NIC to another, by id, with UDP or TCP ports in the same order.
+    """Return a stream from one NIC to another, given their ids and ports, source first.
+
+    ``rate`` is in packets per second, and ``size`` is the payload in bytes.
 
     Raises:
-        LabError: one of them is no NIC of the lab.
+        LabError: one of the ids is no NIC of the lab.
     """
     known = lab.layout.nic_port
     for nic in nics:

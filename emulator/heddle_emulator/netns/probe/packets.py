@@ -28,7 +28,7 @@ IPV6_RECVHOPLIMIT = 51
 def made(
     space: str, flow: ProbeFlow, kind: int, adjust: Callable[[socket.socket], None]
 ) -> socket.socket:
-    """A socket in a namespace, not blocking, adjusted before anything reaches it."""
+    """Return a non-blocking socket in a namespace, after ``adjust`` was called on it."""
 
     def make() -> socket.socket:
         new = socket.socket(flow.family, kind)
@@ -41,7 +41,7 @@ def made(
 
 
 def udp_sender(flow: ProbeFlow) -> socket.socket:
-    """Bound to the flow's source, connected to its destination."""
+    """Return a UDP socket bound to the flow's source and connected to its destination."""
 
     def adjust(new: socket.socket) -> None:
         new.bind((flow.source, flow.source_port))
@@ -51,7 +51,7 @@ def udp_sender(flow: ProbeFlow) -> socket.socket:
 
 
 def udp_receiver(flow: ProbeFlow) -> socket.socket:
-    """Bound to the flow's destination; packets come with a time stamp and their TTL."""
+    """Return a UDP socket at the flow's destination that reports time stamps and TTLs."""
 
     def adjust(new: socket.socket) -> None:
         new.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
@@ -66,7 +66,7 @@ def udp_receiver(flow: ProbeFlow) -> socket.socket:
 
 
 def tcp_listener(flow: ProbeFlow) -> socket.socket:
-    """Listens at the flow's destination."""
+    """Return a TCP socket that listens at the flow's destination."""
 
     def adjust(new: socket.socket) -> None:
         new.bind((flow.destination, flow.destination_port))
@@ -76,7 +76,7 @@ def tcp_listener(flow: ProbeFlow) -> socket.socket:
 
 
 def tcp_sender(flow: ProbeFlow) -> socket.socket:
-    """Bound to the flow's source, and on its way to the destination."""
+    """Return a TCP socket from the flow's source that is connected to its destination."""
 
     def adjust(new: socket.socket) -> None:
         new.bind((flow.source, flow.source_port))
@@ -87,13 +87,13 @@ def tcp_sender(flow: ProbeFlow) -> socket.socket:
 
 
 class PortFiles:
-    """The ports that agents of hosts tell, each file read again where it is another than before."""
+    """Reads source ports from the files of hosts' agents. A file is read again if it changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int], dict[str, list[int]]]] = {}
 
     def port(self, named: NamedPort) -> int:
-        """The port of a QP now."""
+        """Return the present port of a QP."""
         status = os.stat(named.file)  # noqa: PTH116 - for each packet
         stamp = status.st_mtime_ns, status.st_ino
         known = self._known.get(named.file)
@@ -142,7 +142,7 @@ class Sender:
                 heapq.heapreplace(due, (instant + 1.0 / self._flows[row].rate, row))
 
     def _send(self, row: int) -> None:
-        """A packet that the kernel does not take counts as sent: it is lost all the same."""
+        """Send a packet. One that the kernel refuses counts as sent, because it is lost too."""
         times = self.sent[row]
         payload = PACKET.pack(row, len(times)).ljust(self._flows[row].size, b"\0")
         times.append(time.time_ns())
@@ -154,19 +154,19 @@ class Sender:
         return self._named[row][self._files.port(named)] if named else self._sockets[row]
 
     def _pour(self, seconds: float) -> None:
-        """Give every TCP connection what it takes."""
+        """Send as much as every TCP connection takes, waiting at most ``seconds``."""
         _, ready, _ = select.select((), list(self._tcp.values()), (), seconds)
         for connection in ready:
             with contextlib.suppress(OSError):
                 connection.send(CHUNK)
 
     def write(self, folder: Path) -> None:
-        """One file a flow: the nanosecond at which each packet left."""
+        """Write one file per flow with the nanosecond at which each packet was sent."""
         for row, times in enumerate(self.sent):
             (folder / f"{row}.sent").write_bytes(times.tobytes())
 
     def close(self) -> None:
-        """Close every socket, connections with a reset."""
+        """Shut down and close every socket."""
         named = (one for ports in self._named.values() for one in ports.values())
         for one in (*self._sockets.values(), *named, *self._tcp.values()):
             with contextlib.suppress(OSError):
@@ -189,7 +189,7 @@ class Receiver:
         self._take: dict[int, Callable[[], None]] = {}
         self._open: list[socket.socket] = []
         self.got = [array("q") for _ in flows]
-        """UDP: number, nanosecond and TTL of each packet; TCP: 0, nanosecond and bytes."""
+        """By flow: number, time in ns and TTL of each UDP packet, or 0, time and bytes of TCP."""
         self._row_of = {(flow.source, flow.source_port): row for row, flow in enumerate(flows)}
         ends = {(flow.protocol, flow.destination, flow.destination_port): flow for flow in flows}
         for (protocol, *_), flow in ends.items():
@@ -247,7 +247,7 @@ class Receiver:
             connection.close()
 
     def write(self, folder: Path) -> None:
-        """One file a flow."""
+        """Write one file per flow with the content of ``got``."""
         for row, notes in enumerate(self.got):
             (folder / f"{row}.got").write_bytes(notes.tobytes())
 

@@ -1,12 +1,12 @@
-"""What a probe is to send and receive, as one line of JSON between processes.
+"""What a probe has to send and receive, as one line of JSON between processes.
 
-A sender numbers the packets of every flow and notes when it sent each; a receiver
-notes which came, when (by the kernel's own stamp) and over how many hops. Both clocks
-are CLOCK_REALTIME of one machine, so they need no agreement. A packet's payload is
-``PACKET``: flow row, number, then zeros up to its size.
+The sender numbers the packets of every flow, and notes when it sent each. The receiver notes which
+came, when (by the kernel's time stamp) and with which TTL. Both use CLOCK_REALTIME of the same
+machine, so their times are comparable. A packet's payload is ``PACKET``, which is flow row and
+number, and then zeros up to its size.
 
-Packets are sent in flow order at each instant, by a schedule that does not drift: a
-sender that was held up catches up, and the notes tell the truth about when.
+Packets of one instant are sent in order of the flows. The schedule does not drift: a delayed sender
+catches up, and its notes have the true times.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Any
 PACKET = struct.Struct("!II")
 UDP, TCP = "udp", "tcp"
 HEADERS = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
-"""Ethernet, IP and UDP: bytes of a packet that a shaper counts beyond the payload, by family."""
+"""Bytes of Ethernet, IP and UDP headers, which a shaper counts beside the payload, by family."""
 SMALL = 64
-"""Payload of a probe that only asks whether there is a way."""
+"""Payload in bytes of a probe that only checks whether packets arrive."""
 FULL_PAYLOAD = 1400
-"""Payload of a flow that fills its cable."""
+"""Payload in bytes of a flow that sends at a rate in Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPort:
-    """A QP whose source port is told by the agent of its host, which may change it at any time."""
+    """A QP whose source port is in a file of its host's agent, which may change it at any time."""
 
     file: str
-    """That the agent writes."""
+    """The file that the agent writes."""
     flow: str
     place: int
-    """Among the QPs of the flow."""
+    """Position of the QP among those of the flow."""
     ports: tuple[int, ...]
-    """All that may be told."""
+    """All ports that the file may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +49,36 @@ class ProbeFlow:
     """Namespace of the sender."""
     destination_space: str
     source: str
-    """Address of the NIC it leaves."""
+    """Address of the sending NIC."""
     destination: str
     source_port: int
     destination_port: int
     rate: float
-    """UDP: packets a second; TCP: as much as there is room for."""
+    """Packets per second of UDP. TCP ignores it and sends as much as it can."""
     size: int = SMALL
-    """Payload, bytes."""
+    """Payload of a packet in bytes."""
     protocol: str = UDP
     named: NamedPort | None = None
-    """Who tells the port of UDP instead of ``source_port``, before each packet."""
+    """Where the UDP source port is read before each packet, instead of ``source_port``."""
 
     @property
     def family(self) -> socket.AddressFamily:
-        """The family of its addresses."""
+        """The socket family of the flow's addresses."""
         return family_of(self.source)
 
 
 def family_of(address: str) -> socket.AddressFamily:
-    """The family of an address, for a socket."""
+    """Return the socket family of an address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def dump(flows: list[ProbeFlow], folder: str) -> str:
-    """One line of JSON; results go to ``folder``."""
+    """Return flows, and the folder for results, as one line of JSON."""
     return json.dumps({"folder": folder, "flows": [asdict(flow) for flow in flows]})
 
 
 def load(line: str) -> tuple[list[ProbeFlow], str]:
-    """What ``dump`` made."""
+    """Return the flows and the folder of a line that ``dump`` made."""
     told = json.loads(line)
     return [_flow(**flow) for flow in told["flows"]], told["folder"]
 

@@ -1,4 +1,7 @@
-"""Fabrics of other systems: found by discovery or drawn for labs, read and some written."""
+"""Importers of fabrics from other systems, and exporters to two of them.
+
+The files come from discovery programs, inventories or lab topologies.
+"""
 
 from heddle_controller.importers.containerlab import clab_text
 from heddle_controller.importers.load import load_fabric

@@ -1,16 +1,16 @@
-"""Machines and the cables between them, as programs find them, made into a fabric.
+"""Make a fabric of machines and the cables between them, as discovery programs find them.
 
-What such programs know is names, ports and who is at the other end. What they do not
-know is found here:
+Such programs know names, ports, and what is at the other end of each cable. The rest is derived
+here:
 
-- *Hosts.* Each cable of a host is a NIC: it has the host's name if the host has one
-  cable, else "HOST-PORT".
-- *Tiers.* A switch with a host is a leaf; one with a leaf a spine; one with a spine
-  a core. Where that is not so, ``--map leaf=PATTERN`` names the switches of a tier
-  (``*`` and ``?`` as in a shell), and the rest is counted from them.
-- *Speeds* of cables that tell none are ``link_gbps``.
+- *NICs.* Each cable of a host is a NIC. It has the name of the host if the host has one cable,
+  otherwise "HOST-PORT".
+- *Tiers.* A switch with a cable to a host is a leaf, one with a cable to a leaf is a spine, and one
+  with a cable to a spine is a core. If that does not fit, ``--map leaf=PATTERN`` names the switches
+  of a tier (``*`` and ``?`` as in a shell), and the other tiers follow from them.
+- *Speeds.* A cable without a speed gets ``link_gbps``.
 
-A machine without a cable has no part in the fabric and is left out.
+A machine without a cable is left out, unless it is a switch that is ``kept``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from heddle_controller.model.files.records import short
 
 TIERS = ("leaf", "spine", "core")
 NODE_KINDS = (HOST, *TIERS, "switch")
-"""What a mapping may name; "switch" is one of no tier."""
+"""Kinds that a mapping may name. "switch" is a switch without a tier."""
 ANY_SWITCH = "any switch"
-"""The kind of a switch whose tier is to be found."""
+"""Kind of a switch whose tier is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host, or a switch of a tier or of ``ANY_SWITCH``; ``kept`` even without a cable."""
+    """A host or a switch. ``kind`` is one of ``NODE_KINDS`` or ``ANY_SWITCH``."""
 
     kind: str
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What else is told of its node, in the words of fabric.json."""
+    """Other fields of its node, as in fabric.json."""
     kept: bool = False
+    """Whether a switch is in the fabric even without a cable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,19 @@ class Port:
     machine: str
     name: str
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What is told of the NIC here, ``id`` as well; empty at a switch."""
+    """Fields of the NIC at this port, including ``id``. Empty at a switch, or if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """Two ports, and what the link has besides; without a speed it tells none."""
+    """A cable between two ports."""
 
     a: Port
     b: Port
     where: str
-    """Where the file tells it, for people."""
+    """Its place in the file, for messages."""
     record: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the link, as in fabric.json; ``gbps`` only if the speed is known."""
 
 
 def fabric_of(
@@ -74,11 +76,11 @@ def fabric_of(
     options: ImportOptions,
     origin: str,
 ) -> Fabric:
-    """The fabric of machines by their names, and cables.
+    """Return the fabric of machines, given by name, and the cables between them.
 
     Raises:
-        InputError: a port has two cables, an end is no machine, a cable has no speed,
-            a mapping fits no machine; or it is no sound fabric.
+        InputError: a port has two cables, an end is not one of the machines, a cable has no speed,
+            a mapping fits no machine, or the result is not a valid fabric.
     """
     check_words(mapping, NODE_KINDS, origin)
     problems = [*_unmatched(machines, mapping), *_faults(machines, cables, options)]
@@ -143,7 +145,7 @@ def _faults(
 
 
 def _kinds(machines: Mapping[str, Machine], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Kind of each machine: as it is mapped, else as the file tells it."""
+    """Return the kind of each machine: from the mapping, otherwise from the file."""
 
     def kind(name: str) -> str:
         mapped = (kind for kind, pattern in mapping.items() if fnmatchcase(name, pattern))
@@ -153,7 +155,7 @@ def _kinds(machines: Mapping[str, Machine], mapping: Mapping[str, str]) -> dict[
 
 
 def _tiers(kinds: dict[str, str], cables: Sequence[Cable]) -> dict[str, str]:
-    """Kinds with a tier for each switch that has none yet; "switch" beyond the cores."""
+    """Return the kinds with a tier for each ``ANY_SWITCH``, or "switch" if it is in no tier."""
     beside: dict[str, list[str]] = defaultdict(list)
     for cable in cables:
         beside[cable.a.machine].append(cable.b.machine)

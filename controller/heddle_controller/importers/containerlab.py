@@ -1,14 +1,14 @@
 """Topologies of containerlab (``.clab.yml``), read and written.
 
-Read: a node's ``kind`` tells a host (``linux`` and its like) from a switch (every network
-operating system), unless its ``group`` or the name of a tier in ``--map`` says what it is.
-Kinds and groups are inherited as containerlab does it. Links that leave the lab (to the
-host, to the management network) are no part of the fabric. Speeds are in a link's ``vars``
-(``gbps``); containerlab itself keeps none.
+Reading: a node's ``kind`` says whether it is a host (``linux`` and similar kinds) or a switch (a
+network operating system), unless its ``group`` or a tier in ``--map`` says what it is. Kinds and
+groups are inherited as in containerlab. Links that leave the lab (to the machine that runs it, or
+to the management network) are not part of the fabric. Speeds are in a link's ``vars`` (``gbps``),
+because containerlab itself has no speeds.
 
-Written: each host a node with an interface a NIC, each switch a node, all of kind linux,
-their images in one place for each tier. What a fabric tells besides is in ``labels`` and
-``vars``, which containerlab leaves alone, so that what is written is read as the same fabric.
+Writing: each host is a node with an interface for each NIC, and each switch is a node. All are of
+kind linux, and each tier has its image in one place. Other facts about the fabric go into
+``labels`` and ``vars``, which containerlab ignores, so that the same fabric can be read back.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from heddle_controller.model.files.yaml_text import Record, load_yaml
 
 HOST_KINDS = {"linux", "host", "k8s-kind", "ext-container", "generic_vm", "generic-vm"}
 OUTSIDE = {"host", "mgmt-net", "macvlan", "vxlan", "vxlan-stitch", "dummy"}
-"""What an endpoint names in place of a node, where a link leaves the lab."""
+"""Names that an endpoint has in place of a node if a link leaves the lab, and types of such
+links."""
 LABEL = "heddle-"
-"""What the labels start with that tell what containerlab has no word for."""
+"""Prefix of labels with facts for which containerlab has no field."""
 IMAGES = {
     "switch": "quay.io/frrouting/frr:10.2.1",
     HOST: "docker.io/library/alpine:3",
 }
-"""Of written topologies; to be changed in the group."""
+"""Container images in written topologies. A user can change them in the file's groups."""
 
 _EXPECTED = "give a containerlab topology: topology, with nodes and links"
 
 
 def import_clab(path: Path, mapping: Mapping[str, str], options: ImportOptions) -> Fabric:
-    """The fabric of a topology; ``mapping`` names tiers by patterns of names.
+    """Read the fabric of a topology file. ``mapping`` gives patterns of names for tiers.
 
     Raises:
-        InputError: with the line: no topology, an endpoint that is none; or no sound fabric.
+        InputError: the file is not a topology or has faulty nodes or links (with the line), or it
+            is not a valid fabric.
     """
     origin = str(path)
     document = load_yaml(path)
@@ -101,7 +103,7 @@ def _mapping(document: object, field: str, origin: str) -> Record:
 
 
 def _machine(told: Mapping[str, Any], above: Mapping[str, Any], problems: list[Problem]) -> Machine:
-    """What a node is, with what it inherits."""
+    """Return a node as a machine. Its kind and group may be inherited from ``above``."""
     where = f"line {told.line}" if isinstance(told, Record) else "nodes"
     defaults = above["defaults"] if isinstance(above["defaults"], dict) else {}
     group = told.get("group", defaults.get("group"))
@@ -121,7 +123,7 @@ def _machine(told: Mapping[str, Any], above: Mapping[str, Any], problems: list[P
 
 
 def _labelled(labels: Mapping[Any, Any]) -> dict[str, Any]:
-    """What labels tell, in the words of fabric.json."""
+    """Return the fields of fabric.json that labels contain."""
     found: dict[str, Any] = {
         str(name).removeprefix(LABEL): value
         for name, value in labels.items()
@@ -173,7 +175,7 @@ def _ends(told: object) -> list[tuple[str, str]]:
 
 
 def _end(told: object) -> tuple[str, str]:
-    """Node and interface of an endpoint, in either of containerlab's forms."""
+    """Return the node and interface of an endpoint, in either of containerlab's forms."""
     if isinstance(told, dict):
         machine, port = told.get("node"), told.get("interface")
     else:
@@ -184,10 +186,10 @@ def _end(told: object) -> tuple[str, str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that looks like a number to some and like text to others."""
+    """Quotes text that some YAML readers could take for a number."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - PyYAML's
-        """Everything is written out."""
+        """Write everything out, without aliases."""
         return True
 
 
@@ -200,7 +202,7 @@ _Dumper.add_representer(str, _quoted)
 
 
 def clab_text(fabric: Fabric) -> str:
-    """A topology; ``import_clab`` reads the same fabric from it."""
+    """Return a fabric as a containerlab topology; ``import_clab`` reads the same fabric back."""
     document = fabric_document(fabric)
     name = _clean(fabric.name) or "fabric"
     nodes, home = _written_nodes(document["nodes"])
@@ -236,7 +238,7 @@ def clab_text(fabric: Fabric) -> str:
 def _written_nodes(
     records: Iterable[Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Nodes of the topology, and which of them each node of the fabric is at."""
+    """Return the nodes of the topology, and which of them each node of the fabric is part of."""
     nodes: dict[str, dict[str, Any]] = {}
     taken: set[str] = set(OUTSIDE)
     home: dict[str, str] = {}
@@ -263,7 +265,7 @@ def _written_nodes(
 
 
 def _clean(name: str) -> str:
-    """A name that containers may have."""
+    """Return a name that is allowed for a container."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-._")[:60]
 
 

@@ -1,35 +1,31 @@
-"""A CSV that names, for each host, the switch above it in each layer.
+"""Import tables that name, for each host, the switch above it in each layer.
 
-Such tables come out of inventories: one row a host, a column a layer. They name
-one switch a layer, so what lies between must be chosen. The choices, each an
-option, make a connected fabric in which the wires hold nobody back before the
-cores do:
+Inventories have such tables, as CSV with one row per host and one column per layer. They name only
+one switch per layer, so the links between layers must be chosen. The choices, each of them an
+option, give a connected fabric in which no links before the cores limit the traffic:
 
-- A host has ``nics_per_host`` NICs of ``nic_gbps``, all on its leaf. They carry no
-  rail, since they share the leaf.
-- A leaf's name need not be unique: a leaf is known by its spine group *and* its
-  name, and its id is "SPINE.LEAF". (In lingjun2023_topo.csv 48 ASW names are in
-  119 PSW/ASW pairs: 119 leaves.)
-- A named spine is a group of ``spines_per_group`` spines, "SPINE-0" and on, by
-  default as many as a host has NICs. A leaf's uplinks are as fast as its NICs
-  together (1:1), spread evenly over the spines and rounded up to whole NICs for
-  each. By default nothing needs rounding: a leaf of 5 hosts has 5 NICs' worth to
-  each of 8 spines, and every permutation fits at utilisation 1.0.
-- Each cable from a leaf to a spine is a link of its own, as fast as a NIC unless
-  ``uplink_gbps`` tells how fast it is: a flow takes one cable, so a bundle counted
-  as one link would hide collisions that really happen.
-- Groups of spines are joined by cores in planes: ``cores_per_plane`` cores for each
-  place in a group, linked to the spine of that place in every group, again by
-  bundles of whole NICs. A spine's links to the cores are as fast together as its
-  links to the leaves, over ``core_taper``.
-- Without a core column, several groups of spines are joined by cores all the same;
-  a single group needs none. Without a spine column all leaves are in one group.
+- A host has ``nics_per_host`` NICs of ``nic_gbps``, all on its leaf. They have no rail, because
+  they share the leaf.
+- The name of a leaf need not be unique. A leaf is identified by its spine group *and* its name, and
+  its id is "SPINE.LEAF". (In lingjun2023_topo.csv 48 ASW names are in 119 PSW/ASW pairs, which
+  makes 119 leaves.)
+- A named spine stands for a group of ``spines_per_group`` spines, "SPINE-0" and so on, by default
+  as many as a host has NICs. A leaf's uplinks together are as fast as its NICs together (1:1). They
+  are spread evenly over the spines, and rounded up to whole cables for each spine. By default
+  nothing needs rounding: a leaf of 5 hosts has the speed of 5 NICs to each of 8 spines, and every
+  permutation fits at utilisation 1.0.
+- Each cable from a leaf to a spine is a link of its own, as fast as a NIC unless ``uplink_gbps``
+  says otherwise. A flow takes one cable, so treating a bundle as one link would hide collisions
+  that really happen.
+- Cores connect the groups of spines in planes. For each position in a group there are
+  ``cores_per_plane`` cores, each with one link to the spine at that position in every group. Its
+  speed is rounded up to whole NICs. A spine's links to the cores together are as fast as its links
+  to the leaves divided by ``core_taper``.
+- Without a core column, cores are still added if there are several groups of spines. Without a
+  spine column, all leaves are in one group.
 
-The same is read from the graph of NVIDIA topograph: each instance with the switches above it,
-nearest first.
-
-It says what a host table says: an instance is a host, its ``network_layers`` are the leaf, the
-group of spines and the group of cores above it.
+The same is read from the graph of NVIDIA topograph. There an instance is a host, and its
+``network_layers`` are the leaf, the group of spines and the group of cores above it.
 """
 
 from __future__ import annotations
@@ -56,17 +52,17 @@ _COLUMNS = {
     "spine": ("spine", "psw", "ctsw", "agg", "fsw", "spine_switch"),
     "core": ("core", "dsw", "atsw", "ssw", "super_spine", "core_switch"),
 }
-"""Our word for each column, and the names it is found by where no mapping tells."""
+"""Our word for each column, and the names that are tried if no mapping is given."""
 
 _NEEDED = ("host", "leaf")
 
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One host and the switches above it; spine and core are "" where no column tells."""
+    """A host and the switches above it. Spine and core are "" without a column for them."""
 
     where: str
-    """Where the file tells it, for people."""
+    """Its place in the file, for messages."""
     host: str
     leaf: str
     spine: str
@@ -74,11 +70,11 @@ class HostRow:
 
 
 def read_rows(path: Path, mapping: Mapping[str, str]) -> list[HostRow]:
-    """The rows of a host table, plain or gzip, each host once.
+    """Read the rows of a host table, plain or gzip.
 
     Raises:
-        InputError: the file cannot be read or is no CSV, a column is missing, a cell is
-            empty, a host stands twice.
+        InputError: the file cannot be read or is not a CSV, a column is missing, a cell is empty,
+            or a host occurs twice.
     """
     check_words(mapping, _COLUMNS, str(path))
     content = read_text(path, "JSON")
@@ -96,7 +92,7 @@ def read_rows(path: Path, mapping: Mapping[str, str]) -> list[HostRow]:
 
 
 def _columns(header: list[str], mapping: Mapping[str, str], path: Path) -> dict[str, int]:
-    """Where each of our columns is."""
+    """Return the position of each of our columns that the header has."""
     lower = [name.lower() for name in header]
     found = {}
     for ours, names in _COLUMNS.items():
@@ -136,7 +132,7 @@ def _rows(
 
 
 def refuse_twice(rows: list[HostRow], origin: str) -> None:
-    """Refuse two rows of one host."""
+    """Raise ``InputError`` if a host has two rows."""
     first: dict[str, HostRow] = {}
     problems = []
     for row in rows:
@@ -148,32 +144,35 @@ def refuse_twice(rows: list[HostRow], origin: str) -> None:
 
 
 MAX_NICS = 1 << 20
+"""Most NICs of a fabric made from a table."""
 CORE = "core"
+"""Name of the group of cores if the table names none."""
 
 _Record = dict[str, object]
 _Layer = tuple[list[_Record], list[_Record]]
 """Records of nodes and of edges."""
 Leaves = Mapping[tuple[str, str], int]
-"""Hosts under each leaf; a leaf is a spine group and a name."""
+"""Number of hosts under each leaf. A leaf is a pair of spine group and name."""
 
 
 def import_hosts(path: Path, mapping: Mapping[str, str], options: ImportOptions) -> Fabric:
-    """The fabric of a host table; ``mapping`` names columns: host, leaf, spine, core.
+    """Read the fabric of a host table.
 
-    Columns not mapped are found by common names.
+    ``mapping`` names the columns for host, leaf, spine and core. Host and leaf are found by common
+    names if they are not mapped. Without any mapping, so are spine and core.
 
     Raises:
-        InputError: the file cannot be read, has no such columns, or its rows are not
-            sound; with the line to blame.
+        InputError: the file cannot be read, lacks a column, or has faulty rows (with the line).
     """
     return fabric_of_rows(path.name.split(".")[0], read_rows(path, mapping), str(path), options)
 
 
 def fabric_of_rows(name: str, rows: list[HostRow], origin: str, options: ImportOptions) -> Fabric:
-    """The fabric of hosts that each name the switches above them.
+    """Return the fabric of hosts and the switches above them.
 
     Raises:
-        InputError: as ``import_hosts``.
+        InputError: there are too many NICs or more than one core, or the result is not a valid
+            fabric.
     """
     if len(rows) * options.nics_per_host > MAX_NICS:
         reason = f"{len(rows):,} hosts × {options.nics_per_host} NICs; at most {MAX_NICS:,} NICs"
@@ -192,7 +191,7 @@ def fabric_of_rows(name: str, rows: list[HostRow], origin: str, options: ImportO
 
 
 def _core_group(rows: list[HostRow], origin: str) -> str:
-    """Name of the one group of cores; "" where none is needed."""
+    """Return the name of the only group of cores, or "" if no cores are needed."""
     first = {row.core: row for row in reversed(rows)}
     if len(first) > 1:
         other = next(row for row in rows if row.core != rows[0].core)
@@ -206,7 +205,7 @@ def _core_group(rows: list[HostRow], origin: str) -> str:
 
 
 def _host_layer(rows: list[HostRow], options: ImportOptions) -> _Layer:
-    """NICs and their links to leaves."""
+    """Return NICs, and their links to leaves."""
     nodes: list[_Record] = []
     edges: list[_Record] = []
     digits = len(str(options.nics_per_host - 1))  # so that NICs sort by number
@@ -219,7 +218,7 @@ def _host_layer(rows: list[HostRow], options: ImportOptions) -> _Layer:
 
 
 def _leaf_layer(leaves: Leaves, options: ImportOptions) -> _Layer:
-    """Leaves, spines, and the links between."""
+    """Return leaves and spines, and the links between them."""
     count = _spine_count(options)
     nodes: list[_Record] = [
         {"id": _leaf_id(*leaf), "kind": "leaf", "zone": leaf[0] or None} for leaf in leaves
@@ -239,14 +238,14 @@ def _leaf_layer(leaves: Leaves, options: ImportOptions) -> _Layer:
 
 
 def _cables(hosts: int, options: ImportOptions) -> list[float]:
-    """Speeds of the links from a leaf to one spine of its group."""
+    """Return the speed (Gbit/s) of each link from a leaf with some hosts to one of its spines."""
     share = hosts * options.nics_per_host / _spine_count(options)
     cable = options.uplink_gbps or options.nic_gbps
     return [cable] * _whole(share * options.nic_gbps / cable)
 
 
 def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> _Layer:
-    """Cores, and a bundle from each spine to each core of its plane."""
+    """Return cores, and a link from each spine to each core of its plane."""
     planes = range(_spine_count(options))
     places = range(options.cores_per_plane)
     nodes: list[_Record] = [
@@ -268,7 +267,7 @@ def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> _Layer:
 
 
 def _whole(wanted: float) -> int:
-    """Whole pieces that make up what is wanted; a hair over a whole number counts as it."""
+    """Round up to an integer of at least 1, after subtracting a small tolerance."""
     return max(1, ceil(wanted - 1e-9))
 
 
@@ -293,7 +292,7 @@ def _link(source: str, target: str, gbps: float, key: int = 0) -> _Record:
 
 
 LAYERS = 3
-"""Leaf, spine and core."""
+"""Most network layers of an instance: leaf, spine and core."""
 
 
 def import_topograph(
@@ -303,11 +302,12 @@ def import_topograph(
     mapping: Mapping[str, str],
     options: ImportOptions,
 ) -> Fabric:
-    """The fabric of a document of topograph's engine "graph".
+    """Return the fabric of a document of topograph's engine "graph".
 
     Raises:
-        InputError: naming the instance: no id, no layers, more than three or not as many
-            as the first has; or as ``fabric_of_rows``.
+        InputError: a mapping is given, which this form does not use; an instance has no id, or its
+            layers are none, more than three, or not as many as the first has; or as
+            ``fabric_of_rows``.
     """
     check_words(mapping, (), origin)
     instances = document.get("instances")

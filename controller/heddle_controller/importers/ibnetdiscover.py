@@ -1,11 +1,11 @@
-"""What ``ibnetdiscover`` prints: every switch and channel adapter of an InfiniBand subnet.
+"""Import the output of ``ibnetdiscover``: the switches and adapters of an InfiniBand subnet.
 
-Each node is a block: lines ``key=value``, a header with its kind and GUID, and a line
-for each port with a cable. A cable between two nodes is told by both; it is one link.
-A node has the name that its description gives. That of an adapter is most often the
-host and the device ("node001 mlx5_0"): the first word is the host, and words are joined
-by "-". Descriptions that are empty or not unique get the GUID. Adapters that switches
-have inside (for reductions in the network) end no flow and are left out.
+Each node is a block of lines: some ``key=value``, a header with its kind and GUID, and a line for
+each port with a cable. Both nodes of a cable list it, and it is one link. A node is named by its
+description, with "-" between its words. The description of an adapter is usually the host and the
+device ("node001 mlx5_0"), so its first word is taken as the host. If a description is empty or not
+unique, the GUID is added to the name. Adapters inside switches (for reductions in the network)
+send no flows and are left out.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from heddle_controller.model.files.content import read_text
 from heddle_controller.model.files.records import short
 
 MARKS = ("# Topology file:", "vendid=", "switchguid=", "caguid=")
-"""What the first line that is more than a ``#`` starts with."""
+"""Beginnings of lines by which the output is recognised."""
 
 GBPS_OF_LANE = {
     "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0,
     "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
 }  # fmt: skip
-"""As the field names them: 4xNDR is 400 Gbit/s."""
+"""Gbit/s of a lane by the usual name of its rate: 4xNDR is 400 Gbit/s."""
 _MAX_LINE = 4096
 AGGREGATION = "Aggregation Node"
+"""Part of the description of adapters inside switches."""
 
 _HEADER = re.compile(
     r'(?P<kind>Switch|Ca|Rt)\s+[0-9]+\s+"(?P<guid>[^"]+)"\s*#\s*"(?P<told>.*?)"(?:\s[^"]*)?'
@@ -47,21 +48,21 @@ _FACT = re.compile(r"[a-z]+=.*")
 
 @dataclass(slots=True)
 class _Node:
-    """One block."""
+    """A block: one switch or adapter."""
 
     kind: str
     told: str
     line: int
     ports: dict[str, tuple[str, str, float | None, int]] = field(default_factory=dict)
-    """By number: the GUID and port of the other end, Gbit/s, the line."""
+    """By port number: GUID and port of the other end, Gbit/s (None if not known), and the line."""
 
 
 def import_subnet(path: Path, mapping: Mapping[str, str], options: ImportOptions) -> Fabric:
-    """The fabric of a subnet; ``mapping`` names tiers by patterns of names.
+    """Read the fabric of a subnet. ``mapping`` gives patterns of names for tiers.
 
     Raises:
-        InputError: the file cannot be read, a line is not understood, the two ends of
-            a cable tell different things; or it is no sound fabric.
+        InputError: the file cannot be read, a line is not understood, the two ends of a cable
+            disagree, or the result is not a valid fabric.
     """
     origin = str(path)
     nodes = _read(read_text(path, "output of ibnetdiscover").splitlines(), origin)
@@ -134,7 +135,7 @@ def _gbps(width: str | None, rate: str | None) -> float | None:
 
 
 def _check_ends(nodes: Mapping[str, _Node], origin: str) -> None:
-    """Both ends of a cable must tell of each other; what goes to a node left out is."""
+    """Check that both ends of each cable list each other, with the same speed."""
     problems = []
     for guid, node in nodes.items():
         for port in list(node.ports):
@@ -153,7 +154,7 @@ def _check_ends(nodes: Mapping[str, _Node], origin: str) -> None:
 
 
 def _names(nodes: Mapping[str, _Node]) -> dict[str, str]:
-    """A name of its own for each node, by GUID."""
+    """Return a unique name for each node, by GUID."""
     told = {guid: "-".join(node.told.split()) for guid, node in nodes.items()}
     count = Counter(told.values())
     return {
@@ -163,7 +164,7 @@ def _names(nodes: Mapping[str, _Node]) -> dict[str, str]:
 
 
 def _called(node: _Node) -> str:
-    """What a node is called that has no description."""
+    """Return the name of a node without a description, before its GUID."""
     return "hca" if node.kind == "Ca" else "switch"
 
 

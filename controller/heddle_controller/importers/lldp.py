@@ -1,13 +1,13 @@
-"""What machines' LLDP daemons know of their neighbours, as ``lldpctl -f json`` prints it.
+"""Import neighbours found by LLDP daemons, as ``lldpctl -f json`` prints them.
 
-The file is one object: the name of each machine that was asked, and what lldpctl printed
-there. A cable is known from either end; where both tell of it, it is one link. That the
-two tell of the same cable shows in the ports: a neighbour names its port by its id, or
-by its description where the id is an address, as lldpd has it unless told otherwise.
+The file is one object: the name of each machine that was asked, and what lldpctl printed there. A
+cable may be reported by one end or by both; either way it is one link. The reports of both ends are
+matched by their ports. A neighbour's port is named by its id, or by its description if the id is an
+address, which is the default of lldpd.
 
-A machine that its neighbours know to bridge or route is a switch, every other one a host.
-One that no neighbour tells of is a switch if it has a host beside it. ``--map`` says what is
-otherwise. Speeds are those of the port's medium where it is told.
+A machine is a switch if its neighbours see that it bridges or routes, and otherwise a host. A
+machine that no neighbour sees is a switch if it has a neighbour that is a host. ``--map`` overrides
+this. A link has the speed of the port's medium, if that is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MEDIUM = re.compile(r"(?P<number>[0-9]{1,5}(?:\.[0-9])?)(?P<giga>G(?:ig)?)?[bB]
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One neighbour that one port sees."""
+    """A neighbour that a port of a machine sees."""
 
     machine: str
     port: str
@@ -41,7 +41,7 @@ class _View:
 
 
 def is_lldp(document: object) -> bool:
-    """Whether a document is one of lldpctl's, by machine."""
+    """Return whether a document has the output of lldpctl for each machine."""
     return isinstance(document, dict) and any(
         isinstance(one, dict) and "lldp" in one for one in document.values()
     )
@@ -54,11 +54,11 @@ def import_lldp(
     mapping: Mapping[str, str],
     options: ImportOptions,
 ) -> Fabric:
-    """The fabric that the neighbours make.
+    """Return the fabric of all machines and their neighbours.
 
     Raises:
-        InputError: naming machine and port: a record that is not lldpctl's, a port with
-            two neighbours, ends that contradict each other; or no sound fabric.
+        InputError: a record is not from lldpctl, a port has two neighbours, two ends contradict
+            each other (all with machine and port), or the result is not a valid fabric.
     """
     problems: list[Problem] = []
     views = [view for machine, told in document.items() for view in _views(machine, told, problems)]
@@ -89,7 +89,10 @@ def _cable(
     document: Mapping[str, Any],
     problems: list[Problem],
 ) -> Iterator[Cable]:
-    """The cable that a view shows, unless the other end shows it first."""
+    """Yield the cable that a view shows, unless the other end's view yields it.
+
+    Adds a problem if the views of both ends do not match.
+    """
     back = by_port.get((view.far, view.far_port))
     if back is not None and (back.far, back.far_port) != (view.machine, view.port):
         reason = f"sees {view.far}:{view.far_port}, which sees {back.far}:{back.far_port}"
@@ -116,7 +119,7 @@ def _views(machine: str, told: object, problems: list[Problem]) -> Iterator[_Vie
         problems.append(Problem(machine, reason))
         return
     interfaces = lldp.get("interface", [])
-    # lldpctl prints no list where there is just one.
+    # For a single interface, lldpctl prints an object and not a list.
     for one in interfaces if isinstance(interfaces, list) else [interfaces]:
         for port, seen in one.items() if isinstance(one, dict) else [("", one)]:
             try:
@@ -156,7 +159,7 @@ def _text(value: object) -> str:
 
 
 def _gbps(medium: str) -> float | None:
-    """The speed of a medium such as "100GbaseCR4 - ..."; None for what is none."""
+    """Return the speed in Gbit/s of a medium such as "100GbaseCR4 - ...", or None."""
     match = _MEDIUM.match(medium)
     if match is None:
         return None

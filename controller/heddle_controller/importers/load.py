@@ -1,4 +1,4 @@
-"""Any fabric file: which form it has shows in its first bytes, then in its words."""
+"""Load a fabric file of any form. The form is recognised by the file's content."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _JSON: dict[
 
 _PEEK = 4096
 _CLAB = re.compile(r"(?:name|topology|mgmt|prefix):(?:\s.*)?")
-"""A key of a topology, where a CSV has its header."""
+"""A line with a top-level key of a containerlab topology, which no CSV has."""
 _KINDS = {kind.name.lower() for kind in NodeKind}
 
 
@@ -45,15 +45,18 @@ def load_fabric(
     mapping: Mapping[str, str] | None = None,
     options: ImportOptions | None = None,
 ) -> Fabric:
-    """Read a fabric, plain or gzip, of one of ``FORMATS``.
+    """Read a fabric file, plain or gzip, of one of ``FORMATS``.
 
-    ``mapping`` is our word to theirs (see ``node_link`` and ``host_table`` for the
-    words; for cables, kinds to patterns of names, see ``cabling``). "auto" tells forms
-    apart by what they begin with, and takes JSON that has our words, with no mapping
-    given, as ours.
+    Args:
+        path: The file.
+        format: Its form. "auto" recognises the form by the content. JSON with the names of
+            fabric.json is read as fabric.json if no mapping is given.
+        mapping: Our word to the word in the file; see ``node_link`` and ``host_table`` for the
+            words. For files that list cables, a kind to a pattern of names; see ``cabling``.
+        options: Choices that the file does not determine; None for the defaults.
 
     Raises:
-        InputError: the file cannot be read, is of no known form, or is no sound fabric.
+        InputError: the file cannot be read, its form is not known, or it is not a valid fabric.
     """
     chosen = options or ImportOptions()
     chosen.check(str(path))
@@ -72,7 +75,7 @@ def load_fabric(
 
 
 def _form(path: Path) -> str:
-    """The form that the first bytes show; "auto" is one of JSON's."""
+    """Return the form that the first bytes show. "auto" means a form in JSON."""
     with open_content(path, MOST_BYTES_OF_FABRIC) as file:
         head = file.read(_PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b""):
@@ -93,7 +96,10 @@ def _json_form(document: object) -> str:
 
 
 def _is_ours(document: object) -> bool:
-    """Whether the words of the first records are ours, so that its faults are told in them."""
+    """Return whether the first records have the names of fabric.json.
+
+    The document is then read as fabric.json, so that errors use these names.
+    """
     if not isinstance(document, Mapping) or document.get("directed"):
         return False
     node, edge = _first(document.get("nodes")), _first(document.get("edges"))

@@ -1,23 +1,20 @@
-"""Node-link JSON of other systems, put into our words and then read as our own.
+"""Import node-link JSON of other systems, and write fabrics for Graphviz.
 
-What differs from system to system is names: of attributes ("role" for kind,
-"bandwidth" for gbps), of their values ("ToR" for leaf), of the list of links. They
-are found by common names, or told by a mapping of our word to theirs, for fields
-(``gbps=capacity``) and for kinds (``leaf=ToR``). What also differs, and how it is
-read:
+The document is translated to fabric.json, which ``parse_fabric`` then reads and checks.
 
-- A node may be a whole *host*: each of its links becomes a NIC, "HOST-nic0" and on,
-  or the NIC has the host's own name if there is just one.
-- No node has a kind: nodes with a single link are NICs, all others plain switches.
-- A link may be there once in each direction (``directed``, or no multigraph and both
-  ends swapped): the two are one link. Links of the same ends in the same order are
-  parallel.
-- Links may name their ends by id, by the attribute "name", or by place in the list.
-- Speeds may carry a unit ("400G", "1.6 Tbit/s").
+Systems use different names: for attributes ("role" for kind, "bandwidth" for gbps), for their
+values ("ToR" for leaf), and for the list of links. Common names are recognised. Others are given by
+a mapping of our word to theirs, for fields (``gbps=capacity``) and for kinds (``leaf=ToR``). Other
+differences are handled as follows:
 
-The fabric is then checked by ``parse_fabric`` as our own files are.
-
-A fabric for Graphviz: ``dot -Tsvg``.
+- A node may be a whole *host*. Each of its links becomes a NIC, named "HOST-nic0" and so on, or
+  like the host if there is only one.
+- If no node has a kind, nodes with a single link are NICs, and all others are switches without a
+  tier.
+- A link may be listed once in each direction, in a document that is ``directed`` or not a
+  multigraph. The two are then one link. Links with the same ends in the same order are parallel.
+- Links may name their ends by id, by the attribute "name", or by position in the list of nodes.
+- Speeds may have a unit ("400G", "1.6 Tbit/s").
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ from heddle_controller.model.files.records import short
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A link between two rows of the nodes; ``key`` None is "give it one"."""
+    """A link between two nodes, given by row. If ``key`` is None, ``parse_fabric`` assigns one."""
 
     a: int
     b: int
@@ -61,7 +58,7 @@ class Edge:
 
 
 class EndFinder:
-    """Finds the node that a link names: by id, by the attribute "name", or by place."""
+    """Finds the node that a link names by id, by the attribute "name", or by position."""
 
     def __init__(self, nodes: Sequence[NodeRecord], attribute: str) -> None:
         self._by_id = {str(node.get(attribute)): row for row, node in enumerate(nodes)}
@@ -70,7 +67,7 @@ class EndFinder:
         self._places = 0 if whole else len(nodes)
 
     def find(self, value: object) -> int | None:
-        """Row of the node, or None."""
+        """Return the row of the node, or None if there is no such node."""
         if isinstance(value, (dict, list)) or value is None:
             return None
         row = self._by_id.get(str(value), self._by_name.get(str(value)))
@@ -80,7 +77,7 @@ class EndFinder:
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """What is to be imported and how; ``problems`` grows while it is read."""
+    """What to import and how. Problems found while reading are added to ``problems``."""
 
     origin: str
     mapping: Mapping[str, str]
@@ -91,12 +88,12 @@ class ImportRequest:
 def read_edges(
     links: list[NodeRecord], ends: EndFinder, request: ImportRequest, *, both_ways: bool
 ) -> list[Edge]:
-    """Every link once; what is wrong with some goes to the request's problems.
+    """Return every link once. Faulty links are added to the problems of the request instead.
 
-    With ``both_ways`` two links with swapped ends are the two directions of one.
+    With ``both_ways``, two links with swapped ends are the two directions of one link.
 
     Raises:
-        InputError: no link names its ends by words that are known.
+        InputError: no link has a known attribute for one of its ends.
     """
     names = attribute_names(
         links, EDGE_FIELDS, request.mapping, request.origin, what="link", shared={"state"}
@@ -117,7 +114,7 @@ class _EdgeReader:
     request: ImportRequest
 
     def edge(self, row: int, link: NodeRecord) -> Edge | None:
-        """One link; None, and a problem, if it cannot be read."""
+        """Return one link. If it cannot be read, add a problem and return None."""
         found = []
         for end in ("source", "target"):
             value = link.get(self.names[end])
@@ -147,7 +144,7 @@ class _EdgeReader:
 
 
 def _once(edges: list[Edge], problems: list[Problem]) -> list[Edge]:
-    """The edges without those that are another's way back."""
+    """Return the edges without those that are the opposite direction of another one."""
     waiting: dict[tuple[int, int, str], list[Edge]] = {}
     kept = []
     for edge in edges:
@@ -167,11 +164,11 @@ def _once(edges: list[Edge], problems: list[Problem]) -> list[Edge]:
 def import_node_link(
     document: object, origin: str, mapping: Mapping[str, str], options: ImportOptions
 ) -> Fabric:
-    """The fabric of a node-link document.
+    """Return the fabric of a node-link document.
 
     Raises:
-        InputError: with ``origin`` as its source: records that cannot be understood,
-            or that make no sound fabric.
+        InputError: with ``origin`` as its source: records cannot be understood, or the result is
+            not a valid fabric.
     """
     check_words(mapping, WORDS, origin)
     if not isinstance(document, Mapping):
@@ -199,7 +196,7 @@ def import_node_link(
 
 
 def _listed(document: NodeRecord, names: tuple[str, ...], origin: str) -> list[NodeRecord]:
-    """The records under the first of the names that is there."""
+    """Return the list of records under the first of the names that the document has."""
     name = next((name for name in names if name in document), None)
     if name is None:
         raise refuse(origin, names[0], f"missing; node-link data has {' or '.join(names)}")
@@ -215,7 +212,7 @@ def _listed(document: NodeRecord, names: tuple[str, ...], origin: str) -> list[N
 def _kinds(
     told: list[NodeRecord], attribute: str | None, edges: list[Edge], request: ImportRequest
 ) -> list[str]:
-    """Kind of each node; "host" for one that stands for all its NICs."""
+    """Return the kind of each node; "host" for a node that stands for all NICs of a host."""
     if attribute is None:
         degree = Counter(row for edge in edges for row in (edge.a, edge.b))
         return ["nic" if degree[row] == 1 else "switch" for row in range(len(told))]
@@ -234,14 +231,14 @@ def _kinds(
 def _fields(
     node: NodeRecord, names: Mapping[str, str], node_id: str, mapping: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What else a node tells, in our words."""
+    """Return the other fields of a node, with our names."""
     found = {ours: node.get(theirs) for ours, theirs in names.items()}
     for number in NUMBERS:
         value = found.get(number)
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             found[number] = int(value)
     if "gpu" not in mapping and not isinstance(found.get("gpu"), int):
-        found.pop("gpu", None)  # the name of a model, most often
+        found.pop("gpu", None)  # usually the name of a model
     if found.get("state") is not None:
         found["state"] = state_word_of(found["state"])
     return found | {"id": node_id}
@@ -250,7 +247,7 @@ def _fields(
 def _joined(
     nodes: list[dict[str, Any]], kinds: list[str], edges: list[Edge]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Nodes and edges of our own form, hosts taken apart into NICs."""
+    """Return nodes and edges as in fabric.json, with hosts split into NICs."""
     ends = Counter(row for edge in edges for row in (edge.a, edge.b))
     met: Counter[int] = Counter()
 
@@ -269,7 +266,7 @@ def _joined(
     ours = []
     for row, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
         if kind != HOST:
-            # What other nodes call "gpu" is how many there are or which model they are.
+            # In other nodes, "gpu" is a number of GPUs or a model.
             ours.append(node | {"kind": kind} | ({} if kind == "nic" else {"gpu": None}))
             continue
         nic = {**node, "kind": "nic", "host": node["id"], "gpu": None}
@@ -279,7 +276,7 @@ def _joined(
 
 
 def _nic(host: str, number: int, count: int) -> str:
-    """Id of a NIC; numbers have equal length, so that NICs sort by number."""
+    """Return the id of a NIC. Numbers have equal length, so that NICs sort by number."""
     return f"{host}-nic{number:0{len(str(count - 1))}}"
 
 
@@ -287,7 +284,10 @@ _COLOUR = {"down": "red", "drained": "orange"}
 
 
 def dot_text(fabric: Fabric) -> str:
-    """The fabric as text of Graphviz, tiers as ranks, hosts as boxes around their NICs."""
+    """Return a fabric as text for Graphviz (``dot -Tsvg``).
+
+    Tiers become ranks, and hosts become boxes around their NICs.
+    """
     return "\n".join([*_lines(fabric), ""])
 
 
@@ -328,10 +328,10 @@ def _state(record: dict[str, Any]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    r"""A quoted name, in which no ``\`` at the end can open what the quote closes."""
+    r"""Return a quoted name, with each ``\`` replaced so that none escapes the closing quote."""
     return '"' + clean(text).replace("\\", "/").replace('"', '\\"') + '"'
 
 
 def _label(text: str) -> str:
-    r"""A quoted label, in which ``\`` would begin an escape."""
+    r"""Return a quoted label, with each ``\`` doubled, because it would begin an escape."""
     return '"' + clean(text).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,6 +1,7 @@
-"""What an importer must be told because the file does not say it.
+"""Options of importers, and a dictionary of other systems' words.
 
-Other systems' words for kinds, states, fields and speeds, and ours for them.
+Options say what a file does not. The dictionary translates words for kinds, states, fields and
+speeds to those of fabric.json.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ EDGE_FIELDS: dict[str, tuple[str, ...]] = {
     "gbps": ("gbps", "bandwidth", "capacity", "speed", "bw", "rate", "link_speed"),
     "state": ("state", "status"),
 }
-"""Our fields, and the names each is found by where no mapping tells. ``state`` is a field of
-both, and one mapping serves for both."""
+"""Our fields of nodes and of links, and the attributes tried for each if no mapping is given.
+``state`` is a field of both, and one mapping is used for both."""
 
 HOST = "host"
-"""A node that stands for a whole host: each of its links is a NIC."""
+"""Kind of a node that stands for a whole host. Each of its links is a NIC."""
 
 KIND_WORDS: dict[str, tuple[str, ...]] = {
     "nic": ("nic", "hca", "port", "gpu", "endpoint", "ca"),
@@ -56,8 +57,8 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 WORDS = tuple(dict.fromkeys([*NODE_FIELDS, *EDGE_FIELDS, *KIND_WORDS]))
-"""Everything a mapping may name: fields are mapped to their attribute names, kinds to
-their value. "host" is both; it names the attribute."""
+"""All words that a mapping may have on its left: a field is mapped to the name of an attribute, a
+kind to a value. "host" is both, and is mapped to an attribute."""
 
 
 def attribute_names(
@@ -69,11 +70,18 @@ def attribute_names(
     what: str,
     shared: Iterable[str] = (),
 ) -> dict[str, str]:
-    """The attribute that holds each field, for fields that some record has.
+    """Return the name of the attribute that holds each field, for fields that some record has.
+
+    Args:
+        records: The nodes, or the links.
+        fields: Our fields, and the attributes to try for each.
+        mapping: Our word to the word in the file.
+        origin: The file, for messages.
+        what: What the records are ("node" or "link"), for messages.
+        shared: Fields whose mapped attribute may be missing, because other records have it.
 
     Raises:
-        InputError: an attribute is mapped that no record has; ``shared`` fields are let
-            off, as other records have them.
+        InputError: no record has an attribute that is mapped.
     """
     present = {name for record in records for name in record}
     names = {}
@@ -90,7 +98,7 @@ def attribute_names(
 
 
 def kinds_by_word(mapping: Mapping[str, str]) -> dict[str, str]:
-    """Our kind for each plain word; mapped words win over what they mean otherwise."""
+    """Return our kind for each ``plain`` word. The mapping takes precedence over the defaults."""
     words = by_word(KIND_WORDS)
     return words | {
         plain(mapping[kind]): kind for kind in KIND_WORDS if kind in mapping and kind != HOST
@@ -98,17 +106,17 @@ def kinds_by_word(mapping: Mapping[str, str]) -> dict[str, str]:
 
 
 def by_word(meanings: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Our word for each of theirs."""
+    """Invert a table: return our word for each of the others."""
     return {word: ours for ours, words in meanings.items() for word in words}
 
 
 def plain(value: object) -> str:
-    """A word without case, spaces and signs: "Top-of-Rack" is "topofrack"."""
+    """Return a word in lower case without spaces and punctuation: "Top-of-Rack" is "topofrack"."""
     return re.sub(r"[\W_]", "", str(value)).lower()
 
 
 def state_word_of(value: object) -> object:
-    """Our word for a state, or the value as it is, for the check to fault."""
+    """Return our word for a state, or the value itself, which a later check then refuses."""
     return _STATE_WORDS.get(plain(value), value)
 
 
@@ -119,7 +127,7 @@ UNITS = {"bps": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 """Gbit/s in one of each unit."""
 
 SUSPICIOUS = 1e6
-"""Gbit/s above which a bare number was most likely in another unit."""
+"""A number without a unit that means more Gbit/s than this was probably in another unit."""
 
 _CURE = "write one above 0 such as 400, '400G' or '1.6T'"
 _TEXT = re.compile(
@@ -128,10 +136,13 @@ _TEXT = re.compile(
 
 
 def gbps_of(value: object, unit: str) -> float:
-    """A speed in Gbit/s; a number without a unit is in ``unit`` (a key of ``UNITS``).
+    """Parse a speed and return it in Gbit/s.
+
+    A number without a unit is in ``unit``, a key of ``UNITS``.
 
     Raises:
-        ValueError: in words, for what is no finite speed above 0.
+        ValueError: the value is not a finite speed above 0, or is a bare number so large that it
+            was probably in another unit. The message says so.
     """
     if isinstance(value, str):
         number, scale = _parsed(value)
@@ -148,7 +159,7 @@ def gbps_of(value: object, unit: str) -> float:
 
 
 def _parsed(text: str) -> tuple[float, float | None]:
-    """Number and Gbit/s of its unit, None where it has none; NaN for what is no speed."""
+    """Return a number and the Gbit/s of its unit, or None without a unit. NaN if not a speed."""
     match = _TEXT.fullmatch(text.strip())
     if not match:
         return math.nan, None
@@ -165,28 +176,28 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Choices; None is the default that the comment names. Speeds are in Gbit/s."""
+    """Choices that a file does not determine. Speeds are in Gbit/s."""
 
     nics_per_host: int = 8
     nic_gbps: float = 400.0
     uplink_gbps: float | None = None
-    """Of one cable from leaf to spine, each a link; None is the speed of a NIC."""
+    """Speed of one cable from leaf to spine, which becomes a link. None: as fast as a NIC."""
     spines_per_group: int | None = None
-    """Spines a named spine stands for; as many as a host has NICs."""
+    """How many spines a named spine stands for. None: as many as a host has NICs."""
     cores_per_plane: int = 8
-    """Cores that join the spines of one place in their groups."""
+    """How many cores connect the spines that have the same position in their groups."""
     core_taper: float = 1.0
-    """A spine's speed down to the leaves over its speed up to the cores."""
+    """A spine's total speed to its leaves divided by its total speed to the cores."""
     link_gbps: float | None = None
-    """Of a node-link edge that tells no speed; None refuses it."""
+    """Speed of links for which the file has none. None: such links are refused."""
     speed_unit: str = "G"
-    """Of bare numbers in node-link data: one of "bps", "K", "M", "G", "T"."""
+    """Unit of speeds without a unit: one of "bps", "K", "M", "G", "T"."""
 
     def check(self, origin: str) -> None:
-        """Refuse what cannot be built.
+        """Check that the values are allowed.
 
         Raises:
-            InputError: with ``origin`` as its source, naming the options.
+            InputError: with ``origin`` as its source; names the faulty options.
         """
         problems = [*self._counts(), *self._rates()]
         if self.speed_unit not in UNITS:
@@ -209,10 +220,10 @@ class ImportOptions:
 
 
 def parse_mapping(text: str, origin: str = "--map") -> dict[str, str]:
-    """``"host=ip,leaf=ASW"`` as a mapping of our word to theirs; empty text is none.
+    """Parse a text such as ``"host=ip,leaf=ASW"`` to a mapping of our word to theirs.
 
     Raises:
-        InputError: a part without '=' or with one side empty, a word told twice.
+        InputError: a part has no '=' or an empty side, or a word occurs twice.
     """
     mapping: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -226,10 +237,10 @@ def parse_mapping(text: str, origin: str = "--map") -> dict[str, str]:
 
 
 def check_words(mapping: Mapping[str, str], known: Iterable[str], origin: str) -> None:
-    """Refuse a mapping of words that the importer does not know.
+    """Check that an importer knows all words of ours in a mapping.
 
     Raises:
-        InputError: naming the word and the nearest known one.
+        InputError: names the unknown word, and a similar one or all known ones.
     """
     words = list(known)
     for word in mapping:

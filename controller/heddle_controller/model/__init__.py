@@ -1,1 +1,1 @@
-"""Frozen value types every other room speaks in; bulk data as numpy arrays, a row each."""
+"""Frozen value types that all other packages share. Bulk data is kept in numpy arrays."""

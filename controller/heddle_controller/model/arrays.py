@@ -1,11 +1,11 @@
-"""The arrays that hold bulk data, one row a flow, a link or a node; and how they are sorted.
+"""Types of the arrays that hold bulk data, and operations on integer columns.
 
-Hop counts from every switch to every place.
+An array has one row per flow, link or node. *Compressed rows* are rows of different lengths in one
+array, with a second array that says where each row begins.
 
-Each value of a column once, and columns numbered by value.
-
-By sorting, not hashing: codes of entries and links come nearly in order already, and on some ten
-thousand of them ``np.unique`` with its table takes ten times as long.
+``distinct`` and ``numbered`` sort instead of hashing. Codes of entries and links are nearly sorted
+already, and for about ten thousand of them ``np.unique`` with its hash table takes ten times as
+long.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 NONE = -1
-"""Row number that stands for "there is none"."""
+"""Row number that means "none" or "not given"."""
 
 
 def starts(lengths: Ints) -> Ints:
-    """Where each row of compressed rows begins, and where the last ends."""
+    """Return where each of some compressed rows begins, and where the last one ends.
+
+    Args:
+        lengths: Length of each row, shape (rows,). The result has shape (rows + 1,).
+    """
     first = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=first[1:])
     return first
 
 
 def ranges(low: Ints, high: Ints) -> Ints:
-    """All numbers from each low to below each high, in order."""
+    """Return the integers of all half-open ranges ``low[i]`` to ``high[i]``, one after another."""
     lengths = high - low
     offset = np.cumsum(lengths) - lengths
     return np.repeat(low - offset, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
 def among(values: Ints, keys: Ints) -> Bools:
-    """Which values are among some keys, which are ascending."""
+    """Return whether each value is one of the keys, which must be ascending."""
     if not len(keys):
         return np.zeros(len(values), dtype=np.bool_)
     found: Bools = keys[np.minimum(np.searchsorted(keys, values), len(keys) - 1)] == values
@@ -47,16 +51,16 @@ def among(values: Ints, keys: Ints) -> Bools:
 
 
 DIGIT, MOST_BITS = 16, 48
-"""Bits of a digit that numpy sorts by in time for its places; of numbers sorted so at most."""
+"""Bits of one digit, which numpy sorts in linear time, and of the longest numbers sorted so."""
 FEW_TO_SORT = 500
-"""Numbers that any sort is quick with."""
+"""Below this many numbers, an ordinary sort is fast enough."""
 
 
 def stable_order(values: Ints) -> Ints:
-    """Places of the values in ascending order, equal ones as they stand; shape of the values.
+    """Return what a stable ``np.argsort`` of the values returns, but faster.
 
-    Digit by digit, the last first: numpy sorts numbers of 16 bits by counting. Of up to 32 bits
-    that takes a quarter of the time of a stable sort of the whole numbers.
+    Sorts by one digit after another, the lowest first, because numpy sorts 16-bit numbers by
+    counting. For numbers of up to 32 bits this takes a quarter of the time of a stable sort.
     """
     if (values[1:] >= values[:-1]).all():
         return np.arange(len(values), dtype=np.int64)
@@ -76,28 +80,33 @@ Bits = npt.NDArray[np.uint8]
 HopArray = npt.NDArray[np.int16]
 
 UNREACHED = np.iinfo(np.int16).max
-"""Distance where no path leads."""
+"""Hop count that means "no path"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """Hop counts from every switch to every place; never written to once made."""
+    """Hop counts from every switch to every place. Its arrays are not changed once made.
+
+    A *place* stands for all NICs that are attached to the same set of switches.
+    """
 
     place: Ints
-    """Place of each node: ``NONE`` for switches and for NICs without a live link."""
+    """Place of each node, shape (nodes,). ``NONE`` for switches and NICs without a live link."""
     row: Ints
-    """Row of each node in ``distance``; all NICs share the last one."""
+    """Row of each node in ``distance``, shape (nodes,). All NICs share the last row."""
     distance: HopArray
-    """Links from a switch to the nearest switch of a place, shape (switches + 1,
-    places); ``UNREACHED`` where there is no way, and all along the last row."""
+    """Links from each switch to the nearest switch of each place, shape (switches + 1, places).
+    ``UNREACHED`` where there is no path, and in the whole last row."""
     several: Bits
-    """A bit for each distance above 0: is there more than one next hop?"""
+    """Whether the switch has more than one next hop towards the place. One bit for each element
+    of ``distance`` in the order of ``np.packbits``; the bit is 0 where the distance is 0."""
     twin: Bools
-    """Whether each arc runs to a NIC beside another one from the same switch."""
+    """Whether each arc leads to a NIC and has a parallel arc from the same switch, shape
+    (arcs,)."""
 
 
 def distinct(values: Ints) -> Ints:
-    """Each value once, ascending."""
+    """Return each value once, ascending."""
     ordered = np.sort(values)
     first = np.ones(len(ordered), dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -105,7 +114,12 @@ def distinct(values: Ints) -> Ints:
 
 
 def numbered(values: Ints) -> tuple[Ints, Ints]:
-    """A number for each element, in order of value, and where each value stands first."""
+    """Number the distinct values in ascending order.
+
+    Returns:
+        The number of each element, shape of ``values``; and for each distinct value, the index of
+        its first occurrence.
+    """
     order = stable_order(values)
     ordered = values[order]
     first = np.ones(len(ordered), dtype=np.bool_)

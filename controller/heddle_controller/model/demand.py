@@ -1,12 +1,11 @@
-"""Flow demands by id, as a client or a file tells them.
+"""Flow demands by NIC id, as clients and files give them, and the names of unannounced flows.
 
-Demands are kept by NIC id because they outlive the fabric they were told for;
-``resolve`` turns them into ``Flows`` of one fabric.
+Demands name NICs by id because they outlive the fabric they were given for. ``resolve`` turns them
+into the ``Flows`` of one fabric.
 
-Flows that nobody announced: what they are called, wherever they are met.
-
-They are found by what switches count, planned as a demand set of their own, and named by their
-NICs. No client can put that set, and no other set can have such ids.
+*Unannounced* flows belong to no job and no client's demand set. They are found from the counters of
+switches, planned as a demand set of their own, and named by their NICs. No client can change that
+set, and flows of no other set can have such ids.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demands:
-    """Demands, parallel columns of one length."""
+    """Demands, as parallel columns of the same length."""
 
     ids: tuple[str, ...]
     source: tuple[str, ...]
@@ -41,7 +40,7 @@ class Demands:
     gbps: Floats
     job: tuple[str, ...]
     phase: tuple[str, ...]
-    """Empty: may run at any time."""
+    """An empty string means that the flow may run at any time."""
     qps: Ints
     traffic_class: Ints
 
@@ -51,23 +50,26 @@ class Demands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """What each demand sends once and from when; plans are made for rates and do not ask."""
+    """What each demand sends once, and from when. Plans are made for rates and do not use it."""
 
     bytes: Floats
-    """Infinite where nobody has said."""
+    """Bytes to send; infinite if not given."""
     start: Floats
-    """Seconds, 0 where nobody has said."""
+    """Time to begin, in seconds; 0 if not given."""
 
 
 def resolve(
     demands: Demands, fabric: Fabric, weights: Mapping[str, float] | None = None, *, origin: str
 ) -> Flows:
-    """The demands as flows of a fabric; jobs not in ``weights`` weigh 1.
+    """Return the demands as flows of a fabric, row by row.
+
+    ``weights`` gives the weight of jobs by name; jobs that are not in it weigh 1.
 
     Raises:
-        InputError: with ``origin`` as its source and one problem for each faulty
-            demand: unknown NIC, a switch where a NIC is due, a self flow, a rate
-            that is not above 0 and finite, fewer than 1 QP, an id told twice.
+        InputError: with ``origin`` as its source and a problem for each faulty demand (at most
+            ``MAX_PROBLEMS``): an unknown NIC, a switch in place of a NIC, equal source and
+            destination, a rate that is not ``sensible``, fewer than 1 QP, a repeated id, or a
+            name that is too long.
     """
     index = fabric.structure.index
     source = np.array([index.get(nic, -1) for nic in demands.source], dtype=np.int64)
@@ -96,7 +98,7 @@ def resolve(
 
 
 def _long_names(demands: Demands) -> list[Problem]:
-    """Names that are too long to be kept and told."""
+    """Return problems of ids, jobs and phases whose names are too long."""
     found = []
     for column, what, most in (
         (demands.ids, "the id", MAX_FLOW),
@@ -154,20 +156,20 @@ def _problem(demands: Demands, row: int, text: str) -> Problem:
 
 
 SET = "unannounced"
-"""Name of the demand set."""
+"""Name of the demand set of unannounced flows."""
 UNANNOUNCED_JOB = "(unannounced)"
-"""What they are counted with, which no job is called."""
+"""Job name of unannounced flows. No real job can have it."""
 PREFIX = "unannounced:"
-"""Of their ids."""
+"""Prefix of the ids of unannounced flows."""
 
 
 def flow_id(source: str, destination: str) -> str:
-    """The id of the flow between two NICs."""
+    """Return the id of the unannounced flow between two NICs, given by id."""
     return f"{PREFIX}{source}->{destination}"
 
 
 def unannounced_rows(flows: Flows) -> Ints:
-    """Rows of the flows that nobody announced; looks at each flow that is counted with them."""
+    """Return the rows of the unannounced flows, ascending."""
     if UNANNOUNCED_JOB not in flows.job_names:
         return np.empty(0, dtype=np.int64)
     rows = np.flatnonzero(flows.job == flows.job_names.index(UNANNOUNCED_JOB))
@@ -176,12 +178,15 @@ def unannounced_rows(flows: Flows) -> Ints:
 
 
 def first_flows(flows: Flows, count: int) -> Flows:
-    """The first of some flows, where all others are such that nobody announced."""
+    """Return the first ``count`` flows, where all later ones are unannounced.
+
+    Drops the job name of unannounced flows if none of the flows that remain uses it.
+    """
     told = flows.take(np.arange(count, dtype=np.int64))
     if UNANNOUNCED_JOB not in told.job_names:
         return told
     place = told.job_names.index(UNANNOUNCED_JOB)
-    if (told.job == place).any():  # somebody's demands are counted with that, too
+    if (told.job == place).any():  # a demand set of a client uses that job name too
         return told
     names = told.job_names[:place] + told.job_names[place + 1 :]
     return replace(told, job=told.job - (told.job > place), job_names=names)

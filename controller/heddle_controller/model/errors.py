@@ -1,15 +1,14 @@
-"""What goes wrong with input, said once and well.
+"""The error for refused input, and the limits on what files and calls may contain.
 
-Every refusal of input in Heddle is an ``InputError``: which source, which record
-in it, what is wrong and what would cure it. The command line prints it as one
-line and exits 2; the server turns it into INVALID_ARGUMENT with a BadRequest
-field for each problem. Nothing is applied when one is raised.
+Heddle refuses input with an ``InputError``. It names the source, the faulty record, what is wrong
+and how to correct it. The command line prints it as one line and exits with status 2. The server
+turns it into INVALID_ARGUMENT with a BadRequest field for each problem. When one is raised,
+nothing of the input is applied.
 
-Limits on what files and calls may say: how long names are, and which rates make sense.
-
-Loads are sums of rates over capacities. The bounds of a rate are far above any link or flow, and
-far within what floats hold. So no sum over any fabric overflows, and no rate is lost beside
-another: a plan's certificate stays a number.
+The limits say how long names may be and which rates make sense. Loads are sums of rates divided by
+capacities. The largest allowed rate is far above any real link or flow, and far below what a float
+can hold. So no sum over any fabric overflows, no rate is lost to rounding next to another, and the
+figures of a plan's certificate stay finite.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from dataclasses import dataclass
 from heddle_controller.model.arrays import Bools, Floats
 
 MAX_PROBLEMS = 20
-"""Problems told of one input; the rest is most often the same mistake again."""
+"""The most problems reported for one input. Further ones are usually the same mistake again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One faulty record: ``record`` names it, ``reason`` says what and how to cure."""
+    """A faulty record: ``record`` names it, ``reason`` says what is wrong and how to correct it."""
 
     record: str
     reason: str
@@ -34,11 +33,10 @@ class Problem:
 
 
 class InputError(ValueError):
-    """Input that was refused whole.
+    """Input was refused as a whole.
 
-    ``source`` is the file or request it came in, ``problems`` holds at least one
-    problem; ``str()`` is a single line with the first problem and how many more
-    there are.
+    ``source`` names the file or request that it came in. ``problems`` holds at least one
+    problem. ``str()`` gives a single line: the first problem, and how many more there are.
     """
 
     def __init__(self, source: str, *problems: Problem) -> None:
@@ -56,37 +54,43 @@ class InputError(ValueError):
 
 
 def refuse(source: str, record: str, reason: str) -> InputError:
-    """An ``InputError`` with a single problem."""
+    """Return (not raise) an ``InputError`` with a single problem."""
     return InputError(source, Problem(record, reason))
 
 
 MAX_NAME = 256
-"""Characters of the id of a node, of a host, a zone, a link's key, a demand's job or phase."""
+"""Most characters in a node id, host, zone or link key, or in the job or phase of a demand."""
 MAX_FLOW = 1024
-"""Characters of a flow's id; a job's flows are named by job, phase and two NICs."""
+"""Most characters in a flow's id. It can contain names of a job, a phase and two NICs."""
 MAX_TITLE = 1024
-"""Characters of what a fabric is called for people."""
+"""Most characters in the name of a fabric, which only people read."""
 
 
 def too_long(what: str, length: int, most: int) -> str:
-    """What to say of a name that is too long."""
+    """Return the message for a name that is too long.
+
+    Args:
+        what: What the name is, for example "the id".
+        length: Its number of characters.
+        most: The number of characters that is allowed.
+    """
     return f"{what} has {length:,} characters; give at most {most:,}"
 
 
 LEAST, MOST = 1e-6, 1e9
-"""In Gbit/s: a kilobit and an exabit a second."""
+"""The least and the greatest rate allowed, in Gbit/s: a kilobit and an exabit per second."""
 KIBI = 1024
 CURE = "give a finite number above 0, from 1e-06 to 1e+09"
 
 
 def sensible(gbps: Floats) -> Bools:
-    """Whether each rate is one that a link or a flow may have; nan is none."""
+    """Return whether each rate (Gbit/s) is allowed for a link or a flow. nan is not."""
     result: Bools = (gbps >= LEAST) & (gbps <= MOST)
     return result
 
 
 def size_words(size: float) -> str:
-    """Bytes in words: "1 KiB", "1.5 GiB"."""
+    """Format a number of bytes for people, for example "1 KiB" or "1.5 GiB"."""
     units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= KIBI and len(units) > 1:
         size /= KIBI

@@ -1,13 +1,13 @@
 """The fabric as arrays.
 
-Nodes and links are rows; ids are translated at the edge and everything inside
-works on row numbers. A link is stored once and has two directed *arcs*: arc
-``2 * l`` runs from ``link_a[l]`` to ``link_b[l]``, arc ``2 * l + 1`` back, so the
-reverse of an arc is ``arc ^ 1`` and its link ``arc >> 1``.
+Each node and each link is a row. Ids are translated at the edge of the program; everything inside
+works with row numbers. A link is stored once and has two directed *arcs*: arc ``2 * l`` runs from
+``links.a[l]`` to ``links.b[l]``, and arc ``2 * l + 1`` runs back. So the reverse of an arc is
+``arc ^ 1``, and its link is ``arc >> 1``.
 
-A ``Fabric`` is immutable. A change of state gives a new one that shares the
-structure (and what was derived from it) with the old, so that taking a link
-down in a fabric of 24,576 NICs costs one small copy.
+A ``Fabric`` is immutable. A change of state makes a new one that shares the structure, and
+everything derived from it, with the old one. Taking down a link in a fabric of 24,576 NICs
+therefore costs one small copy.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NUMBERS: tuple[Literal["rail", "plane", "table_size", "gpu"], ...] = (
     "table_size",
     "gpu",
 )
-"""Columns of ``Nodes`` with numbers that a node may leave out."""
+"""Integer columns of ``Nodes`` that fabric.json may leave out; the column then has ``NONE``."""
 
 
 class NodeKind(IntEnum):
-    """What a node is; the order is that of the tiers, from the hosts up."""
+    """What a node is. The kinds are ordered like the tiers, from the hosts up."""
 
     NIC = 0
     LEAF = 1
@@ -49,7 +49,7 @@ class NodeKind(IntEnum):
 
 
 class State(IntEnum):
-    """How a link or switch stands. DRAINED still carries, but takes no new paths."""
+    """State of a link or node. A DRAINED one still forwards packets but takes no new paths."""
 
     UP = 0
     DOWN = 1
@@ -57,12 +57,12 @@ class State(IntEnum):
 
 
 class Forwarding(IntEnum):
-    """What decides where a switch sends packets, where it has a choice."""
+    """What decides which next hop a switch uses when it has several."""
 
     PROGRAMMED = 0
-    """Entries, and a hash of addresses and ports where there is none."""
+    """Its entries, or a hash of addresses and ports for packets that match no entry."""
     ECMP = 1
-    """That hash alone: nobody programs the switch."""
+    """Only that hash. Heddle does not program the switch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,50 +79,51 @@ class Nodes:
     """Index into ``Structure.host_names``."""
     address: tuple[str, ...]
     table_size: Ints
-    """Exact-match entries the switch holds; ``NONE`` is unlimited."""
+    """How many exact-match entries fit the switch. ``NONE`` means no limit."""
     gpu: Ints
-    """Which GPU of its host a NIC serves, from 0."""
+    """Which GPU of its host a NIC serves, counted from 0."""
     forwarding: Ints
-    """``Forwarding`` of each switch; a NIC has ``PROGRAMMED``, which means nothing."""
+    """``Forwarding`` of each switch. A NIC has ``PROGRAMMED``, which has no meaning for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """All links, one row each: ends are node rows, speed is in Gbit/s each way."""
+    """All links, one row each: ``a`` and ``b`` are node rows, ``gbps`` is the speed each way."""
 
     a: Ints
     b: Ints
     key: tuple[LinkKey, ...]
     gbps: Floats
     address: tuple[tuple[str, str], ...] = ()
-    """IP address of either end on each link, "" where not given; no row at all where none is."""
+    """IP addresses of ends ``a`` and ``b`` of each link, "" where not given. Empty when no link
+    has any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StringTable:
-    """What nodes, link keys and addresses of one structure are called, each text with a number.
+    """Numbers for the node ids, link keys and addresses of one structure.
 
-    Columns of pushes speak of names by these numbers, so that entries need no search for them.
+    Pushes to agents use these numbers in place of names, so that no entry needs a text lookup.
     """
 
     texts: list[str]
-    """Node ids by row, then link keys, then addresses."""
+    """The text of each number: node ids by row, then distinct link keys, then addresses."""
     address: Ints
-    """Number of each node's address, ``NONE`` where it has none; keys, behind the nodes, have none
-    either."""
+    """Number of each node's address, shape (nodes + distinct keys,). ``NONE`` for a node without
+    one, and for the keys."""
     is_nic: Bools
-    """Of each of these, whether it is a NIC."""
+    """Whether each text is the id of a NIC; shaped like ``address``."""
     key: Ints
-    """Of each link, the number of its key."""
+    """Number of each link's key, shape (links,)."""
     low: Ints
-    """Node row of each link's end with the lesser id, as agents name links."""
+    """Node row of each link's end with the lesser id, shape (links,). Agents name links so."""
     high: Ints
-    """Node row of the other end."""
+    """Node row of each link's other end, shape (links,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What never changes with state: nodes, links, and what follows from them."""
+    """The part of a fabric that does not depend on state: nodes, links, and what they imply."""
 
     name: str
     nodes: Nodes
@@ -132,12 +133,12 @@ class Structure:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Node row by id."""
+        """Map each node id to its row."""
         return {node: row for row, node in enumerate(self.nodes.ids)}
 
     @cached_property
     def nic_of_address(self) -> dict[str, int]:
-        """Node row by address, of NICs."""
+        """Map the address of each NIC that has one to its node row."""
         nics = np.flatnonzero(self.nodes.kind == NodeKind.NIC).tolist()
         return {self.nodes.address[row]: row for row in nics if self.nodes.address[row]}
 
@@ -148,12 +149,12 @@ class Structure:
 
     @cached_property
     def programmed(self) -> Ints:
-        """Node rows of the switches that have agents and hold entries, ascending."""
+        """Node rows of the switches that Heddle programs, ascending."""
         return self.switches[~self.hashes[self.switches]]
 
     @cached_property
     def hashes(self) -> Bools:
-        """Switches that hash and are not programmed, shape (nodes,)."""
+        """Mark the switches that only hash (``Forwarding.ECMP``), shape (nodes,)."""
         switch = self.nodes.kind != NodeKind.NIC
         found: Bools = switch & (self.nodes.forwarding == Forwarding.ECMP)
         return found
@@ -170,7 +171,7 @@ class Structure:
 
     @cached_property
     def inner(self) -> Bools:
-        """Arcs between switches, shape (2 x links,)."""
+        """Mark the arcs between two switches, shape (2 x links,)."""
         switch = self.nodes.kind != NodeKind.NIC
         found: Bools = switch[self.tail] & switch[self.head]
         return found
@@ -182,10 +183,10 @@ class Structure:
 
     @cached_property
     def out(self) -> tuple[Ints, Ints]:
-        """Arcs by the node they leave: ``(first, arcs)``, compressed rows.
+        """Arcs grouped by the node they leave, as compressed rows ``(first, arcs)``.
 
-        The arcs that leave node ``n`` are ``arcs[first[n]:first[n + 1]]``, in
-        order of the node they enter and then of the link.
+        The arcs that leave node ``n`` are ``arcs[first[n]:first[n + 1]]``, ordered by the node
+        that they enter and then by link.
         """
         arcs = np.lexsort((self.head, self.tail)).astype(np.int64)
         counts = np.bincount(self.tail, minlength=len(self.nodes.ids))
@@ -193,7 +194,7 @@ class Structure:
 
     @cached_property
     def place_out(self) -> Ints:
-        """Where each arc is among the arcs of ``out``."""
+        """Position of each arc within the arcs of ``out``, shape (2 x links,)."""
         _, arcs = self.out
         place = np.empty_like(arcs)
         place[arcs] = np.arange(len(arcs))
@@ -201,14 +202,14 @@ class Structure:
 
     @cached_property
     def tier_of_arc(self) -> Ints:
-        """Index into ``tiers`` of each arc."""
+        """Index into ``tiers`` of each arc, shape (2 x links,)."""
         low, high = self._kind_pairs
         _, inverse = np.unique(low * len(NodeKind) + high, return_inverse=True)
         return np.repeat(inverse.astype(np.int64), 2)
 
     @cached_property
     def tiers(self) -> tuple[str, ...]:
-        """Names such as "leaf-spine", from the hosts up."""
+        """Names of the tiers of links, such as "leaf-spine", from the hosts up."""
         low, high = self._kind_pairs
         codes = np.unique(low * len(NodeKind) + high)
         return tuple(
@@ -219,7 +220,7 @@ class Structure:
 
     @cached_property
     def strings(self) -> StringTable:
-        """The names that pushes speak of by number."""
+        """The names that pushes to agents use by number."""
         return _string_table(self.nodes, self.links)
 
     @property
@@ -229,16 +230,16 @@ class Structure:
 
     @cached_property
     def tier_runs(self) -> tuple[Ints, Ints]:
-        """Where each run of arcs of one tier begins, and that tier.
+        """First arc of each run of consecutive arcs of one tier, and the tier of each run.
 
-        Files list links tier by tier, so that there are few: the worst of each tier is
-        quicker found by runs than arc by arc.
+        Most files list links tier by tier, so there are few runs. The worst arc of each tier is
+        found faster by runs than arc by arc.
         """
         first = np.flatnonzero(np.diff(self.tier_of_arc, prepend=NONE))
         return first, self.tier_of_arc[first]
 
     def worst_by_tier(self, values: Floats) -> Floats:
-        """The greatest value, at least 0, of the arcs of each tier, shape (tiers,)."""
+        """Return the greatest value among each tier's arcs, but at least 0, shape (tiers,)."""
         first, tier = self.tier_runs
         worst = np.zeros(len(self.tiers))
         if len(first):
@@ -247,7 +248,7 @@ class Structure:
 
     @cached_property
     def links_between(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Rows of the links between two nodes, lesser node row first."""
+        """Link rows by the two nodes that they join, keyed (lesser node row, greater node row)."""
         found: dict[tuple[int, int], tuple[int, ...]] = {}
         low = np.minimum(self.links.a, self.links.b).tolist()
         high = np.maximum(self.links.a, self.links.b).tolist()
@@ -257,10 +258,10 @@ class Structure:
 
     @cached_property
     def nics_of_host(self) -> dict[str, tuple[int, ...]]:
-        """NIC rows of each host in the order of its GPUs; hosts in the order that people count in.
+        """NIC rows of each host in the order of its GPUs. Hosts are in natural order.
 
-        A NIC that says which GPU it serves has that place. The others fill the places that
-        are left, by rail and then by id, in which ``mlx5_10`` comes after ``mlx5_9``.
+        A NIC with a ``gpu`` has that position. The others fill the remaining positions, ordered
+        by rail and then by id in natural order, where ``mlx5_10`` comes after ``mlx5_9``.
         """
         nodes = self.nodes
         nics = np.flatnonzero((nodes.host != NONE) & (nodes.kind == NodeKind.NIC))
@@ -272,7 +273,7 @@ class Structure:
         return {self.host_names[host]: self._by_gpu(found[host]) for host in hosts}
 
     def _by_gpu(self, nics: list[tuple[int, int]]) -> tuple[int, ...]:
-        """Rows of NICs of one host, given with their rails, in the order of its GPUs."""
+        """Order the NICs of one host, given as (rail, node row), by the GPUs that they serve."""
         ids, gpu = self.nodes.ids, self.nodes.gpu
         if len({rail for rail, _ in nics}) < len(nics):
             nics = sorted(nics, key=lambda nic: (nic[0], natural(ids[nic[1]])))
@@ -283,13 +284,13 @@ class Structure:
 
     @cached_property
     def nic_line(self) -> Floats:
-        """Gbit/s of each NIC's links together, 0 for a switch; shape (nodes,)."""
+        """Total speed of each NIC's links in Gbit/s, 0 for a switch, shape (nodes,)."""
         tail, capacity = self._nic_arcs
         return np.bincount(tail, capacity, minlength=len(self.nodes.ids)).astype(np.float64)
 
     @cached_property
     def nic_port(self) -> Floats:
-        """Gbit/s of each NIC's fastest link, 0 for a switch; shape (nodes,)."""
+        """Speed of each NIC's fastest link in Gbit/s, 0 for a switch, shape (nodes,)."""
         tail, capacity = self._nic_arcs
         port: Floats = np.zeros(len(self.nodes.ids))
         np.maximum.at(port, tail, capacity)
@@ -297,24 +298,27 @@ class Structure:
 
     @property
     def reaches(self) -> Mapping[bytes, Reach]:
-        """Hop counts kept for sets of arcs that carry, by packed mask; the newest last."""
+        """Hop counts kept for ``underlay``, the newest last.
+
+        The key is the mask of arcs that carry packets, packed to bits.
+        """
         kept: Mapping[bytes, Reach] = self.__dict__.get("_reaches", {})
         return kept
 
     def keep_reaches(self, reaches: Mapping[bytes, Reach]) -> None:
-        """Keep these in place of those kept; threads may read either, so none is changed after."""
+        """Replace ``reaches``. Do not change the mapping afterwards: other threads may read it."""
         self.__dict__["_reaches"] = reaches
 
     @property
     def _nic_arcs(self) -> tuple[Ints, Floats]:
-        """Tail and capacity of the arcs that leave NICs."""
+        """Tail and capacity (Gbit/s) of the arcs that leave NICs."""
         out = self.nodes.kind[self.tail] == NodeKind.NIC
         return self.tail[out], self.capacity[out]
 
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """A structure and how each link and node in it stands."""
+    """A structure, and the state of each of its links and nodes."""
 
     structure: Structure
     link_state: Ints
@@ -322,26 +326,26 @@ class Fabric:
     node_state: Ints = field(repr=False)
     """``State`` of each node, shape (nodes,)."""
     port_paths: PortPaths | None = field(default=None, repr=False)
-    """What is known of the paths of source ports, where switches hash; None where nothing is."""
+    """Paths that source ports are known to take where switches hash. None if nothing is known."""
 
     @property
     def name(self) -> str:
-        """Name given in the file."""
+        """Name of the fabric, or an empty string."""
         return self.structure.name
 
     @property
     def node_count(self) -> int:
-        """NICs and switches."""
+        """Number of nodes: NICs and switches."""
         return len(self.structure.nodes.ids)
 
     @property
     def link_count(self) -> int:
-        """Links, each counted once."""
+        """Number of links. Each counts once, not once per direction."""
         return len(self.structure.links.key)
 
     @cached_property
     def effective(self) -> Ints:
-        """State of each link with that of its ends: DOWN beats DRAINED beats UP."""
+        """The worst state of each link and its two ends (DOWN, then DRAINED), shape (links,)."""
         return self._effective_of(np.arange(self.link_count))
 
     def _effective_of(self, rows: Ints) -> Ints:
@@ -363,21 +367,21 @@ class Fabric:
 
     @cached_property
     def connected(self) -> Bools:
-        """Which nodes have a link that carries, shape (nodes,); not to be written to."""
+        """Whether each node has a link that forwards packets, shape (nodes,), read-only."""
         result = np.zeros(self.node_count, dtype=np.bool_)
         result[self.structure.tail[self.carries]] = True
         result.flags.writeable = False
         return result
 
     def with_links(self, states: Mapping[int, State]) -> Fabric:
-        """The same fabric with some links, by row, in another state."""
+        """Return the same fabric with new states for some links, given by row."""
         if not states:
             return self
         other = replace(self, link_state=_changed(self.link_state, states))
         return self._handing_on(other, np.fromiter(states, dtype=np.int64))
 
     def with_nodes(self, states: Mapping[int, State]) -> Fabric:
-        """The same fabric with some nodes, by row, in another state."""
+        """Return the same fabric with new states for some nodes, given by row."""
         if not states:
             return self
         other = replace(self, node_state=_changed(self.node_state, states))
@@ -387,8 +391,11 @@ class Fabric:
         return self._handing_on(other, np.flatnonzero(changed[links.a] | changed[links.b]))
 
     def _handing_on(self, other: Fabric, links: Ints) -> Fabric:
-        """Gives a fabric that differs in these links alone what is known of all the others."""
-        # As if it had been asked for: the place where a cached property keeps its answer.
+        """Fill the cached properties of ``other``, which differs only in the state of ``links``.
+
+        Copies what this fabric has computed, and computes anew only for these links.
+        """
+        # A cached property keeps its value in the instance's ``__dict__``.
         known, told = vars(self), vars(other)
         if "effective" in known:
             states = other._effective_of(links)
@@ -405,7 +412,7 @@ class Fabric:
         return other
 
     def _connects(self, nodes: Ints) -> Bools:
-        """Whether each of some nodes that have links has one that carries."""
+        """Return whether each of some nodes has a link that carries; each must have a link."""
         first, arcs = self.structure.out
         lengths = first[nodes + 1] - first[nodes]
         begin = np.cumsum(lengths) - lengths
@@ -414,9 +421,10 @@ class Fabric:
         return found
 
     def find_links(self, a: str, b: str, key: LinkKey | None = None) -> tuple[int, ...]:
-        """Rows of the links between two node ids; of one key if given (1 equals "1").
+        """Return the rows of the links between two nodes, given by id.
 
-        Empty where there are none, or where an id is unknown.
+        With a key, only links with that key count; 1 equals "1". The result is empty when there
+        is no such link or an id is unknown.
         """
         index = self.structure.index
         if a not in index or b not in index:
@@ -427,14 +435,14 @@ class Fabric:
         return tuple(r for r in rows if key is None or str(keys[r]) == str(key))
 
     def link_name(self, row: int) -> str:
-        """``A,B``, as commands take it, and ``,KEY`` where links run parallel."""
+        """Return a link's name as commands take it: ``A,B``, or ``A,B,KEY`` if it is parallel."""
         links, ids = self.structure.links, self.structure.nodes.ids
         a, b = int(links.a[row]), int(links.b[row])
         parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
         return link_name(ids[a], ids[b], links.key[row] if parallel else "")
 
     def rows_of_kind(self, *kinds: NodeKind) -> Ints:
-        """Node rows of the given kinds, ascending."""
+        """Return the node rows of the given kinds, ascending."""
         return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))
 
 
@@ -442,7 +450,7 @@ _Column = TypeVar("_Column", Ints, Bools)
 
 
 def _with(column: _Column, places: Ints, values: _Column) -> _Column:
-    """A copy with other values at some places."""
+    """Return a copy of the column with other values at some places."""
     copy = column.copy()
     copy[places] = values
     return copy
@@ -478,7 +486,7 @@ def _string_table(nodes: Nodes, links: Links) -> StringTable:
 
 
 def _numbered(found: Iterable[str], texts: list[str]) -> dict[str, int]:
-    """Numbers of further texts, which join the others."""
+    """Append each distinct text of ``found`` to ``texts``, and return their numbers."""
     numbers: dict[str, int] = {}
     for text in found:
         if text not in numbers:

@@ -1,8 +1,8 @@
-"""Flows as arrays, and the identity that packets of a flow carry.
+"""Flows as arrays, and the UDP source ports that identify their packets.
 
-A flow is a wish: so many Gbit/s from one NIC to another, split over so many QPs.
-One row a flow. QP ``i`` of a flow leaves with a UDP source port of its own, which
-is how a switch can tell the QPs of one pair of NICs apart.
+A flow is a demand: a rate in Gbit/s from one NIC to another, split over some number of QPs. Each
+flow is a row. Each QP of a flow uses a UDP source port of its own, so that a switch can tell apart
+the QPs between the same two NICs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ANY_PHASE = -1
-"""Phase of a flow that may run at any time: it always adds to the load."""
+"""Phase of a flow that may run at any time. Such a flow always adds to the load."""
 
 ROCE_PORT = 4791
 """UDP destination port of RoCEv2."""
 
 FIRST_SOURCE_PORT = 49152
 SOURCE_PORT_COUNT = 16384
-"""RoCEv2 source ports are the dynamic range, 49152 to 65535."""
+"""RoCEv2 source ports are those of the dynamic range, 49152 to 65535."""
 
 
 class TrafficClass(IntEnum):
-    """What a flow asks of its path."""
+    """What matters most to a flow: bandwidth or latency."""
 
     BANDWIDTH = 0
     LATENCY = 1
@@ -43,9 +43,9 @@ class Flows:
 
     ids: tuple[str, ...]
     source: Ints
-    """Node row of the NIC it leaves."""
+    """Node row of the NIC that sends it."""
     destination: Ints
-    """Node row of the NIC it is for."""
+    """Node row of the NIC that receives it."""
     gbps: Floats
     """Wanted rate in Gbit/s."""
     job: Ints
@@ -56,11 +56,11 @@ class Flows:
     """QPs the flow can be split into, at least 1."""
     traffic_class: Ints
     weight: Floats
-    """How much it matters: the priority of its job, less for what is tiny (``traffic.jobs``)."""
+    """Importance: the priority of its job, less for tiny flows (see ``traffic.jobs``)."""
     job_names: tuple[str, ...]
     phase_names: tuple[str, ...]
     bytes: Floats = field(default_factory=lambda: np.empty(0))
-    """What it sends at a time; infinite where nobody has said, which is the default."""
+    """Bytes it sends at a time. Infinite where that is not known, which is the default."""
 
     def __post_init__(self) -> None:
         if len(self.bytes) == 0 < len(self.ids):
@@ -70,7 +70,7 @@ class Flows:
         return len(self.ids)
 
     def take(self, rows: Ints) -> Flows:
-        """The flows of some rows, names shared."""
+        """Return the flows of some rows, in that order. Job and phase names stay the same."""
         return replace(
             self,
             ids=self._ids_of(rows),
@@ -91,11 +91,11 @@ class Flows:
         return tuple(map(self.ids.__getitem__, rows.tolist()))
 
     def with_qps(self, qps: int) -> Flows:
-        """The same flows, each with that many QPs."""
+        """Return the same flows, each with ``qps`` QPs."""
         return replace(self, qps=np.full(len(self), qps, dtype=np.int64))
 
     def same_as(self, other: Flows) -> bool:
-        """Whether both are equal in every column and name."""
+        """Return whether both have equal columns and names."""
         if self is other or len(self) != len(other):
             return self is other
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
@@ -105,7 +105,7 @@ class Flows:
         )
 
     def begins_with(self, other: Flows) -> bool:
-        """Whether the flows of another set come first here, in every column and name."""
+        """Return whether each column, and each list of names, begins with that of ``other``."""
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return len(self) >= len(other) and all(
             np.array_equal(one[: len(two)], two)
@@ -115,10 +115,10 @@ class Flows:
         )
 
     def source_ports(self) -> Ints:
-        """UDP source port of QP 0 of each flow; ``qp_ports`` gives those of the others.
+        """Return the UDP source port of QP 0 of each flow; ``qp_ports`` gives the others.
 
-        Flows between the same two NICs get ports that follow one another in row
-        order; the range wraps round when a pair has more than 16,384 QPs.
+        Flows between the same two NICs get consecutive ports in row order. The range wraps
+        around when two NICs have more than 16,384 QPs.
         """
         order = np.lexsort((np.arange(len(self)), self.destination, self.source))
         qps = self.qps[order]
@@ -133,24 +133,24 @@ class Flows:
 
 
 def qp_ports(first: Ints, qp: Ints) -> Ints:
-    """UDP source port of some QPs; parallel.
+    """Return the UDP source ports of some QPs, given as parallel arrays.
 
     Args:
-        first: Source port of QP 0 of the flow of each QP, as ``Flows.source_ports`` gives it.
-        qp: Its number within its flow.
+        first: Source port of QP 0 of each QP's flow, from ``Flows.source_ports``.
+        qp: Number of each QP within its flow.
     """
     return FIRST_SOURCE_PORT + (first - FIRST_SOURCE_PORT + qp) % SOURCE_PORT_COUNT
 
 
 def no_flows() -> Flows:
-    """An empty set of flows."""
+    """Return an empty set of flows."""
     return concatenate([])
 
 
 def concatenate(parts: Sequence[Flows]) -> Flows:
-    """All flows of several sets in order; names of jobs and phases are merged.
+    """Return the flows of several sets, one set after another.
 
-    Jobs or phases of the same name in two sets become one.
+    Jobs, and phases, that have the same name in two sets become one.
     """
     jobs = {name: i for i, name in enumerate(dict.fromkeys(n for p in parts for n in p.job_names))}
     phases = {
@@ -182,6 +182,6 @@ def concatenate(parts: Sequence[Flows]) -> Flows:
 
 
 def _renamed(column: Ints, names: tuple[str, ...], rows: dict[str, int]) -> Ints:
-    """A column of indexes into ``names``, as indexes into ``rows``; -1 stays."""
+    """Translate indexes into ``names`` to the numbers in ``rows``. -1 stays -1."""
     table = np.array([*(rows[name] for name in names), ANY_PHASE], dtype=np.int64)
     return table[column]

@@ -1,7 +1,7 @@
-"""Algorithms on graphs; those from scipy are loaded by the first that is asked for.
+"""Algorithms on graphs. The scipy modules are imported on first use.
 
-That takes longer than all else a planning process loads, and the first plan of most fabrics needs
-none of them.
+Their import takes longer than all other imports of a planning process, and the first plan of most
+fabrics does not need them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 
 def load_graphs() -> None:
-    """Load them now, where nobody waits for that."""
+    """Import scipy's graph algorithms now, at a time when nobody waits for them."""
     import_module("scipy.sparse.csgraph")
 
 
 def joined_parts(tails: Ints, heads: Ints, count: int) -> Ints:
-    """Number of the connected part that each node is in, counted by first nodes, shape (count,).
+    """Return the number of the connected component of each node, shape (count,).
 
-    ``tails`` and ``heads``, each of shape (edges,), are rows of the ``count`` nodes.
+    Components are numbered from 0, in the order of their first nodes. ``tails`` and ``heads``,
+    each of shape (edges,), are node rows.
     """
     label = np.arange(count, dtype=np.int64)
     while True:
-        # Each part takes the least label beside it, then all of it that of its least node.
+        # Labels spread over the edges to the lesser one, then along chains of labels.
         ends = label[tails], label[heads]
         least = np.minimum(*ends)
         if (ends[0] == ends[1]).all():
@@ -44,7 +45,7 @@ def joined_parts(tails: Ints, heads: Ints, count: int) -> Ints:
 
 
 def sparse(values: Floats, row: Ints, column: Ints, shape: tuple[int, int]) -> csr_matrix[Any]:
-    """A matrix by rows; values of the same place are added up."""
+    """Return a sparse matrix by rows (CSR). Values at the same place are added up."""
     from scipy.sparse import csr_matrix  # noqa: PLC0415 - see above
 
     return csr_matrix((values, (row, column)), shape=shape)

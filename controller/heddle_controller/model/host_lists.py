@@ -1,6 +1,6 @@
-"""Names of hosts in the short form of cluster schedulers: ``n[001-128]``, ``host[0-3,8],login1``.
+"""Host lists in the short form of cluster schedulers: ``n[001-128]``, ``host[0-3,8],login1``.
 
-Small on purpose: programs that start with every job of a cluster read such lists.
+The module imports little on purpose: programs that start with every job of a cluster use it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,15})", re.DOTALL)
 _COMMA = re.compile(r",(?![^\[\]]*\])")
-"""One that stands in no brackets."""
+"""A comma outside brackets."""
 
 
 def expand_list(text: str) -> list[str]:
-    """The names that a list stands for, in order; see ``expand``.
+    """Return the names in a host list, in order. See ``expand`` for its parts.
 
     Raises:
-        ValueError: in words, where a part of it cannot be read, or it names too many.
+        ValueError: a part cannot be read, or there are too many names; the message says which.
     """
     names: list[str] = []
     for pattern in _COMMA.split(text.strip()):
@@ -36,13 +36,13 @@ def expand_list(text: str) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """The list that stands for some names, each of them once, in the order that people count in.
+    """Return the host list of some names, each once, in natural order.
 
-    Only numbers at the end go into brackets: Slurm reads no others. No name may have a comma or a
-    bracket in it.
+    Only numbers at the end go into brackets, because Slurm reads no others. No name may contain a
+    comma or a bracket.
     """
     runs: dict[str, list[tuple[str, str]]] = {}
-    """First and last number of each run, by what stands before them."""
+    """First and last number of each run, by the part of the names before the number."""
     for name in sorted(set(names), key=natural):
         numbered = _NUMBERED.fullmatch(name)
         head, number = numbered.groups() if numbered else (name, "")
@@ -55,7 +55,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _follows(first: str, last: str, number: str) -> bool:
-    """Whether a run that is one longer would be read as it is meant."""
+    """Return whether ``number`` extends the run ``first`` to ``last``, with equal digits."""
     return bool(last) and number == str(int(last) + 1).zfill(len(first))
 
 
@@ -70,13 +70,13 @@ def _texts(head: str, runs: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def expand(pattern: str) -> list[str]:
-    """The names a pattern stands for, in order; itself if it has no brackets.
+    """Return the names that a pattern stands for, in order; the pattern itself without brackets.
 
-    Several pairs of brackets multiply, the last runs fastest. The first number of a
-    range gives the digits: ``[08-10]`` is 08, 09, 10.
+    Several pairs of brackets give all combinations, and the last pair changes fastest. The first
+    number of a range sets the number of digits: ``[08-10]`` is 08, 09, 10.
 
     Raises:
-        ValueError: in words, where the pattern cannot be read or names too many.
+        ValueError: the pattern cannot be read, or there are too many names; the message says which.
     """
     names = [""]
     end = 0

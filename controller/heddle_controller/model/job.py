@@ -1,4 +1,4 @@
-"""What a scheduler asks for: a job, its hosts in rank order, and its collectives."""
+"""What a scheduler submits: a job, its hosts in rank order, and its collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Operation(StrEnum):
 
 
 class Group(StrEnum):
-    """Which ranks take part in a collective together."""
+    """The parallelism whose groups of ranks take part in a collective together."""
 
     TP = "tp"
     PP = "pp"
@@ -34,7 +34,7 @@ class Group(StrEnum):
 
 
 class Algorithm(StrEnum):
-    """Which point-to-point flows a collective becomes.
+    """How a collective is carried out as point-to-point flows.
 
     AUTO is a ring, except for all-to-all (pairwise) and send/recv (next stage).
     """
@@ -49,7 +49,7 @@ _FLOW_OF_JOB = re.compile(r"([A-Za-z0-9._-]{1,63})/[^/]+/.*->", re.DOTALL)
 
 
 def job_of_flow(flow: str) -> str:
-    """The job whose flow an id would be: "job/phase/source->destination"; empty for others."""
+    """Return the job in a flow id of the form "job/phase/source->destination", else ""."""
     found = _FLOW_OF_JOB.match(flow)
     return found[1] if found else ""
 
@@ -61,18 +61,19 @@ class Collective:
     operation: Operation
     group: Group
     bytes: int
-    """Bytes one rank puts in, each time."""
+    """Bytes that one rank contributes each time."""
     algorithm: Algorithm = Algorithm.AUTO
     overlap: bool = False
-    """Whether the operations of its group run at once; they take turns otherwise."""
+    """If set for any collective of a group, all collectives of that group run at the same time.
+    Otherwise they take turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How ranks are divided: tp innermost, then cp, dp, pp outermost.
+    """How ranks are divided: tp is innermost, then cp, dp, and pp outermost.
 
-    ``ep`` divides ``cp * dp`` and adds no ranks. 0 is "not given": 1, except for dp,
-    which then takes the ranks that remain.
+    ``ep`` divides ``cp * dp`` and adds no ranks. 0 means "not given", which counts as 1. Only dp
+    then takes the ranks that remain.
     """
 
     tp: int = 0
@@ -83,101 +84,105 @@ class Parallelism:
 
 
 Gpus = tuple[int, ...]
-"""GPUs of a host by their numbers; as what a job holds of a host, none stands for all of it."""
+"""Numbers of GPUs of a host. Empty means the whole host."""
 
 
 SUPPOSED = "the job that is asked about"
-"""Name of a job that is only supposed: none that is submitted can have it."""
+"""Name of a hypothetical job. No submitted job can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """How long a job computes, and then communicates, over and over."""
+    """How long a job computes and then communicates, in each of its iterations."""
 
     job: str
     compute_seconds: float
     network_seconds: float
-    """Where nobody else communicates; 0: as long as its bytes take."""
+    """Seconds of communication when no other job communicates. 0: as long as its bytes take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One placement. Ranks go over the hosts in order, and over the GPUs of each."""
+    """A job and its placement. Ranks are numbered host by host, and by GPU within each host."""
 
     name: str
     hosts: tuple[str, ...]
     gpus_per_host: int
-    """How many each host gives; 0 where hosts give different numbers."""
+    """GPUs that the job has on each host. 0 if the numbers differ."""
     parallelism: Parallelism = Parallelism()
     collectives: tuple[Collective, ...] = ()
     priority: float = 0.0
-    """0: not told; see ``traffic.jobs.priority_of``."""
+    """0 means not given; see ``traffic.jobs.priority_of``."""
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
     qps: int = 1
     gpus: tuple[Gpus, ...] = ()
-    """GPUs of each host, in rank order, where the job has parts of hosts. Empty: hosts are its own,
-    and its ranks are GPUs 0 to ``gpus_per_host - 1`` of each."""
+    """GPUs of each host in rank order, if the job has only parts of hosts. If empty, it has whole
+    hosts, and its ranks are GPUs 0 to ``gpus_per_host - 1`` of each."""
     suspended: bool = False
-    """Whether it rests: it has its hosts, and no flows."""
+    """Whether the job is suspended: it keeps its hosts but has no flows."""
     flops_per_iteration: float = 0.0
-    """Of all its GPUs in one round of its collectives; 0: not told."""
+    """Operations of all its GPUs in one round of its collectives. 0 means not given."""
     compute_seconds: float = 0.0
-    """Between two rounds of its collectives; 0: not told."""
+    """Seconds of computing between two rounds of its collectives. 0 means not given."""
     network_seconds: float = 0.0
-    """Of such a round, where nobody else communicates; 0: not told."""
+    """Seconds of one such round when no other job communicates. 0 means not given."""
 
     @property
     def iteration(self) -> Iteration | None:
-        """What it repeats; None where that is not told, and while it rests."""
+        """The job's iteration. None if ``compute_seconds`` is not given or it is suspended."""
         if self.suspended or not self.compute_seconds:
             return None
         return Iteration(self.name, self.compute_seconds, self.network_seconds)
 
     @property
     def label(self) -> str:
-        """As errors name it."""
+        """The job's name as error messages show it."""
         return self.name if self.name == SUPPOSED else f"job {self.name!r}"
 
     @property
     def counts(self) -> list[int]:
-        """How many ranks each host has."""
+        """Number of ranks on each host."""
         if self.gpus:
             return [len(part) for part in self.gpus]
         return [self.gpus_per_host] * len(self.hosts)
 
     @property
     def rank_count(self) -> int:
-        """How many ranks there are."""
+        """Number of all ranks."""
         if self.gpus:
             return sum(map(len, self.gpus))
         return self.gpus_per_host * len(self.hosts)
 
     @property
     def held(self) -> dict[str, Gpus]:
-        """What it holds of each host."""
+        """GPUs that it holds of each host; empty for a whole host."""
         return held_of(self.hosts, self.gpus)
 
     def on(self, hosts: Sequence[str]) -> Job:
-        """The same with its hosts in another order."""
+        """Return the same job with its hosts in another order."""
         held = self.held
         gpus = tuple(held[host] for host in hosts) if self.gpus else ()
         return replace(self, hosts=tuple(hosts), gpus=gpus)
 
 
 def held_of(hosts: Sequence[str], gpus: Sequence[Gpus]) -> dict[str, Gpus]:
-    """What is held of each host: ``gpus`` has one for each, or none at all."""
+    """Map each host to the GPUs held of it; to () if ``gpus`` is empty, for whole hosts."""
     return dict(zip(hosts, gpus, strict=True)) if gpus else dict.fromkeys(hosts, ())
 
 
 def common(one: Gpus, other: Gpus) -> Gpus | None:
-    """What two hold in common of one host: some GPUs, or all of it; None for nothing."""
+    """Return the GPUs of one host that two holders share: () for all of it, None for nothing."""
     if not (one and other):
         return one or other
     return tuple(sorted(set(one).intersection(other))) or None
 
 
 def besides(wanted: Gpus, had: Gpus | None) -> Gpus | None:
-    """What is wanted of a host besides what is held of it already; None for nothing."""
+    """Return the GPUs of a host that are wanted and not held yet.
+
+    () stands for the whole host. None means nothing: as ``had``, nothing is held; as the result,
+    nothing more is wanted.
+    """
     if had is None:
         return wanted
     if not (wanted and had):
@@ -186,7 +191,17 @@ def besides(wanted: Gpus, had: Gpus | None) -> Gpus | None:
 
 
 def in_use(wanted: Gpus, holders: Mapping[str, Gpus], but: str = "") -> tuple[str, str] | None:
-    """Which job has some of what is wanted of a host, and what of it, in words; None: nobody."""
+    """Return a job that holds some of the GPUs wanted of a host, and a phrase about them.
+
+    Args:
+        wanted: GPUs of the host.
+        holders: GPUs of the host that each job holds.
+        but: Name of a job to ignore.
+
+    Returns:
+        The name of the job and a phrase such as "its GPUs 0-3 are in use", or None if no other
+        job holds any of them.
+    """
     for owner, theirs in holders.items():
         shared = None if owner == but else common(wanted, theirs)
         if shared is not None:
@@ -195,7 +210,7 @@ def in_use(wanted: Gpus, holders: Mapping[str, Gpus], but: str = "") -> tuple[st
 
 
 def gpus_words(gpus: Gpus) -> str:
-    """``is``, of a whole host; or ``its GPUs 0-3, 6 are``."""
+    """Return "is " for a whole host, else a phrase such as "its GPUs 0-3, 6 are "."""
     if not gpus:
         return "is "
     return (

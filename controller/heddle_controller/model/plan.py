@@ -1,16 +1,15 @@
-"""A plan as arrays: the arcs that the QPs of each flow take, and how good it is.
+"""A plan as arrays: the arcs that the QPs of each flow take, and how good the plan is.
 
-Paths are compressed rows: path ``p`` runs over ``arcs[first[p]:first[p + 1]]`` and
-carries the QPs ``first_qp[p]`` to ``last_qp[p]`` (both included) of ``flow[p]``.
-Paths of one flow stand together, flows in row order, QPs ascending.
+Paths are compressed rows: path ``p`` runs over ``arcs[first[p]:first[p + 1]]`` and carries the QPs
+``first_qp[p]`` to ``last_qp[p]`` (both included) of ``flow[p]``. Paths are sorted by flow row and
+then by QP.
 
-Load of arcs, by the rule of the whole project.
+The module also computes the loads of arcs, by the rule that the whole project uses. Flows of one
+job with different phases never run at the same time. So a job's load on an arc is the greatest load
+of any of its phases, plus that of its flows that may run at any time. The load of the arc is the
+sum over all jobs.
 
-Flows of one job with different phases never run together, so a job's load on an
-arc is the greatest of its phases, plus its flows that may run at any time; the
-load of the arc is the sum over the jobs.
-
-And what differs between two sets of paths.
+It also finds where two sets of paths differ.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_
 
 
 class ArcUses(Protocol):
-    """Paths, as far as loads follow from them (``model.plan.Paths``)."""
+    """The part of ``Paths`` that loads are computed from."""
 
     @property
     def flow(self) -> Ints:
-        """Row of the flow of each path."""
+        """Flow row of each path, shape (paths,)."""
 
     @property
     def arcs(self) -> Ints:
-        """Arcs of all paths, laid end to end."""
+        """Arcs of all paths, one path after another."""
 
     def owner(self) -> Ints:
-        """Row of the path of each of these arcs."""
+        """Path row of each element of ``arcs``."""
 
     def gbps(self, flows: Flows) -> Floats:
-        """Rate of each path."""
+        """Rate of each path in Gbit/s, shape (paths,)."""
 
 
 def arc_loads(arc_count: int, flows: Flows, paths: ArcUses) -> Floats:
-    """Load of each arc in Gbit/s, shape (arc_count,)."""
+    """Return the load of each arc in Gbit/s, shape (arc_count,)."""
     owner = paths.owner()
     return phased_loads(
         arc_count,
@@ -68,7 +67,11 @@ def arc_loads(arc_count: int, flows: Flows, paths: ArcUses) -> Floats:
 
 
 def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Ints) -> Floats:
-    """Load of each arc from parallel arrays, one element a use of an arc."""
+    """Return the load of each arc in Gbit/s, shape (arc_count,).
+
+    The arrays are parallel, with one element for each use of an arc by a path. ``job`` and
+    ``phase`` are indexes as in ``Flows``.
+    """
     always = phase == ANY_PHASE
     loads = _summed(arcs[always], gbps[always], arc_count)
     arcs, gbps, job, phase = (column[~always] for column in (arcs, gbps, job, phase))
@@ -92,56 +95,60 @@ def _summed(arcs: Ints, gbps: Floats, arc_count: int) -> Floats:
 
 
 def utilization(fabric: Fabric, loads: Floats) -> Floats:
-    """Load over capacity of each arc, shape (arcs,)."""
+    """Return load divided by capacity of each arc, shape (arcs,)."""
     return loads / fabric.structure.capacity
 
 
 def worst_by_tier(fabric: Fabric, loads: Floats) -> dict[str, float]:
-    """Greatest utilisation in each tier, from the hosts up."""
+    """Return the greatest utilisation in each tier, by tier name, from the hosts up."""
     structure = fabric.structure
     worst = structure.worst_by_tier(utilization(fabric, loads))
     return dict(zip(structure.tiers, worst.tolist(), strict=True))
 
 
 Objective: TypeAlias = Literal["headroom", "economy"]
-"""Room on links for local repair, where tables have room; or the fewest entries."""
+"""What a plan spends table space on: "headroom" leaves room on links for local repair where
+tables allow it, "economy" uses the fewest entries."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Paths of flows, compressed rows."""
+    """Paths of flows, as compressed rows."""
 
     flow: Ints
     """Flow row of each path, ascending, shape (paths,)."""
     first_qp: Ints
     last_qp: Ints
     first: Ints
-    """Where each path's arcs begin, shape (paths + 1,)."""
+    """Where each path's arcs begin in ``arcs``, shape (paths + 1,)."""
     arcs: Ints
-    """Arcs of all paths in order of travel."""
+    """Arcs of all paths, each path's in order of travel."""
 
     def __len__(self) -> int:
         return len(self.flow)
 
     def __reduce__(self) -> tuple[type[Paths], tuple[Ints, ...]]:
-        """Pickled without what was found when these were compared with others."""
+        """Pickle without the kept results of comparisons with other paths."""
         return Paths, (self.flow, self.first_qp, self.last_qp, self.first, self.arcs)
 
     @property
     def qp_count(self) -> Ints:
-        """QPs on each path, shape (paths,)."""
+        """Number of QPs on each path, shape (paths,)."""
         return self.last_qp - self.first_qp + 1
 
     def of(self, path: int) -> Ints:
-        """The arcs of one path."""
+        """Return the arcs of one path, in order of travel."""
         return self.arcs[self.first[path] : self.first[path + 1]]
 
     def owner(self) -> Ints:
-        """The path each element of ``arcs`` belongs to."""
+        """Return the row of the path that each element of ``arcs`` belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.first))
 
     def take(self, rows: Ints) -> Paths:
-        """Some of the paths, in the order of ``rows``, in time for those and not for all."""
+        """Return some of the paths, in the order of ``rows``.
+
+        The time depends on the number of paths taken, not on the number of all paths.
+        """
         begin = self.first[rows]
         lengths = self.first[rows + 1] - begin
         first = starts(lengths)
@@ -155,20 +162,27 @@ class Paths:
         )
 
     def gbps(self, flows: Flows, rows: Ints | None = None) -> Floats:
-        """Rate of each path, or of some: its share of its flow's demand, shape (rows,)."""
+        """Return the rate of each path, or of those in ``rows``, in Gbit/s, shape (rows,).
+
+        A path's rate is its flow's demand times its part of the flow's QPs.
+        """
         some = slice(None) if rows is None else rows
         flow, count = self.flow[some], self.last_qp[some] - self.first_qp[some] + 1
         return flows.gbps[flow] * count / flows.qps[flow]
 
     def crosses(self, arcs: Bools) -> Bools:
-        """Whether each path uses any of the arcs marked, shape (paths,)."""
+        """Return whether each path uses any of the marked arcs, shape (paths,).
+
+        Args:
+            arcs: Marks arcs of the fabric, shape (arcs of the fabric,).
+        """
         hit = np.zeros(len(self), dtype=np.bool_)
         hit[self.owner()[arcs[self.arcs]]] = True
         return hit
 
 
 def join_paths(parts: Sequence[Paths]) -> Paths:
-    """All paths of several sets, one set after another."""
+    """Return the paths of several sets, one set after another."""
     offsets = np.cumsum([0, *(len(part.arcs) for part in parts)]).tolist()
     firsts = [part.first[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
     return Paths(
@@ -181,14 +195,14 @@ def join_paths(parts: Sequence[Paths]) -> Paths:
 
 
 def no_paths() -> Paths:
-    """An empty set of paths."""
+    """Return an empty set of paths."""
     empty = np.empty(0, dtype=np.int64)
     return Paths(empty, empty, empty, np.zeros(1, dtype=np.int64), empty)
 
 
 @dataclass(frozen=True, slots=True)
 class TierCertificate:
-    """One tier's worst utilisation, and the proven least it could be."""
+    """The worst utilisation of a tier, and a proven lower bound of it."""
 
     tier: str
     max_utilization: float
@@ -197,45 +211,46 @@ class TierCertificate:
 
 @dataclass(frozen=True, slots=True)
 class AfterLoss:
-    """What the worst single loss does, once agents have turned flows to backups, and no more."""
+    """What the worst single loss does after agents switched to backups, and before a new plan."""
 
     kind: str
-    """"link" or "switch": what is lost, one at a time."""
+    """What is lost, one at a time: "link" or "switch"."""
     worst_utilization: float
-    """Load over capacity of the fullest link after any of the losses."""
+    """Greatest load over capacity of any arc after any of the losses."""
     slowest_flow: float
-    """The least part of its demand that a flow gets after any of them, 0 to 1.
+    """The smallest part of its demand that any flow gets after any of the losses, 0 to 1.
 
     A flow whose path and backup are both lost gets nothing. Flows whose NIC is cut off at the NIC
     itself are not counted.
     """
     of: str
-    """The loss that slows a flow most: a switch, or a link as A,B[,KEY]."""
+    """The loss that slows a flow most: the id of a switch, or a link as ``A,B[,KEY]``."""
     lower_bound: float
-    """No other backups for the same paths have a fullest link below this."""
+    """Lower bound of ``worst_utilization`` for any choice of backups for the same paths."""
     stranded: int
-    """Flows without a backup that some switch has an entry for and that holds after that loss."""
+    """How many flows lose a path by the loss ``of`` and have no backup that survives it and that
+    some switch has an entry for. Flows whose NIC is cut off at the NIC itself do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a job had best begin its iterations."""
+    """When a job should begin its iterations, so that jobs share links in turns."""
 
     job: str
     shift_seconds: float
-    """Of the first, after the time that all jobs count from; less than the pace."""
+    """Start of its first iteration, after a time common to all jobs; less than the pace."""
     pace_seconds: float
-    """From one to the next."""
+    """Time from the start of an iteration to the start of the next."""
     saved: float
-    """Part of its mean iteration that it is expected to save, from 0 to 1."""
+    """Part of its mean iteration time that it is expected to save, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How good a plan is: the worst link, what no plan can beat, and why.
+    """How good a plan is: its worst utilisation, a proven lower bound, and the kind of proof.
 
-    ``proof`` is "cut" (a set of arcs that all have to share a load), "lp" (the
-    dual of a linear programme) or "none" (no load at all).
+    ``proof`` is "cut" (a set of arcs that must share a load), "lp" (the dual of a linear
+    programme) or "none" (there is no load).
     """
 
     max_utilization: float = 0.0
@@ -243,58 +258,62 @@ class Certificate:
     proof: str = "none"
     tiers: tuple[TierCertificate, ...] = ()
     after_loss: tuple[AfterLoss, ...] = ()
-    """Of single links, and of single switches; empty where nobody has worked it out."""
+    """For losses of single links and of single switches. Empty if it was not computed."""
     unprotected: int = 0
-    """Flows that some single loss stops, as no switch can turn them to a backup; 0 where nobody has
-    worked it out."""
+    """Number of flows that some single loss stops, because no switch can turn them to a backup.
+    0 if it was not computed."""
     unprotected_flows: tuple[str, ...] = ()
-    """The first of these, by id."""
+    """Ids of the first of these flows."""
     turns: tuple[Turn, ...] | None = None
-    """Of the jobs that gain by turns in time; None where nobody has worked it out."""
+    """For the jobs that gain by taking turns in time. None if it was not computed."""
 
     @property
     def gap(self) -> float:
-        """``max_utilization / lower_bound - 1``; 0 where there is no load."""
+        """``max_utilization / lower_bound - 1``, or 0 if the lower bound is 0."""
         return self.max_utilization / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
     def within(self, share: float) -> bool:
-        """Whether no plan can be better by so much, as ``Plan.beats`` counts it."""
+        """Return whether the bounds show that no plan beats this one by ``share``.
+
+        "Beats" is meant as in ``Plan.beats``, for plans that route as many flows.
+        """
         pairs = [(self.max_utilization, self.lower_bound)]
         pairs += [(tier.max_utilization, max(tier.lower_bound, IDLE)) for tier in self.tiers]
         return all(_gain(reached, least) < share for reached, least in pairs)
 
     def worst_tiers(self) -> list[float]:
-        """Worst utilisation of each tier, worst first, as far as flows are slower for it."""
+        """Return the worst utilisation of each tier, worst first, but at least ``IDLE``."""
         return sorted((max(tier.max_utilization, IDLE) for tier in self.tiers), reverse=True)
 
 
 IDLE = 1.0
-"""Worst utilisation below which no flow is slower for it."""
+"""Utilisation up to which a link slows no flow."""
 _EQUAL = 1e-9
 
 
 def _gain(worst: float, other: float) -> float:
-    """By how much one worst utilisation is above another, relative to that."""
+    """Return by what part of ``other`` the utilisation ``worst`` is above it; 0 if either is 0."""
     return worst / other - 1 if worst > 0 < other else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NicPorts:
-    """UDP source ports that take QPs over their paths, where switches hash and hold no entries.
+    """UDP source ports that make QPs take their paths, where switches hash and hold no entries.
 
     ``port`` and ``backup`` have one element for each QP that has a path, in the order of paths and
     then of QPs.
     """
 
     port: Ints
-    """``NONE`` where entries carry the flow."""
+    """The port that takes the QP over its path; ``NONE`` where entries carry the flow."""
     backup: Ints
-    """The port that takes the QP over the backup of its path; ``NONE`` where there is none."""
+    """The port that takes the QP over the backup of its path; ``NONE`` if there is none."""
     probes: Ints
-    """Ports wanted known of the two NICs of each flow, shape (flows,); 0: entries carry it."""
+    """How many ports between the two NICs of each flow should have a known path, shape (flows,).
+    0 means that entries carry the flow."""
 
     def same_as(self, other: NicPorts | None) -> bool:
-        """Whether both are equal in every column."""
+        """Return whether both are equal in every column."""
         return other is not None and all(
             np.array_equal(getattr(self, one.name), getattr(other, one.name))
             for one in fields(self)
@@ -305,8 +324,8 @@ class NicPorts:
 class Plan:
     """Every flow's paths and backups on one fabric, with a certificate.
 
-    ``backups`` is parallel to ``paths``; a path without a backup has one of no
-    arcs. ``unrouted`` gives the reason for each flow row without a path.
+    ``backups`` is parallel to ``paths``. A path without a backup has one with no arcs.
+    ``unrouted`` maps the row of each flow without a path to the reason.
     """
 
     fabric: Fabric
@@ -316,12 +335,12 @@ class Plan:
     certificate: Certificate = Certificate()
     unrouted: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What the plan gave up and why, for people."""
+    """What the plan gave up and why, as text for people."""
     nic_ports: NicPorts | None = None
-    """Where ports carry flows; None where entries in switches carry all, see ``qp_ports``."""
+    """Source ports of the flows that switches hash. None if entries in switches carry all flows."""
 
     def qp_ports(self) -> Ints:
-        """UDP source port of each QP that has a path, in the order of paths and then of QPs."""
+        """Return the UDP source port of each QP with a path, in order of paths, then of QPs."""
         count = self.paths.qp_count
         bounds = starts(count)
         qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - self.paths.first_qp, count)
@@ -330,7 +349,7 @@ class Plan:
         return usual if chosen is None else np.where(chosen.port == NONE, usual, chosen.port)
 
     def known_ways(self) -> PortPaths:
-        """What the plan itself says of the paths of source ports."""
+        """Return the ways that this plan's ports are known to take: its paths and backups."""
         ports = self.nic_ports
         if ports is None:
             return no_port_paths()
@@ -348,7 +367,7 @@ class Plan:
 
     @property
     def by_ports(self) -> Bools:
-        """Flows that source ports carry, and no entries, shape (flows,)."""
+        """Mark the flows that source ports carry instead of entries, shape (flows,)."""
         if self.nic_ports is None:
             return np.zeros(len(self.flows), dtype=np.bool_)
         return self.nic_ports.probes > 0
@@ -359,16 +378,18 @@ class Plan:
         return arc_loads(len(self.fabric.structure.tail), self.flows, self.paths)
 
     def with_loads(self, loads: Floats) -> Plan:
-        """This plan, whose loads are known without adding all up."""
-        self.__dict__["loads"] = loads  # where the cached property keeps its answer
+        """Set ``loads`` where they are already known, and return this plan itself."""
+        self.__dict__["loads"] = loads  # where the cached property keeps its value
         return self
 
     def beats(self, other: Plan, share: float) -> bool:
-        """Whether this is better than another plan of the same flows by so much.
+        """Return whether this plan is better than another one of the same flows.
 
-        It routes more flows; or as many, and the worst link of the other is fuller by that share;
-        or it is no fuller, and so is the worst tier in which they differ by that share, as far
-        as flows are slower for it.
+        A plan that routes more flows is better. If both route as many, this plan is better if the
+        other's worst utilisation is higher by at least ``share`` (relative). It is also better if
+        its own worst utilisation is not higher, and it has the lower value at the first place
+        where the sorted worst utilisations of the tiers (``Certificate.worst_tiers``) differ by
+        ``share``.
         """
         if len(self.unrouted) != len(other.unrouted):
             return len(self.unrouted) < len(other.unrouted)
@@ -384,10 +405,11 @@ class Plan:
 
 
 def changed_places(old: Paths, new: Paths) -> Ints | None:
-    """Where in ``arcs`` two sets of paths differ; None where anything else of them does.
+    """Return where the ``arcs`` of two sets of paths differ, ascending.
 
-    Compared once: many ask, and the new ones keep what was found. Where each of both was compared
-    with a third, nothing but what differed there is looked at.
+    None if the paths differ in anything else (flows, QPs or lengths). ``new`` keeps the result,
+    because several callers ask for it. If ``new`` was compared with a third set and that one with
+    ``old``, only the places that differed in these comparisons are compared again.
     """
     if old is new:
         return np.empty(0, dtype=np.int64)
@@ -401,7 +423,7 @@ def changed_places(old: Paths, new: Paths) -> Ints | None:
 
 
 def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
-    """Note what ``changed_places`` says, for whoever made the new ones of the old ones by that."""
+    """Keep ``places`` as the result of ``changed_places``, where the caller already knows it."""
     vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
 
 
@@ -410,7 +432,7 @@ _Kept = list[tuple["ref[Paths]", Ints | None]]
 
 
 def _kept(paths: Paths) -> _Kept:
-    """Earlier comparisons and their results, as a cached property keeps its own."""
+    """Earlier comparisons of these paths: with which paths, and the result."""
     known: _Kept = vars(paths).get(_PLACES, [])
     return known
 
@@ -439,7 +461,10 @@ def _compared(old: Paths, new: Paths) -> Ints | None:
 
 
 def changed_rows(old: Paths, new: Paths) -> Ints | None:
-    """Which paths have other arcs, ascending; None where anything else of any differs."""
+    """Return the rows of the paths whose arcs differ, ascending.
+
+    None if the paths differ in anything else (flows, QPs or lengths).
+    """
     places = changed_places(old, new)
     if places is None:
         return None
@@ -447,7 +472,13 @@ def changed_rows(old: Paths, new: Paths) -> Ints | None:
 
 
 def differing(old: Paths, new: Paths, flows: int) -> Bools:
-    """Which of so many flows have other paths than before, or other QPs on them."""
+    """Return which flows have different paths than before, or different QPs on them.
+
+    Args:
+        old: The earlier paths.
+        new: The later paths, of the same flows.
+        flows: Number of flows. The result has shape (flows,).
+    """
     result = np.zeros(flows, dtype=np.bool_)
     rows = changed_rows(old, new)
     if rows is not None:
@@ -460,7 +491,7 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
     if len(old):
         same = (codes[0][partner] == codes[1]) & (old.last_qp[partner] == new.last_qp)
         same &= np.diff(old.first)[partner] == np.diff(new.first)
-    # Rows that are alike but for their arcs have these as far from one another as their beginnings.
+    # Paths with equal QPs and lengths: their arcs are as far apart as their beginnings are.
     if len(old.arcs):
         shift = np.where(same, old.first[partner] - new.first[:-1], 0)
         at = np.arange(len(new.arcs)) + np.repeat(shift, np.diff(new.first))

@@ -1,8 +1,8 @@
 """Which path each UDP source port takes between two NICs, where switches hash.
 
 Where forwarding is plain ECMP, the source port of a QP decides its path. A *way* is a path between
-two NICs that some ports are known to take: they were probed, or follow from a model of the hash.
-Compressed rows: one row a way, by source, then by destination.
+two NICs that some ports are known to take, either because they were probed or because a model of
+the hash says so. Ways are stored as compressed rows, sorted by source and then by destination.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ from heddle_controller.model.arrays import NONE, Bools, Ints, starts
 
 
 class Learned(IntEnum):
-    """How it is known which way ports take."""
+    """How the path of some ports is known."""
 
     PROBED = 0
-    """Packets of these ports were followed."""
+    """Packets with these ports were traced."""
     MODELLED = 1
-    """It follows from the hash as it was fitted; no packet of these ports was seen."""
+    """A fitted model of the hash predicts it. No packet with these ports was traced."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortPaths:
-    """All ways that are known."""
+    """All known ways."""
 
     source: Ints
-    """Node row of the NIC that each way begins at, shape (ways,)."""
+    """Node row of the NIC where each way begins, shape (ways,)."""
     destination: Ints
+    """Node row of the NIC where each way ends, shape (ways,)."""
     learned: Ints
-    """``Learned`` of each way."""
+    """``Learned`` of each way, shape (ways,)."""
     first: Ints
-    """Where each way's arcs begin, shape (ways + 1,)."""
+    """Where each way's arcs begin in ``arcs``, shape (ways + 1,)."""
     arcs: Ints
-    """Arcs of all ways in order of travel."""
+    """Arcs of all ways, each way's in order of travel."""
     first_port: Ints
-    """Where each way's ports begin, shape (ways + 1,)."""
+    """Where each way's ports begin in ``ports``, shape (ways + 1,)."""
     ports: Ints
-    """Ports of all ways; each has at least one, and none is there twice for two NICs."""
+    """Ports of all ways. Each way has at least one; a port has one way between two NICs."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     @property
     def port_count(self) -> Ints:
-        """Ports of each way."""
+        """Number of ports of each way, shape (ways,)."""
         return np.diff(self.first_port)
 
     def of(self, source: int, destination: int) -> range:
-        """Rows of the ways between two NICs."""
+        """Return the rows of the ways between two NICs, given by node row."""
         low, high = (
             int(np.searchsorted(self.source, source, side=side)) for side in ("left", "right")
         )
@@ -63,7 +64,7 @@ class PortPaths:
         )
 
     def take(self, rows: Ints) -> PortPaths:
-        """Some ways, in the order of ``rows``."""
+        """Return some of the ways, in the order of ``rows``."""
         first, at = _cut(self.first, rows)
         first_port, port_at = _cut(self.first_port, rows)
         return PortPaths(
@@ -77,7 +78,7 @@ class PortPaths:
         )
 
     def same_as(self, other: PortPaths | None) -> bool:
-        """Whether both are equal in every column."""
+        """Return whether both are equal in every column."""
         return self is other or (
             other is not None
             and all(
@@ -87,27 +88,27 @@ class PortPaths:
         )
 
     def without(self, source: Ints, destination: Ints) -> PortPaths:
-        """The ways between all but some pairs of NICs, given in parallel."""
+        """Return all ways except those between the pairs ``source[i]``, ``destination[i]``."""
         pairs = set(zip(source.tolist(), destination.tolist(), strict=True))
         ends = zip(self.source.tolist(), self.destination.tolist(), strict=True)
         return self.take(np.flatnonzero([pair not in pairs for pair in ends]))
 
     def over(self, usable: Bools) -> PortPaths:
-        """The ways whose arcs are all marked."""
+        """Return the ways whose arcs are all usable; ``usable`` has shape (arcs of the fabric,)."""
         owner = np.repeat(np.arange(len(self)), np.diff(self.first))
         broken = np.bincount(owner[~usable[self.arcs]], minlength=len(self)) > 0
         return self.take(np.flatnonzero(~broken))
 
 
 def no_port_paths() -> PortPaths:
-    """Nothing is known."""
+    """Return an empty set of ways."""
     none = np.empty(0, dtype=np.int64)
     begin = np.zeros(1, dtype=np.int64)
     return PortPaths(none, none, none, begin, none, begin, none)
 
 
 def joined_port_paths(parts: Sequence[PortPaths]) -> PortPaths:
-    """All ways of several sets; no two sets know the same two NICs."""
+    """Return the ways of several sets. No two sets may have ways between the same two NICs."""
     known = [part for part in parts if len(part)]
     if not known:
         return no_port_paths()
@@ -128,14 +129,14 @@ def joined_port_paths(parts: Sequence[PortPaths]) -> PortPaths:
 
 
 def _cut(first: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """New beginnings and old places of the elements of some compressed rows."""
+    """Select compressed rows: where each begins afterwards, and the old index of each element."""
     lengths = first[rows + 1] - first[rows]
     begins = starts(lengths)
     return begins, np.repeat(first[rows] - begins[:-1], lengths) + np.arange(begins[-1])
 
 
 def padded(first: Ints, values: Ints, width: int) -> Ints:
-    """Compressed rows as a matrix, ``NONE`` behind each; shape (rows, width)."""
+    """Return compressed rows as a matrix, filled up with ``NONE``, shape (rows, width)."""
     lengths = np.diff(first)
     matrix = np.full((len(lengths), width), NONE, dtype=np.int64)
     owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -144,16 +145,16 @@ def padded(first: Ints, values: Ints, width: int) -> Ints:
 
 
 def gathered(ends: Ints, port: Ints, learned: Ints, taken: tuple[Ints, Ints]) -> PortPaths:
-    """Ways of ports that were followed one by one, in any order; a port of no arcs is left out.
+    """Group the paths of single ports, given in any order, into ways.
 
-    Where a port is there twice for two NICs, the last row counts. A way counts as probed where any
-    of its ports was.
+    A port whose path has no arcs is left out. If a port occurs twice for the same two NICs, the
+    last one counts. A way counts as probed if any of its ports was.
 
     Args:
-        ends: Node rows of both NICs, shape (2, ports).
-        port: The UDP source port, shape (ports,).
-        learned: How its path is known.
-        taken: The path of each, compressed rows: where they begin, and arcs.
+        ends: Node rows of the source and destination NIC of each port, shape (2, ports).
+        port: UDP source ports, shape (ports,).
+        learned: How each port's path is known (``Learned``), shape (ports,).
+        taken: Path of each port as compressed rows: where each begins, and the arcs of all.
     """
     first, arcs = taken
     lengths = np.diff(first)

@@ -1,8 +1,8 @@
 """What switches must hold: exact-match entries, as arrays over all switches.
 
-An entry says: packets from this NIC to that NIC with this UDP source port (0 for
-any) leave by this arc; if the arc or anything at risk behind it is down, by the
-backup arc; if that is down too, the underlay takes them.
+An entry says by which arc a switch forwards packets from one NIC to another with a given UDP source
+port (0 for any). If that arc or one of the entry's risk links is down, packets leave by the backup
+arc. If the backup is down too, the underlay forwards them.
 """
 
 from __future__ import annotations
@@ -27,53 +27,58 @@ COLUMNS = (
     "backup",
     "stage",
 )
-"""Columns of ``Entries`` with a number for each row."""
+"""Names of the columns of ``Entries`` that have one number for each row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries of all switches, one row each, sorted by switch, then match."""
+    """Entries of all switches, one row each, sorted by switch and then by match."""
 
     switch: Ints
-    """Node row of the switch that holds it."""
+    """Node row of the switch that holds the entry."""
     source: Ints
     """Node row of the source NIC."""
     destination: Ints
     """Node row of the destination NIC."""
     source_port: Ints
-    """UDP source port, or ``ANY_PORT``, which loses to an exact port."""
+    """UDP source port, or ``ANY_PORT``. An entry with an exact port takes precedence."""
     destination_port: Ints
     """UDP destination port, or ``ANY_PORT``."""
     primary: Ints
     """Arc to leave by."""
     backup: Ints
-    """Arc to leave by when the primary is lost; ``NONE`` for the underlay."""
+    """Arc to leave by when the primary is lost; ``NONE`` to use the underlay then."""
     stage: Ints
-    """Switches with entries of the same path that come after this one: entries of
-    stage 0 are programmed first, so that no packet meets a half-made path."""
+    """How many switches further down the path have entries for it. Entries of stage 0 are
+    programmed first, so that no packet meets a path that is only half programmed."""
     risk_first: Ints
-    """Where each entry's risk links begin, shape (entries + 1,)."""
+    """Where each entry's links begin in ``risk_links``, shape (entries + 1,)."""
     risk_links: Ints
-    """Link rows further down the path whose loss makes the primary useless, ascending;
-    then, as ``~row``, those whose loss makes the backup useless, likewise."""
+    """For each entry, first the rows of links further down the path whose loss makes the primary
+    useless. Then, as ``~row``, those whose loss makes the backup useless. Both in ascending order
+    of rows."""
     made: EntryOrigin | None = field(default=None, repr=False, compare=False)
-    """How they were made of others, where that is known; no part of what they are."""
+    """How these entries were made from others, or None if that is not known. Not part of their
+    value."""
 
     def __len__(self) -> int:
         return len(self.switch)
 
     def risks(self, row: int) -> Ints:
-        """Risk links of one entry's primary."""
+        """Return the link rows that the primary of one entry depends on."""
         links = self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
         return links[links >= 0]
 
     def backup_risks(self, row: int) -> Ints:
-        """Risk links of one entry's backup."""
+        """Return the link rows that the backup of one entry depends on."""
         links = self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
         return ~links[links < 0]
 
     def take(self, rows: Ints) -> Entries:
-        """Some of the entries, in the order of ``rows``, in time for those and not for all."""
+        """Return some of the entries, in the order of ``rows``.
+
+        The time depends on the number of entries taken, not on the number of all entries.
+        """
         if not len(rows):
             return no_entries()
         if len(rows) == len(self) and rows[0] == 0 and (np.diff(rows) == 1).all():
@@ -96,21 +101,24 @@ class Entries:
         )
 
     def of_switch(self, switch: int) -> Entries:
-        """The entries of one switch."""
+        """Return the entries of one switch, given by node row."""
         low, high = np.searchsorted(self.switch, [switch, switch + 1])
         return self.take(np.arange(low, high, dtype=np.int64))
 
 
 class Edit(NamedTuple):
-    """What makes one set of entries into another; all that stays keeps its order."""
+    """The difference between two sets of entries. Entries that are in both keep their order."""
 
     gone: Ints
-    """Rows of the old ones that are not among the new ones, ascending."""
+    """Rows of the old set whose entries are not in the new set, ascending."""
     came: Ints
-    """Rows of the new ones that were not among the old ones, ascending."""
+    """Rows of the new set whose entries were not in the old set, ascending."""
 
     def then(self, other: Edit) -> Edit:
-        """This one and then another, as one; in time for what they name."""
+        """Return this edit followed by another, as one edit.
+
+        The time depends on the number of rows in both edits, not on the number of entries.
+        """
         gone = _moved(other.gone, self.came, self.gone)
         came = _moved(self.came, other.gone, other.came)
         return Edit(
@@ -119,22 +127,26 @@ class Edit(NamedTuple):
 
 
 def _moved(rows: Ints, without: Ints, among: Ints) -> Ints:
-    """Where rows stand once some are taken out and others stand among them (all ascending).
+    """Translate row numbers after some rows are removed and others are inserted.
 
-    Those of them that are taken out are left out.
+    Args:
+        rows: Row numbers before, ascending.
+        without: Rows that are removed, numbered before, ascending. Any of ``rows`` that is among
+            them is dropped from the result.
+        among: Rows that are inserted, numbered after, ascending.
     """
     at = np.searchsorted(without, rows)
     taken = np.append(without, NONE)[at] == rows
     kept = (rows - at)[~taken]
-    before = among - np.arange(len(among))  # rows that stay and stand before each of these
+    before = among - np.arange(len(among))  # how many kept rows precede each inserted one
     found: Ints = kept + np.searchsorted(before, kept, side="right")
     return found
 
 
 class EntryMark(NamedTuple):
-    """Which entries are meant, by their very columns: copies share those that do not change.
+    """Identifies a set of entries by its column arrays, which copies share unless they change.
 
-    It keeps no column alive: entries that know what they were made of do not hold all before them.
+    Holds weak references, so that entries do not keep alive all the entries they were made from.
     """
 
     columns: tuple[ref[Ints], ...]
@@ -142,11 +154,14 @@ class EntryMark(NamedTuple):
 
     @classmethod
     def on(cls, entries: Entries) -> EntryMark:
-        """The mark of some entries."""
+        """Return the mark of some entries."""
         return cls(tuple(ref(column) for column in _but_stage(entries)), ref(entries.stage))
 
     def is_of(self, entries: Entries, *, stages: bool) -> bool:
-        """Whether it is theirs, or, unless ``stages`` matter, that of a copy with others."""
+        """Return whether this is the mark of these entries.
+
+        Without ``stages``, it may also be that of a copy with a different ``stage`` column.
+        """
         pairs = zip(self.columns, _but_stage(entries), strict=True)
         same = all(marked() is column for marked, column in pairs)
         return same and (not stages or self.stage() is entries.stage)
@@ -158,7 +173,10 @@ def _but_stage(entries: Entries) -> list[Ints]:
 
 
 class EntryOrigin(NamedTuple):
-    """How entries were made of others. Both are marked: a copy with other columns is not meant."""
+    """How a set of entries was made from another one.
+
+    Both are marked, because the edit does not hold for a copy with other columns.
+    """
 
     of: EntryMark
     to: EntryMark
@@ -166,7 +184,7 @@ class EntryOrigin(NamedTuple):
 
 
 def no_entries() -> Entries:
-    """An empty set of entries."""
+    """Return an empty set of entries."""
     empty = np.empty(0, dtype=np.int64)
     first = np.zeros(1, dtype=np.int64)
     return Entries(empty, empty, empty, empty, empty, empty, empty, empty, first, empty)
@@ -174,7 +192,7 @@ def no_entries() -> Entries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A committed plan's entries: who wrote them and which plan they are."""
+    """The entries of a committed plan, with the epoch and generation that agents get."""
 
     epoch: int
     generation: int

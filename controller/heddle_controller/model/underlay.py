@@ -1,13 +1,14 @@
-"""What the underlay does: shortest paths by hop count, with every tie a choice.
+"""What the underlay does: it forwards along all shortest paths, counted in hops.
 
-Heddle's entries lie over eBGP with ECMP. To write only the entries that matter,
-to count them beforehand, and to know where a packet without one goes, the next
-hops of every switch towards every NIC must be known. NICs that hang off the same
-switches are one *place*: a fabric of 24,576 NICs has 1,536. All places are searched
-at once, breadth first, with a bit for each place: a step is one OR over the links,
-and there are no more steps than the fabric is wide.
+Heddle's entries override an underlay of eBGP with ECMP. The next hops of every switch towards every
+NIC must be known to write only the entries that matter, to count them beforehand, and to know where
+a packet without an entry goes.
 
-Packets do not pass through NICs, so only links between switches count on the way.
+NICs that are attached to the same switches form one *place*: a fabric of 24,576 NICs has 1,536. One
+breadth-first search covers all places at once, with a bit for each place. A step of it is one OR
+over the links, and there are as many steps as the longest shortest path has hops.
+
+Packets do not pass through NICs, so paths use only links between switches, except at their ends.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heddle_controller.model.arrays import NONE, UNREACHED, Bits, Bools, HopArra
 from heddle_controller.model.fabric import NodeKind, Structure
 
 _KEPT = 4
-"""Underlays kept for one structure: the whole fabric, and it as it was lately."""
+"""How many search results each structure keeps, for different sets of arcs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,11 +31,11 @@ class Underlay:
 
     structure: Structure
     carries: Bools
-    """Arcs that exist, shape (arcs,)."""
+    """Marks the arcs that forward packets, shape (arcs,)."""
     reach: Reach
 
     def forwards(self, arcs: Ints, destinations: Ints) -> Bools:
-        """Whether each arc is a next hop from its tail towards the NIC beside it."""
+        """Return whether ``arcs[i]`` is a next hop from its tail to the NIC ``destinations[i]``."""
         tail, head = self.structure.tail[arcs], self.structure.head[arcs]
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
@@ -47,7 +48,7 @@ class Underlay:
         return result
 
     def only_next_hop(self, arcs: Ints, destinations: Ints) -> Bools:
-        """Whether each arc is the only next hop from its tail towards the NIC beside it."""
+        """Return whether ``arcs[i]`` is the only next hop from its tail to ``destinations[i]``."""
         reach, place = self.reach, self.reach.place[destinations]
         only = self.forwards(arcs, destinations) & ~reach.twin[arcs]
         if reach.distance.size:
@@ -56,10 +57,10 @@ class Underlay:
         return only
 
     def may_loop(self, arcs: Ints, destinations: Ints) -> Bools:
-        """Whether what leaves by each arc, and then by the underlay, may come back to its tail.
+        """Return whether a packet to ``destinations[i]`` over ``arcs[i]`` may return to its tail.
 
-        Every hop of the underlay is nearer than the one before, so it does only where the head is
-        further away than the tail.
+        It is sent over the arc and then by the underlay. Every hop of the underlay brings a packet
+        nearer, so it can come back only if the head is further away than the tail.
         """
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
@@ -70,10 +71,16 @@ class Underlay:
         return result
 
     def is_detour(self, tails: Ints, destinations: Ints, links: Ints) -> Bools:
-        """Whether a way of so many links, from each switch to the NIC beside it, is not a shortest.
+        """Return whether each path is longer than the shortest path.
 
-        Packets on a shortest way of the whole fabric come nearer with every hop, whatever else is
-        down. Those on a longer one may be where the underlay, on some fabric, would send them back.
+        Packets on a shortest path of the whole fabric come nearer with every hop, whatever else is
+        down. A longer path may pass a switch where the underlay, after some loss, would send them
+        back.
+
+        Args:
+            tails: Node row of the switch where each path begins.
+            destinations: Node row of the NIC where it ends.
+            links: Its number of links.
         """
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
@@ -82,16 +89,20 @@ class Underlay:
         return result
 
     def next_hops(self, switch: int, destination: int) -> Ints:
-        """Arcs by which a switch forwards to a NIC, in the structure's order."""
+        """Return the arcs by which a switch forwards to a NIC, in the order of ``out``."""
         first, arcs = self.structure.out
         own = arcs[first[switch] : first[switch + 1]]
         return own[self.forwards(own, np.full(len(own), destination, dtype=np.int64))]
 
 
 def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
-    """The underlay over the arcs that carry; over all of them by default.
+    """Return the underlay over the arcs that carry packets, by default over all arcs.
 
-    The structure keeps what was found for the latest few masks.
+    The structure keeps the results for the masks that were used last.
+
+    Args:
+        structure: Nodes and links.
+        carries: Marks the arcs that carry packets, shape (arcs,).
     """
     mask = np.ones(len(structure.tail), dtype=np.bool_) if carries is None else carries
     key = np.packbits(mask).tobytes()
@@ -102,14 +113,18 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
 
 
 def needs_entry(structure: Structure, arcs: Ints, destinations: Ints, links: Ints) -> Bools:
-    """Whether a hop over each arc, towards the NIC beside it, needs an entry at its tail.
+    """Return whether each hop of a path needs an entry at the switch that it leaves.
 
-    It does where the underlay, with all links up, would not do just that by itself: where it has a
-    choice, or goes elsewhere; and on a way that is longer than the shortest. Whatever links are
-    lost, the answer stands for every path that is not: what is left of a shortest path of the whole
-    fabric is a shortest one of any part that has it, since none becomes shorter by a loss, and
-    whoever had one next hop has no other then. Tails are switches; ``links`` is how many each path
-    has from there to the NIC.
+    It needs one if the underlay, with all links up, has a choice of next hops there or uses another
+    one, or if the path is longer than the shortest. The answer stays right for every path that
+    survives, whatever links are lost: a loss makes no other path shorter, so a shortest path of the
+    whole fabric stays a shortest one, and a switch with one next hop gets no other.
+
+    Args:
+        structure: Nodes and links.
+        arcs: The hops; each leaves a switch.
+        destinations: Node row of the NIC that each path leads to.
+        links: How many links each path has from the tail of its arc to that NIC.
     """
     whole = underlay(structure)
     needed = ~whole.only_next_hop(arcs, destinations)
@@ -134,7 +149,7 @@ def _search(structure: Structure, carries: Bools) -> Reach:
 
 
 def _twins(structure: Structure, candidates: Bools) -> Bools:
-    """Which of the candidate arcs share both their ends with another."""
+    """Mark the candidate arcs that have the same tail and head as another candidate."""
     arcs = np.flatnonzero(candidates)
     code = structure.tail[arcs] * len(structure.nodes.ids) + structure.head[arcs]
     _, group, count = np.unique(code, return_inverse=True, return_counts=True)
@@ -144,7 +159,7 @@ def _twins(structure: Structure, candidates: Bools) -> Bools:
 
 
 def _places(structure: Structure, carries: Bools) -> tuple[Ints, list[tuple[int, ...]]]:
-    """Place of each node, and the switches of each place."""
+    """Return the place of each node (``NONE`` if it has none) and the switches of each place."""
     place = np.full(len(structure.nodes.ids), NONE, dtype=np.int64)
     nic = structure.nodes.kind == NodeKind.NIC
     arcs = np.flatnonzero(nic[structure.tail] & carries)
@@ -159,7 +174,7 @@ def _places(structure: Structure, carries: Bools) -> tuple[Ints, list[tuple[int,
 
 
 def _spread(tail: Ints, head: Ints, distance: HopArray) -> Bits:
-    """Fill in the distances, a breadth at a time; say where there is more than one next hop."""
+    """Fill ``distance`` by breadth-first search; return the bits of ``Reach.several``."""
     neighbours = _Neighbours.of(tail, head)
     reached = np.packbits(distance == 0, axis=1)
     edge = reached.copy()
@@ -178,11 +193,11 @@ def _spread(tail: Ints, head: Ints, distance: HopArray) -> Bits:
 
 @dataclass(frozen=True, slots=True)
 class _Neighbours:
-    """Neighbours of each switch by ordinal, switches with many of them first."""
+    """Neighbours of each switch, with the switches that have the most neighbours first."""
 
     switches: Ints
     heads: list[Ints]
-    """Element ``k``: the ``k``-th neighbour of all switches that have so many."""
+    """Element ``k`` holds the ``k``-th neighbour of each switch that has more than ``k``."""
 
     @classmethod
     def of(cls, tail: Ints, head: Ints) -> _Neighbours:
@@ -195,7 +210,7 @@ class _Neighbours:
         return cls(switches[order], [head[first[:m] + k] for k, m in enumerate(counts)])
 
     def gather(self, edge: Bits) -> tuple[Bits, Bits]:
-        """Which places any neighbour of a switch stands for, and which more than one."""
+        """Return, for each switch, the bits set in any neighbour's row, and in more than one's."""
         once: Bits = np.zeros((len(self.switches), edge.shape[1]), dtype=np.uint8)
         twice: Bits = np.zeros_like(once)
         for heads in self.heads:

@@ -1,7 +1,7 @@
-"""Victim flows: those that pass by an over-full link, and that PFC holds up with it.
+"""Victim flows: flows that cross no over-full link, but that PFC slows down all the same.
 
-A flow to an over-full link of a lossless fabric is paused on every link before it, and so is
-whoever shares one of these links (Zhu et al., DCQCN, SIGCOMM 2015).
+In a lossless fabric, a flow towards an over-full link is paused on every link before it, and so is
+every flow that shares one of these links (Zhu et al., DCQCN, SIGCOMM 2015).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from heddle_controller.model.plan import Paths
 
 
 def exposed_paths(job: Ints, paths: Paths, full: Bools) -> Bools:
-    """Marks paths that cross no over-full link, but share one with another job's on its way there.
+    """Mark paths that cross no over-full link but share one with another job's path to such a link.
 
     Args:
-        job: Of each flow, shape (flows,).
-        paths: From NIC to NIC.
+        job: Job of each flow, shape (flows,).
+        paths: Paths of these flows, from NIC to NIC.
         full: Marks the over-full arcs, shape (arcs,).
+
+    Returns:
+        A mark for each path, shape (paths,).
     """
     owner, arcs = paths.owner(), paths.arcs
     over = full[arcs]

@@ -1,8 +1,8 @@
-"""What is refused at the door, so that nothing faulty is ever stored or half applied.
+"""Checks of requests, so that nothing faulty is ever stored or half applied.
 
-Pure: each function takes what it checks and what it is checked against, and
-raises. That hosts are free is the store's to say, in the transaction of the
-write, because only there can no other job come between.
+The functions are pure: each takes what to check and what to check it against, and raises an error.
+Whether hosts are free is not checked here but where a write is decided (``jobs``,
+``reservations``), because its guards make sure that no other job comes between.
 """
 
 from __future__ import annotations
@@ -24,29 +24,32 @@ from heddle_controller.traffic.jobs import flows_of_job
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64
 LONGEST_RESERVATION = 86_400
-"""Seconds: hosts that nobody comes for are free again the next day."""
+"""Longest reservation in seconds: one day. Then unused hosts become free again."""
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name. Raises ``InputError`` unless it can stand in "fabrics/f1/jobs/j1"."""
+    """Return the name, or raise ``InputError`` if it cannot be part of "fabrics/f1/jobs/j1".
+
+    ``kind`` says in the error what the name is of, for example "job".
+    """
     if not NAME.fullmatch(name):
         raise refuse(f"{kind} {name!r}", "name", "use 1 to 63 letters, digits, '-', '_' or '.'")
     return name
 
 
 def check_request(request: Request) -> Request:
-    """The request. Raises ``InputError`` where its id is too long to keep."""
+    """Return the request, or raise ``InputError`` if its id is too long to keep."""
     if len(request.id.encode()) > MAX_REQUEST_ID_BYTES:
         raise refuse("request", "request_id", f"use at most {MAX_REQUEST_ID_BYTES} bytes")
     return request
 
 
 def admit_job(fabric: Fabric, job: Job) -> Flows:
-    """The flows of a job on a fabric that it fits.
+    """Check that a job is valid and fits a fabric, and return its flows.
 
     Raises:
-        InputError: names each fault: unknown hosts, a host named twice, numbers out
-            of range, parallelism that does not multiply to the ranks.
+        InputError: with each problem: a name that is not valid, unknown hosts, a host named twice,
+            numbers out of range, parallelism that does not match the number of ranks.
     """
     if job.name != SUPPOSED:
         check_name("job", job.name)
@@ -79,10 +82,17 @@ def _number_problems(job: Job) -> list[Problem]:
 def admit_reservation(
     fabric: Fabric, name: str, hosts: Sequence[str], gpus: Sequence[Gpus], seconds: float
 ) -> None:
-    """Nothing, where a reservation names hosts of a fabric, each once, and a time it may last.
+    """Check that a reservation names hosts of a fabric, each once, and an allowed time.
+
+    Args:
+        fabric: The fabric.
+        name: Name of the reservation.
+        hosts: The hosts.
+        gpus: GPUs of each host, or empty for whole hosts.
+        seconds: How long it lasts.
 
     Raises:
-        InputError: names each fault.
+        InputError: with each problem.
     """
     check_name("reservation", name)
     problems = [*_host_problems(hosts, fabric), *gpu_problems(hosts, gpus)]
@@ -113,7 +123,7 @@ def admit_fabric(
     jobs: Sequence[JobRecord],
     demands: Sequence[DemandRecord],
 ) -> None:
-    """Nothing, where all that runs fits a fabric that is to replace the present one.
+    """Check that the present jobs and demand sets fit a fabric that will replace the present one.
 
     Raises:
         FailedPrecondition: names each job or demand set that does not fit.

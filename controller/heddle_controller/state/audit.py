@@ -1,30 +1,27 @@
-"""The audit trail: who changed what, in a chain that shows whether anybody changed it since.
+"""The audit trail: who changed what, as a chain of hashes that reveals later tampering.
 
-Every change of intent that a client makes adds one record, in the transaction of the
-change itself: neither is ever there without the other. What agents observe and what the
-leader finds out is no intent and is not here.
+Every change that a client makes adds one record, in the same transaction, so neither exists without
+the other. Observations of agents and facts found by the leader are not recorded.
 
-Each record's hash covers the one before, so a record that is altered, taken out, put in
-or moved breaks the chain from there on. What a chain cannot show by itself is that its
-end was cut off, or that somebody with the whole store in hand made it anew: for that a
-``Mark`` (number and hash, one short word) is noted elsewhere, and compared later.
+The hash of each record covers the hash of the one before. So a record that is altered, removed,
+inserted or moved breaks the chain from there on. The chain alone cannot show that its end was cut
+off, or that somebody with access to the whole store made it anew. For that, a ``Mark`` (number and
+hash, one short word) is noted elsewhere and compared later.
 
-A record's *content* is hashed first, by itself, and then linked:
+The *content* of a record is hashed by itself and then linked:
 
-    content = SHA-256 over its seven texts, each behind its length in bytes (8, big-endian):
+    content = SHA-256 over its seven texts, each preceded by its length in bytes (8, big-endian):
               time in microseconds, actor, request, action, name, before, after
     hash    = SHA-256 over the previous hash (32 bytes), the number (8, big-endian), content
 
-The hash is made by whoever writes the record; a database only refuses a record that does
-not follow its newest. Growth is bounded: the oldest records are dropped, and the mark of
-the last one dropped stays as the anchor that the rest is verified against.
+The controller that writes a record computes its hash. A Redis only refuses a record that does not
+follow its newest one. Growth is bounded: the oldest records are dropped, and the mark of the last
+one dropped stays as the anchor that the rest is verified against.
 
-What the audit trail tells of a thing before and after a change: JSON, small and enough.
-
-A job, a state: all of it. What is large (a fabric, a demand set, a job of thousands of
-hosts) is told by its digest and what a person wants to know first, so that a record
-never takes more than ``_MOST`` bytes. Etags and versions are left out: they are the
-store's, and no part of what somebody wanted.
+A record describes the thing before and after the change as JSON. Small things (a job, a state) are
+complete. Large ones (a fabric, a demand set, a job with thousands of hosts) are described by their
+digest and the facts that people ask for first, which keeps records small (see ``_MOST``). Etags and
+versions are left out, because they belong to the store and not to what the client wanted.
 """
 
 from __future__ import annotations
@@ -54,25 +51,25 @@ _MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What happened, before it has a number."""
+    """A record of a change, without its number and hash."""
 
     time: float
-    """Unix seconds; microseconds count."""
+    """Unix seconds, with a precision of microseconds."""
     actor: str
-    """Who: role and identity, "operator spiffe://heddle/operator/ann"."""
+    """Role and identity of the caller, such as "operator spiffe://heddle/operator/ann"."""
     request: str
-    """Id that the client gave the request, or else that of the call in the logs."""
+    """Id that the client gave the request, or otherwise the id of the call in the logs."""
     action: str
-    """Method of the port: "submit_job"."""
+    """Method of ``Store``, such as "submit_job"."""
     name: str
-    """What was changed: "fabrics/f1/jobs/j1"."""
+    """Full name of what was changed, such as "fabrics/f1/jobs/j1"."""
     before: str
-    """JSON; empty where there was nothing."""
+    """JSON; empty if the thing did not exist."""
     after: str
-    """JSON; empty where there is nothing any more."""
+    """JSON; empty if the thing no longer exists."""
 
     def content(self) -> bytes:
-        """The 32 bytes that stand for all of it."""
+        """Return the hash of the entry's content, 32 bytes."""
         digest = hashlib.sha256()
         texts = (self.actor, self.request, self.action, self.name, self.before, self.after)
         for text in (str(round(self.time * 1e6)), *texts):
@@ -86,7 +83,7 @@ parse_entry = parser(AuditEntry, "record of the audit trail")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in the chain: how many records, and the hash of the last of them."""
+    """A position in the chain: the number and the hash of a record."""
 
     number: int = 0
     hash: bytes = GENESIS
@@ -95,17 +92,17 @@ class Mark:
         return f"{self.number}:{self.hash.hex()}"
 
     def follow(self, content: bytes) -> Mark:
-        """The mark after one more record."""
+        """Return the mark after one more record with this content hash."""
         number = self.number + 1
         linked = hashlib.sha256(self.hash + number.to_bytes(8, "big") + content)
         return Mark(number, linked.digest())
 
 
 def parse_mark(text: str) -> Mark:
-    """The mark that ``str`` wrote.
+    """Parse the text that ``str()`` of a mark gives.
 
     Raises:
-        ValueError: the text has another form; says which is meant.
+        ValueError: the text does not have this form; the message describes it.
     """
     found = _MARK.fullmatch(text.strip())
     if found is None:
@@ -116,28 +113,28 @@ def parse_mark(text: str) -> Mark:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry in its place."""
+    """An entry with its number and hash."""
 
     number: int
-    """Counted from 1 over the whole store, without gaps."""
+    """Counted from 1 across the whole store, without gaps."""
     hash: bytes
     entry: AuditEntry
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Part of the trail, and what it is verified against."""
+    """Part of the trail, with the marks that it is verified against."""
 
     anchor: Mark
-    """Of the last record dropped; that before the first where none was."""
+    """Mark of the last record that was dropped; ``Mark()`` if none was."""
     head: Mark
-    """Of the newest record."""
+    """Mark of the newest record."""
     records: tuple[AuditRecord, ...]
-    """By number."""
+    """In order of their numbers."""
 
 
 class AuditBroken(Exception):  # noqa: N818 - a finding, not a fault of the program
-    """The chain does not hold; ``number`` is the first record that does not fit."""
+    """The chain is broken. ``number`` is the first record that does not fit."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"record {number}: {reason}")
@@ -145,13 +142,13 @@ class AuditBroken(Exception):  # noqa: N818 - a finding, not a fault of the prog
 
 
 def verify(start: Mark, records: Iterable[AuditRecord], known: Mark | None = None) -> Mark:
-    """The mark after the records, which follow ``start`` without gaps.
+    """Verify that records follow ``start`` without gaps, and return the mark of the last one.
 
     Args:
-        start: What comes before the first: the anchor, or the end of a part verified.
-        records: In their order.
-        known: A mark noted earlier that the chain has to pass through, if it lies
-            between ``start`` and the end.
+        start: Mark before the first record: the anchor, or the end of a verified part.
+        records: The records, in order.
+        known: A mark noted earlier. If its number lies between ``start`` and the last record, the
+            chain must contain it.
 
     Raises:
         AuditBroken: at the first record that does not fit.
@@ -174,13 +171,13 @@ def _compare(here: Mark, known: Mark | None) -> None:
 
 
 _MOST = 4096
-"""Bytes of one side."""
+"""Most bytes of the JSON of a job in a record; a longer one is replaced by its digest."""
 _NAMED = 20
-"""Links or switches told by name."""
+"""Most links, switches or hosts that a record names."""
 
 
 def job_text(job: Job) -> str:
-    """A job whole, or its digest, size and where its hosts begin."""
+    """Describe a job: all of it, or if it is too long its name, size and digest."""
     content = job_json(job)
     if len(content) <= _MOST:
         return content.decode()
@@ -189,7 +186,7 @@ def job_text(job: Job) -> str:
 
 
 def reservation_text(one: Reservation) -> str:
-    """A reservation by its number of hosts, where they begin, and its end."""
+    """Describe a reservation: its number of hosts, the first of them, and its end."""
     return _text(
         {
             "name": one.name,
@@ -202,7 +199,7 @@ def reservation_text(one: Reservation) -> str:
 
 
 def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
-    """A fabric by the digest of its structure, and what of it the operator took out."""
+    """Describe a fabric: digest of its structure, sizes, and links and switches not UP."""
     content, ids = fabric.structure, fabric.structure.nodes.ids
     links = np.flatnonzero(fabric.link_state != State.UP).tolist()
     nodes = np.flatnonzero(fabric.node_state != State.UP).tolist()
@@ -232,29 +229,29 @@ def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
 
 
 def demands_text(packed: bytes) -> str:
-    """A demand set by the digest of its packed form."""
+    """Describe a demand set by the digest of its packed form."""
     return _text(digest_of(packed))
 
 
 def state_text(state: State) -> str:
-    """An administrative state."""
+    """Describe an administrative state."""
     return _text({"admin_state": state.name})
 
 
 def overlay_text(*, withdrawn: bool) -> str:
-    """Whether the overlay is withdrawn."""
+    """Describe whether the overlay is withdrawn."""
     return _text({"overlay": "withdrawn" if withdrawn else "active"})
 
 
 def rollback_text(rollback: Rollback | None) -> str:
-    """Which plan is kept to, and until when; empty where none is."""
+    """Describe a rollback by its plan and its end; empty if there is none."""
     if rollback is None:
         return ""
     return _text({"generation": rollback.generation, "end_time": rollback.end_time})
 
 
 def digest_of(content: bytes) -> dict[str, Any]:
-    """What stands for content that is too large to be told."""
+    """Return the digest and size of content that is too large for a record."""
     return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
 
 

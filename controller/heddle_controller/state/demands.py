@@ -1,6 +1,6 @@
-"""Demand sets: put whole, no two with a flow of one id. They are large: a fabric points at them.
+"""Rules of demand sets. A set is always replaced as a whole, and kept as a blob, as it is large.
 
-Whose an id of a flow is: no two flows of a fabric have the same.
+No two flows of a fabric may have the same id, whether they belong to demand sets or to jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from heddle_controller.state.view import (
 
 
 def jobs_meant(demands: Demands) -> frozenset[str]:
-    """Names of the jobs whose flows, were there such jobs, would have ids of this set."""
+    """Return the names of jobs whose flows would have ids of this set, if they existed."""
     return frozenset(filter(None, {job_of_flow(flow) for flow in demands.ids}))
 
 
@@ -45,10 +45,16 @@ def id_problems(
     others: Iterable[tuple[str, Demands]],
     jobs: Container[str],
 ) -> list[Problem]:
-    """The flows of a demand set whose ids others have: sets, by name, or jobs.
+    """Return problems of flows whose ids are reserved or belong to other sets or jobs.
 
-    A flow is known by its id in plans and in questions about them, so no two may have the same:
-    the one that comes second would never be carried. A store asks this in the step that writes.
+    Plans and queries identify a flow by its id. So no two flows may have the same one, or the
+    second would never be carried.
+
+    Args:
+        set_name: Name of the set to check.
+        demands: Its flows.
+        others: Name and demands of each other set.
+        jobs: Names of the jobs of the fabric.
     """
     asked = frozenset(demands.ids)
     text = f"ids that begin with {PREFIX!r} are of flows that nobody announced; rename it"
@@ -74,21 +80,21 @@ def id_problems(
 def check_ids(
     name: str, demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
 ) -> None:
-    """Nothing, where a demand set's ids are its own; see ``id_problems``.
+    """Check that the ids of a demand set belong to it alone; see ``id_problems``.
 
     Raises:
-        FailedPrecondition: names flows whose ids others have.
+        FailedPrecondition: names the flows whose ids do not.
     """
     if problems := id_problems(name, demands, others, jobs):
         raise FailedPrecondition(f"demands {name!r}", *problems)
 
 
 def check_job_ids(job: str, sets: Iterable[tuple[str, Container[str]]]) -> None:
-    """Nothing, where no demand set has ids of a new job's flows.
+    """Check that no demand set has ids of a new job's flows.
 
     Args:
-        job: Its name.
-        sets: By name, the jobs whose flows' ids a set has.
+        job: Name of the job.
+        sets: Name of each set, and the jobs whose flows would have ids of it.
 
     Raises:
         FailedPrecondition: names the sets.
@@ -100,25 +106,26 @@ def check_job_ids(job: str, sets: Iterable[tuple[str, Container[str]]]) -> None:
 
 DEMANDS = "demands"
 SETS = "sets"
-"""A token that is new whenever a set is put: what is guarded by who looks at all of them."""
+"""Field with a token that changes whenever a set is put. Changes that depend on all sets guard
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemandSet:
-    """What a fabric has of a set."""
+    """What the fields of a fabric say of a demand set."""
 
     blob: str
     etag: str
     update_time: float
     text: str
-    """For the audit trail; the same for the same content alone."""
+    """Description for the audit trail. Equal texts mean equal demands."""
     jobs: tuple[str, ...]
-    """Names of jobs whose flows would have ids of this set."""
+    """Names of jobs whose flows would have ids of this set, if these jobs existed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DemandsPut:
-    """One request to put a set, packed before anything is decided."""
+    """A request to put a demand set, packed before it is decided."""
 
     fabric: str
     name: str
@@ -130,12 +137,12 @@ class DemandsPut:
     fingerprint: str
 
     def decode(self, answer: bytes) -> DemandRecord:
-        """The first answer to this request."""
+        """Return the record in an answer to this request."""
         return DemandRecord(self.name, self.demands, *orjson.loads(answer))
 
 
 def demands_put(fabric: str, name: str, demands: Demands, token: str) -> DemandsPut:
-    """The request, which takes a while to pack."""
+    """Make a request to put a demand set. Packing it may take long. Raises ``InputError``."""
     check_name("demand set", name)
     body = pack_demands(demands)
     return DemandsPut(
@@ -152,9 +159,9 @@ def demands_put(fabric: str, name: str, demands: Demands, token: str) -> Demands
 def put_demands(
     view: View, others: Iterable[tuple[str, Demands]], put: DemandsPut, stamp: Stamp
 ) -> tuple[Change, DemandRecord]:
-    """Set a demand set whole; ``others`` are all other sets of the fabric.
+    """Create or replace a demand set. ``others`` has all other sets of the fabric.
 
-    Raises as ``Store.put_demands`` tells.
+    Raises what ``Store.put_demands`` documents.
     """
     check_known(view)
     if put.name == SET:
@@ -186,7 +193,7 @@ def put_demands(
 
 
 def delete_demands(view: View, name: str, stamp: Stamp) -> Change:
-    """Take a set away. Raises ``NotFound``."""
+    """Delete a demand set. Raises ``NotFound``."""
     old = demand_set(view, name)
     return Change(
         fabric=view.name,
@@ -200,7 +207,7 @@ def delete_demands(view: View, name: str, stamp: Stamp) -> Change:
 
 
 def demand_set(view: View, name: str) -> DemandSet:
-    """What the fabric has of a set. Raises ``NotFound``."""
+    """Return what the fabric says of a demand set. Raises ``NotFound``."""
     check_known(view)
     found = view.get(DEMANDS, name, _parse)
     if found is None:
@@ -209,12 +216,12 @@ def demand_set(view: View, name: str) -> DemandSet:
 
 
 def demand_sets(view: View) -> dict[str, DemandSet]:
-    """All of them, by name, in order."""
+    """Return all demand sets of a fabric, by name."""
     return dict(view.all(DEMANDS, _parse))
 
 
 def jobs_meant_by_sets(view: View) -> list[tuple[str, tuple[str, ...]]]:
-    """Names of sets, each with the jobs whose flows' ids it has."""
+    """Return the name of each set, with the jobs whose flows would have ids of it."""
     return [(name, one.jobs) for name, one in demand_sets(view).items()]
 
 

@@ -1,18 +1,19 @@
 # ruff: noqa: N818 - each is named for the gRPC status it becomes, as callers know it
-"""How the ports of reconcile fail: small typed errors that serve maps to statuses.
+"""Errors of the store and of agent sessions, which ``serve`` maps to gRPC statuses.
 
 | error | when | status |
 |---|---|---|
-| NotFound | no such record | NOT_FOUND |
+| NotFound | there is no such record | NOT_FOUND |
 | AlreadyExists | the name is taken | ALREADY_EXISTS |
 | Conflict | the etag is not that of the stored record | ABORTED |
-| RequestReused | a request id came again with another request | INVALID_ARGUMENT |
-| FailedPrecondition | well-formed, but not now: hosts in use | FAILED_PRECONDITION |
+| RequestReused | a request id was used again for a different request | INVALID_ARGUMENT |
+| FailedPrecondition | well-formed, but not possible now: hosts in use | FAILED_PRECONDITION |
 | StaleEpoch, StaleGeneration | another leader wrote, or another plan was committed | ABORTED |
 | Unavailable | the store cannot be reached or written now | UNAVAILABLE |
 | Unusable | the store can never work as it is: corrupt, too new, already led | the process ends |
 
-Faulty input is ``model.errors.InputError`` (INVALID_ARGUMENT), never one of these.
+``SessionLost`` stays inside the controller. Faulty input raises ``model.errors.InputError``
+(INVALID_ARGUMENT), never one of these.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heddle_controller.model.errors import Problem
 
 
 class PortError(Exception):
-    """Base of all; ``str()`` is one line for people."""
+    """Base class of these errors. ``str()`` gives one line for people."""
 
 
 class NotFound(PortError):
@@ -49,7 +50,7 @@ class Conflict(PortError):
 
 
 class RequestReused(PortError):
-    """A request id that stands for another request already."""
+    """The request id was already used for a different request."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
@@ -59,9 +60,9 @@ class RequestReused(PortError):
 
 
 class FailedPrecondition(PortError):
-    """A request that is well-formed but cannot be had as things stand.
+    """The request is well-formed but cannot be granted in the present state.
 
-    ``problems`` holds at least one; ``str()`` tells the first and how many more.
+    ``problems`` holds at least one. ``str()`` gives the first and says how many more there are.
     """
 
     def __init__(self, source: str, *problems: Problem) -> None:
@@ -72,7 +73,7 @@ class FailedPrecondition(PortError):
 
 
 class StaleEpoch(PortError):
-    """A newer leader has written; this one must stop."""
+    """There is a newer leader, so the one with this epoch must stop."""
 
     def __init__(self, epoch: int, newest: int) -> None:
         super().__init__(f"epoch {epoch} is over: a leader with epoch {newest} has taken its place")
@@ -81,7 +82,7 @@ class StaleEpoch(PortError):
 
 
 class StaleGeneration(PortError):
-    """Another plan was committed since the one this commit follows."""
+    """Another plan was committed after the one that this commit should follow."""
 
     def __init__(self, expected: int, newest: int) -> None:
         super().__init__(f"the newest plan is generation {newest}, not {expected}")
@@ -101,7 +102,7 @@ class Unavailable(PortError):
 
 
 class Unusable(PortError):
-    """The store cannot be used until somebody mends it; the text names the cure."""
+    """The store cannot be used until somebody repairs it. The text says how."""
 
 
 class SessionLost(PortError):

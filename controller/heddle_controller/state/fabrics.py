@@ -1,6 +1,7 @@
-"""Fabrics: put whole, and what the operator wants of a link, a switch or the whole overlay.
+"""Rules of fabrics, and of the administrative states of links, switches and the overlay.
 
-Asking for what is there already writes nothing: the loop has nothing to do.
+A fabric is always replaced as a whole. A request for a state that is set already changes no field,
+so the loop does not run for it.
 """
 
 from __future__ import annotations
@@ -47,28 +48,29 @@ from heddle_controller.state.view import (
 
 META, _STATES, OVERLAY = "meta", "states", "overlay"
 GROUND = "ground"
-"""A token that is new whenever structure, states or overlay are: what their writers guard."""
+"""Field with a token that changes whenever structure, states or overlay do. Their writers guard
+it."""
 
 Structures = Mapping[str, Structure]
-"""By digest; that of the fabric in question is there."""
+"""Structures by digest. That of the fabric in question must be among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What changes with the operator's writes, small."""
+    """The small facts about a fabric that change with the operator's writes."""
 
     title: str
     digest: str
-    """Of the structure."""
+    """Digest of the structure."""
     blob: str
-    """Where the structure is."""
+    """Id of the blob with the structure."""
     etag: str
     update_time: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FabricPut:
-    """One request to put a fabric, packed before anything is decided."""
+    """A request to put a fabric, packed before it is decided."""
 
     name: str
     title: str
@@ -76,11 +78,11 @@ class FabricPut:
     packed: PackedStructure
     etag: str
     blob: Blob
-    """Where the structure will be, unless the fabric has it already."""
+    """The blob for the structure, used unless the fabric has this structure already."""
     fingerprint: str
 
     def encode(self, record: FabricRecord) -> bytes:
-        """What of the answer the request does not tell."""
+        """Return the part of the answer that does not follow from the request."""
         meta = {
             "etag": record.etag,
             "update_time": record.update_time,
@@ -89,7 +91,7 @@ class FabricPut:
         return pack(meta, {"state_time": record.state_time})
 
     def decode(self, answer: bytes) -> FabricRecord:
-        """The first answer to this request."""
+        """Return the record in an answer to this request; see ``encode``."""
         meta, columns = unpack(answer)
         fabric = replace(self.fabric, structure=self.packed.structure)
         return FabricRecord(self.name, self.title, fabric=fabric, **meta, **columns)
@@ -103,7 +105,10 @@ def fabric_put(
     etag: str,
     token: str,
 ) -> FabricPut:
-    """The request, which takes a while to pack. Raises ``InputError`` for no sound fabric."""
+    """Make a request to put a fabric. Packing it may take long.
+
+    Raises ``InputError`` if the name, the title or the fabric is not valid.
+    """
     check_name("fabric", name)
     if len(title) > MAX_TITLE:
         raise refuse(f"fabric {name!r}", "title", too_long("it", len(title), MAX_TITLE))
@@ -125,7 +130,7 @@ _parse_overlay = parser(Overlay, "overlay")
 
 
 def meta_of(view: View) -> Meta:
-    """What is known of a fabric that is there."""
+    """Return the small facts about a fabric. Raises ``NotFound``."""
     meta = view.get(META, "", _parse_meta)
     if meta is None:
         raise NotFound(f"fabrics/{view.name}")
@@ -133,7 +138,7 @@ def meta_of(view: View) -> Meta:
 
 
 def states_of(view: View) -> States:
-    """How its links and nodes stand."""
+    """Return the administrative states of a fabric. Raises ``NotFound``."""
     states = view.get(_STATES, "", unpack_states)
     if states is None:
         raise NotFound(f"fabrics/{view.name}")
@@ -141,12 +146,12 @@ def states_of(view: View) -> States:
 
 
 def _overlay_of(view: View) -> Overlay:
-    """Whether its entries are followed."""
+    """Return the overlay setting of a fabric: whether its switches use their entries."""
     return view.get(OVERLAY, "", _parse_overlay) or Overlay()
 
 
 def record_of(view: View, structures: Structures) -> FabricRecord:
-    """As the port tells it."""
+    """Return the record of a fabric. Raises ``NotFound``."""
 
     def made(_: bytes) -> FabricRecord:
         meta, states = meta_of(view), states_of(view)
@@ -170,10 +175,10 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
 def put_fabric(
     view: View, structures: Structures, put: FabricPut, stamp: Stamp
 ) -> tuple[Change, FabricRecord]:
-    """Create a fabric, or replace it whole.
+    """Create a fabric, or replace it as a whole.
 
     Raises:
-        Conflict: the etag is another.
+        Conflict: an etag is given and differs, or there is no such fabric.
     """
     old = meta_of(view) if view.known else None
     if put.etag and (old is None or put.etag != old.etag):
@@ -232,7 +237,7 @@ def _states_after(
 def set_link_state(
     view: View, structures: Structures, link: LinkName, state: State, stamp: Stamp
 ) -> tuple[Change, LinkRecord]:
-    """Set what the operator wants of a link. Raises ``NotFound``."""
+    """Set the administrative state of a link. Raises ``NotFound``."""
     record, states = record_of(view, structures), states_of(view)
     at = record.fabric.find_links(link.source, link.target, link.key)
     if not at:
@@ -256,7 +261,7 @@ def set_link_state(
 def set_switch_state(
     view: View, structures: Structures, node: str, state: State, stamp: Stamp
 ) -> Change:
-    """Set what the operator wants of a switch. Raises ``NotFound``, also for a NIC."""
+    """Set the administrative state of a switch. Raises ``NotFound``, also for a NIC."""
     structure, states = structures[meta_of(view).digest], states_of(view)
     row = structure.index.get(node)
     if row is None or structure.nodes.kind[row] == NodeKind.NIC:
@@ -274,7 +279,10 @@ def set_switch_state(
 def set_overlay(
     view: View, structures: Structures, stamp: Stamp, *, withdrawn: bool
 ) -> tuple[Change, FabricSummary]:
-    """Put the whole fabric on the underlay, or back on its entries; kept when it is put again."""
+    """Make the whole fabric use only the underlay (``withdrawn``), or its entries again.
+
+    The setting stays when the fabric is replaced. Raises ``NotFound``.
+    """
     record = record_of(view, structures)
     if record.overlay.withdrawn == withdrawn:
         summary = record.summary()
@@ -288,12 +296,12 @@ def set_overlay(
 
 
 def ground(view: View, stamp: Stamp) -> tuple[Guard, dict[str, bytes]]:
-    """For who writes structure, states or overlay: that nobody else has, and what says it."""
+    """Return a guard that structure, states and overlay are unchanged, and a new ``GROUND``."""
     return view.guard(GROUND), {GROUND: stamp.token.encode()}
 
 
 def _unchanged(view: View, stamp: Stamp, answer: bytes = b"") -> Change:
-    """Nothing but the memory of the request: what is asked for is there."""
+    """Return a change that only remembers the request, because nothing needs to change."""
     return Change(view.name, NEITHER, stamp.now, guards=(view.guard(GROUND),), answer=answer)
 
 
@@ -304,7 +312,7 @@ def _restated(
     entry: AuditEntry,
     answer: bytes = b"",
 ) -> Change:
-    """What the operator wants now, under a new etag."""
+    """Return a change of states or overlay (``sets``), which gives the fabric a new etag."""
     meta = replace(meta_of(view), etag=stamp.token, update_time=stamp.now)
     guard, token = ground(view, stamp)
     return Change(
@@ -319,7 +327,7 @@ def _restated(
 
 
 def _with(column: Ints, row: int, value: int) -> Ints:
-    """A column with another value in one row."""
+    """Return a copy of a column with another value in one row."""
     result = column.copy()
     result[row] = value
     return result

@@ -1,7 +1,8 @@
-"""Jobs: a GPU has one at a time, and their flows' ids are nobody else's.
+"""Rules of jobs: a GPU runs one job at a time, and ids of a job's flows belong to it alone.
 
-Who has which host, or which GPUs of it, is a field of the host (``holds``). What the leader finds
-out of a job is a field of its own: that of an earlier specification is not looked at.
+Which job has which host, or which GPUs of it, is in a field per host (``reservations.Holds``). What
+the leader finds out about a job is in another field of the job. Facts about an earlier
+specification are ignored.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from heddle_controller.state.view import (
 )
 
 FACT = "fact"
+"""Kind of the fields with facts about jobs."""
 
 
 def submit_job(
     view: View, job: Job, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
-    """Add a job. Raises as ``Store.submit_job`` tells."""
+    """Add a job. Raises what ``Store.submit_job`` documents."""
     check_known(view)
     if view.raw(_field(job.name)) is not None:
         raise AlreadyExists(_name(view.name, job.name))
@@ -54,7 +56,7 @@ def submit_job(
 def update_job(
     view: View, job: Job, etag: str, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
-    """Replace a specification. Raises as ``Store.update_job`` tells."""
+    """Replace a job's specification. Raises what ``Store.update_job`` documents."""
     check_known(view)
     old = job_record(view, job.name, etag)
     if old.job == job and not redeems:
@@ -64,7 +66,7 @@ def update_job(
 
 
 def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
-    """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
+    """Delete a job, which frees its hosts. Raises ``NotFound``, ``Conflict``."""
     check_known(view)
     old = job_record(view, job, etag)
     holds = Holds(view, HOST_KIND)
@@ -81,14 +83,14 @@ def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
 
 
 def jobs_of(view: View, after: str = "", limit: int = 0) -> list[JobRecord]:
-    """Jobs by name, those greater than ``after``, at most ``limit`` (0: all)."""
+    """Return jobs with names greater than ``after``, in order, at most ``limit`` (0: all)."""
     names = [name for name in view.names(JOB_KIND) if name > after]
     found = (_record(view, name) for name in names[: limit or None])
     return [record for record in found if record is not None]
 
 
 def job_record(view: View, name: str, etag: str = "") -> JobRecord:
-    """A job's record. Raises ``NotFound``, or ``Conflict`` where an etag is given and another."""
+    """Return a job. Raises ``NotFound``, or ``Conflict`` if an etag is given and differs."""
     record = _record(view, name)
     if record is None:
         raise NotFound(_name(view.name, name))
@@ -98,7 +100,7 @@ def job_record(view: View, name: str, etag: str = "") -> JobRecord:
 
 
 def job_etag(view: View, name: str) -> str:
-    """The etag of the specification that there is; empty where there is none."""
+    """Return the etag of a job's specification, or "" if there is no such job."""
     record = view.get(JOB_KIND, name, parse_record)
     return record.etag if record else ""
 
@@ -114,7 +116,10 @@ def _record(view: View, name: str) -> JobRecord | None:
 def _save(
     view: View, job: Job, old: JobRecord | None, redeems: str, stamp: Stamp
 ) -> tuple[Change, JobRecord]:
-    """Write a specification, ACCEPTED; its hosts, if no other job and no reservation has them."""
+    """Write a specification as ACCEPTED, and give its hosts to the job.
+
+    Raises ``FailedPrecondition`` if other jobs or reservations have them.
+    """
     holds, had = Holds(view, HOST_KIND), old.job.held if old else {}
     _take_hosts(holds, job, had)
     facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
@@ -150,7 +155,10 @@ def _save(
 
 
 def _take_hosts(holds: Holds, job: Job, had: Mapping[str, Gpus]) -> None:
-    """Its hosts are the job's, if no other job has them. Raises ``FailedPrecondition``."""
+    """Give a job its hosts, and free those that it had and needs no more.
+
+    Raises ``FailedPrecondition`` if other jobs have them.
+    """
     problems = []
     for host, gpus in job.held.items():
         if found := in_use(gpus, holds.of(host), but=job.name):

@@ -1,9 +1,10 @@
-"""Committed plans, and the facts that a leader finds out: how far switches and jobs have come.
+"""Rules of committed plans, of the facts that a leader finds out, and of rollbacks.
 
-All of it is written by the leader alone, fenced by its epoch. A plan is large: it is kept
-beside the fabric, most often as what it has otherwise than the one before (``codec.deltas``).
+Only the leader writes plans and facts (how far switches and jobs have come), and its epoch guards
+these writes. A plan is large, so it is kept in blobs apart from the fabric, mostly as a delta to
+the plan before (``codec.deltas``).
 
-An earlier plan to go back to, for a time: what an operator wants, so that it is intent.
+A rollback is an operator's wish to return to an earlier plan for some time, so it is intent.
 """
 
 from __future__ import annotations
@@ -37,58 +38,58 @@ from heddle_controller.state.view import (
 )
 
 KEPT = 16
-"""Plans kept of each fabric, to be looked at and gone back to. An agent that was away for a few
-still holds a table we know."""
+"""How many plans of each fabric are kept, to inspect them or return to them. An agent that missed a
+few plans still holds a table that is known here."""
 REMEMBERED = 1000
-"""Plans whose summary is kept."""
+"""How many plans of each fabric have their summary kept."""
 PLAN, SUMMARY, PROGRAMMED = "plan", "summary", "programmed"
 KEPT_FOR = "kept_for"
-"""See ``Committed``."""
+"""Field for ``Committed.kept_for``."""
 
 
 MOST_DELTAS, MOST_SHARE = 128, 1 / 2
-"""Plans between two that are stored whole, and bytes of their deltas, of those of the first: beyond
-that to read the newest takes too long."""
+"""The next plan is stored whole if there are more deltas than this since the last whole plan, or
+more bytes of deltas relative to it. Otherwise reading the newest plan would take too long."""
 LONG_DELTAS, LONG_SHARE = 32, 1 / 8
-"""Likewise, where the newest is stored whole once there is time for it."""
+"""The same limits, beyond which the newest plan is stored whole again when there is time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What the fabric has of a plan."""
+    """What the fields of a fabric say of a stored plan."""
 
     blobs: tuple[str, ...]
-    """The last plan that was stored whole, and the deltas since, up to this plan's own."""
+    """Ids of the last plan that was stored whole and of the deltas since, this plan's last."""
     structure: str
-    """Blob of the structure that it was made on."""
+    """Id of the blob with the structure that it was made on."""
     digest: str
-    """Of the structure."""
+    """Digest of that structure."""
     whole: int
-    """Bytes of the first of ``blobs``."""
+    """Size in bytes of the first of ``blobs``."""
     deltas: int = 0
-    """Bytes of the others."""
+    """Size in bytes of the other blobs together."""
 
     def pointed_at(self) -> tuple[str, ...]:
-        """All blobs that it needs."""
+        """Return the ids of all blobs that the plan needs."""
         return (*self.blobs, self.structure)
 
     def with_delta(self, blob: str, size: int) -> PlanRow:
-        """The row of the plan after this one, by its delta."""
+        """Return the row of the next plan, which is stored as a delta to this one."""
         return replace(self, blobs=(*self.blobs, blob), deltas=self.deltas + size)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next plan has to be stored whole."""
+        """Whether the next plan must be stored whole."""
         return len(self.blobs) > MOST_DELTAS or self.deltas > MOST_SHARE * self.whole
 
     @property
     def is_long(self) -> bool:
-        """Whether this plan is to be stored whole when there is time."""
+        """Whether this plan should be stored whole again when there is time."""
         return len(self.blobs) > LONG_DELTAS or self.deltas > LONG_SHARE * self.whole
 
 
 class UnknownBaseError(Exception):
-    """The newest plan is not the one that a delta was made for."""
+    """The stored newest plan is not the one that a delta was made from."""
 
 
 def commit(
@@ -100,15 +101,22 @@ def commit(
     *,
     switches: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Change:
-    """Make a plan the newest, and drop the oldest.
+    """Make a plan the newest, and drop plans that are not kept any more.
 
-    ``keep`` are the blobs of ``row``; ``switches`` have come to the fabric, and have gone from it,
-    since the plan before.
+    Args:
+        view: The fabric.
+        row: How the plan is stored.
+        summary: Its key figures.
+        keep: The blobs of ``row``.
+        stamp: Time of the decision.
+        switches: Switches that were added to the fabric, and those that were removed, since the
+            plan before.
 
     Raises:
         NotFound: there is no such fabric.
-        StaleGeneration: the newest is not the one before.
-        UnknownBaseError: it is stored otherwise than as what ``row`` goes on from.
+        StaleGeneration: the newest plan is not the one before this.
+        UnknownBaseError: ``row`` ends in a delta, and the newest plan is not stored as the blobs
+            before it.
     """
     check_known(view)
     newest, generation = view.number(GENERATION), summary.generation
@@ -151,13 +159,22 @@ def replace_newest(
     bound: float,
     after: tuple[str, ...] = (),
 ) -> Change | None:
-    """Put the newest plan in place of what is kept of it; None where it is not the newest.
+    """Store the newest plan in another form, perhaps with a better certificate.
 
-    ``blob`` is the same plan, perhaps under a better certificate, whose lower bound is ``bound``:
-    whole, or as what it has otherwise than what is kept in ``after``.
+    Args:
+        view: The fabric.
+        blob: The same plan, whole, or as a delta to what is stored.
+        stamp: Time of the decision.
+        epoch: Epoch of the leader.
+        generation: Generation of the plan.
+        bound: Lower bound in its certificate.
+        after: Blobs that a delta follows; empty if ``blob`` is whole.
+
+    Returns:
+        The change, or None if the plan is not the newest.
 
     Raises:
-        UnknownBaseError: something else is kept of the plan.
+        UnknownBaseError: the plan is not stored as ``after``.
     """
     row, summary = plan_row(view, generation), plan_summary(view, generation)
     if row is None or summary is None or view.number(GENERATION) != generation:
@@ -184,7 +201,7 @@ def replace_newest(
 
 
 def record_programmed(view: View, epoch: int, told: Programmed, stamp: Stamp) -> Change:
-    """Note what switches hold whole; none goes back to an older generation."""
+    """Note which generations switches hold completely. None goes back to an older one."""
     known = programmed(view)
     held = known.joined(told)
     sets = {} if held == known else {PROGRAMMED: _programmed_bytes(held)}
@@ -192,19 +209,19 @@ def record_programmed(view: View, epoch: int, told: Programmed, stamp: Stamp) ->
 
 
 def record_kept(view: View, epoch: int, version: int, stamp: Stamp) -> Change:
-    """Note that the newest plan answers to a version of the intent; it goes up only."""
+    """Note that the newest plan serves a version of the intent. An older version is ignored."""
     sets = {KEPT_FOR: str(version).encode()} if view.number(KEPT_FOR) < version else {}
     return _note(view, epoch, sets, stamp, lasting=False)  # a new leader finds out by itself
 
 
 def record_jobs(view: View, epoch: int, facts: Mapping[str, JobFacts], stamp: Stamp) -> Change:
-    """Note how far jobs have come; facts of other specifications, and of jobs gone, are dropped."""
+    """Note how far jobs have come. Facts of other specifications and deleted jobs are dropped."""
     sets: dict[str, bytes | None] = {
         f"{FACT}/{name}": orjson.dumps(fact)
         for name, fact in facts.items()
         if fact.etag == job_etag(view, name)
     }
-    # A job may have been deleted as its facts were written.
+    # A job may have been deleted while its facts were written.
     sets |= dict.fromkeys(f"{FACT}/{name}" for name in view.lacking(FACT, JOB_KIND))
     return _note(view, epoch, sets, stamp)
 
@@ -217,7 +234,10 @@ def _note(
     *,
     lasting: bool = True,
 ) -> Change:
-    """Facts that are there are compared with, so they are written one change after the other."""
+    """Return a change of facts.
+
+    New facts depend on the stored ones, so the change guards the version of facts.
+    """
     check_known(view)
     return Change(
         fabric=view.name,
@@ -231,29 +251,29 @@ def _note(
 
 
 def plan_row(view: View, generation: int) -> PlanRow | None:
-    """What the fabric has of a plan; None if it has none (any more) of this generation."""
+    """Return how the plan of a generation is stored, or None if it is not."""
     return view.get(PLAN, str(generation), _parse)
 
 
 def plan_rows(view: View) -> dict[int, PlanRow]:
-    """All of them, by generation."""
+    """Return how each stored plan is stored, by generation."""
     return {int(name): row for name, row in view.all(PLAN, _parse).items()}
 
 
 def plan_summary(view: View, generation: int) -> PlanSummary | None:
-    """What is remembered of a plan; None if nothing is (any more)."""
+    """Return the summary of a plan, or None if it is not kept."""
     return view.get(SUMMARY, str(generation), _parse_summary)
 
 
 def plan_summaries(view: View, below: int, limit: int) -> list[PlanSummary]:
-    """Summaries of plans below a generation (0: all), newest first, so many at most."""
+    """Return at most ``limit`` summaries of plans below a generation (0: all), newest first."""
     known = [int(name) for name in view.names(SUMMARY)]
     wanted = sorted((at for at in known if not below or at < below), reverse=True)
     return [one for at in wanted[:limit] if (one := plan_summary(view, at)) is not None]
 
 
 def programmed(view: View) -> Programmed:
-    """What switches hold."""
+    """Return which generations switches hold."""
     return view.get(PROGRAMMED, "", _parse_programmed) or Programmed()
 
 
@@ -277,11 +297,11 @@ ROLLBACK = "rollback"
 
 
 def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tuple[Change, Rollback]:
-    """Keep to a plan for so long; in place of another rollback, if there is one.
+    """Return to an earlier plan for some seconds. Replaces another rollback, if there is one.
 
     Raises:
-        NotFound: there is no such fabric, or no such plan (any more).
-        FailedPrecondition: the fabric had other nodes or links then.
+        NotFound: the fabric does not exist, or the plan is not stored.
+        FailedPrecondition: the plan was made for other nodes or links.
     """
     check_known(view)
     row = plan_row(view, generation)
@@ -295,7 +315,7 @@ def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tupl
 
 
 def end_rollback(view: View, stamp: Stamp) -> Change:
-    """Plan freely again. Raises ``NotFound``, also for one that is over."""
+    """End the rollback. Raises ``NotFound``, also if it is already over."""
     check_known(view)
     if rollback_of(view, stamp.now) is None:
         raise NotFound(f"a rollback of fabrics/{view.name}/plan")
@@ -303,7 +323,7 @@ def end_rollback(view: View, stamp: Stamp) -> Change:
 
 
 def rollback_of(view: View, now: float) -> Rollback | None:
-    """The one that is wanted; None where there is none, or it is over."""
+    """Return the rollback of a fabric, or None if there is none or it is over."""
     found = view.get(ROLLBACK, "", parse_rollback)
     return None if found is None or found.over(now) else found
 

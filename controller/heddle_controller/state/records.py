@@ -1,11 +1,10 @@
-"""What the store keeps and hands out: intent, facts about it, and plans with theirs.
+"""Records that the store keeps and returns: intent, facts about it, and plans.
 
-Intent is what clients say (fabric, states, jobs, demands); facts are
-what the leader finds out of it (how far a job has come, what a plan costs, what
-switches hold). They are kept apart: writing a fact never moves the version of the
-intent, so that the loop does not wake itself.
+Intent is what clients ask for (fabric, states, jobs, demands). Facts are what the leader finds out
+(how far a job has come, what a plan costs, what switches hold). They are kept apart: writing a fact
+never increases the version of the intent, so the loop does not wake itself.
 
-Times are Unix seconds. Names are the last part of the API's: fabric "f1", job "j1".
+Times are Unix seconds. Names are the last part of the names in the API: fabric "f1", job "j1".
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from heddle_controller.plan.causes import Cause
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The caller, and the id of its request; an empty id is never replayed."""
+    """The caller, and the id of its request."""
 
     id: str = ""
-    """At most 64 bytes. The same id with the same request answers as the first did."""
+    """At most 64 bytes; may be empty. The same request with the same id gets the first answer."""
     actor: str = ""
-    """Who, for the audit trail: role and identity; empty where callers are not told apart."""
+    """Role and identity for the audit trail. Empty if callers are not distinguished."""
     call: str = ""
-    """Id of the call in the logs, for the audit trail where there is no id of the request."""
+    """Id of the call in the logs. The audit trail has it if the request has no id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkName:
-    """A link by the ids of its ends, in either order, and its key ("1" equals 1)."""
+    """A link, named by the ids of its ends in either order and its key ("1" equals 1)."""
 
     source: str
     target: str
@@ -52,18 +51,18 @@ class LinkName:
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
-    """One link and what is wanted of it."""
+    """A link and its administrative state."""
 
     link: LinkName
     gbps: float
     admin_state: State
     state_time: float
-    """When that last changed; 0 for never."""
+    """When ``admin_state`` last changed; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """One switch's administrative state."""
+    """A switch and its administrative state."""
 
     node: str
     admin_state: State
@@ -71,12 +70,12 @@ class SwitchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Whether a fabric's switches follow their entries, or the underlay alone."""
+    """Whether the switches of a fabric use their entries, or only the underlay."""
 
     withdrawn: bool = False
-    """Entries stay in the tables, up to date, but no packet is matched against them."""
+    """If set, no packet is matched against the entries. They stay in the tables, up to date."""
     time: float = 0.0
-    """When that last changed; 0 for never."""
+    """When ``withdrawn`` last changed; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class FabricSummary:
     name: str
     title: str
     etag: str
-    """Changes with every change of the fabric, states included."""
+    """Changes with every change of the fabric, including states."""
     update_time: float
     node_count: int
     link_count: int
@@ -102,17 +101,17 @@ class FabricRecord:
     etag: str
     update_time: float
     revision: int
-    """Grows when the fabric is put, not when a state changes: a job that was
-    checked against one revision is good for all its states."""
+    """Grows when the fabric is replaced by one with other nodes or links, not when a state
+    changes. A job that was checked against one revision fits it in all its states."""
     fabric: Fabric
-    """With administrative states only."""
+    """The fabric with administrative states only."""
     state_time: Floats
-    """When the state of each link last changed, 0 for never, shape (links,)."""
+    """When the administrative state of each link last changed, 0 for never, shape (links,)."""
     overlay: Overlay = Overlay()
-    """What the operator wants of the whole fabric."""
+    """Whether the operator has withdrawn the entries of this fabric."""
 
     def link(self, row: int) -> LinkRecord:
-        """One link by row."""
+        """Return the record of one link, given by row."""
         links, ids = self.fabric.structure.links, self.fabric.structure.nodes.ids
         return LinkRecord(
             link=LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]),
@@ -122,7 +121,7 @@ class FabricRecord:
         )
 
     def summary(self) -> FabricSummary:
-        """The same without nodes and links."""
+        """Return the same without nodes and links."""
         return FabricSummary(
             self.name,
             self.title,
@@ -136,18 +135,18 @@ class FabricRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Hosts that are kept for a job to come."""
+    """Hosts that are kept for a future job."""
 
     name: str
     hosts: tuple[str, ...]
     create_time: float
     end_time: float
     gpus: tuple[Gpus, ...] = ()
-    """GPUs of each host, where parts of hosts are kept."""
+    """GPUs of each host. Empty if whole hosts are kept."""
 
     @property
     def held(self) -> dict[str, Gpus]:
-        """What is kept of each host."""
+        """GPUs that are kept of each host; empty for a whole host."""
         return held_of(self.hosts, self.gpus)
 
     def over(self, now: float) -> bool:
@@ -156,7 +155,7 @@ class Reservation:
 
 
 class JobState(IntEnum):
-    """How far a job has come; numbers are those of the API."""
+    """How far a job has come. The numbers are those of the API."""
 
     ACCEPTED = 1
     PLANNED = 2
@@ -167,7 +166,7 @@ class JobState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the leader knows of a job; true of the specification with ``etag`` only."""
+    """What the leader knows of a job. It is only about the specification with ``etag``."""
 
     etag: str
     state: JobState
@@ -176,14 +175,14 @@ class JobFacts:
     flow_count: int = 0
     unrouted_count: int = 0
     generation: int = 0
-    """Plan that first held this specification; 0 before."""
+    """Generation of the first plan with this specification; 0 if there is none yet."""
     state_time: float = 0.0
     """When ``state`` was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as stored: what was asked for, and apart from it the facts."""
+    """A job as stored: its specification, and facts about it."""
 
     job: Job
     etag: str
@@ -204,24 +203,24 @@ class DemandRecord:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Cheap to read; a reader compares them with those it saw last."""
+    """Version numbers of a fabric. They are cheap to read and show whether anything changed."""
 
     intent: int = 0
     """Grows with every write of intent."""
     facts: int = 0
     """Grows with every write of facts, commits included."""
     generation: int = 0
-    """Of the newest committed plan; 0 for none."""
+    """Generation of the newest committed plan; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """An earlier plan to go back to and keep to for a time, as far as links and flows allow."""
+    """An earlier plan to return to for some time, as far as links and flows allow."""
 
     generation: int
-    """Of the earlier plan."""
+    """Generation of the earlier plan."""
     version: int
-    """Of the intent that first asked for it: plans of it and of later ones follow."""
+    """Version of the intent that asked for it. Plans made for this or a later version follow it."""
     end_time: float
 
     def over(self, now: float) -> bool:
@@ -231,40 +230,40 @@ class Rollback:
 
 @dataclass(frozen=True, eq=False)
 class Intent:
-    """All that is wanted of one fabric: one consistent snapshot."""
+    """Everything that clients want of one fabric, as a consistent snapshot."""
 
     name: str
     version: int
     change_time: float
-    """When the version was written."""
+    """When this version was written."""
     revision: int
-    """Of the fabric; see ``FabricRecord.revision``."""
+    """See ``FabricRecord.revision``."""
     fabric: Fabric
-    """With administrative states only; what agents see is added by who plans."""
+    """The fabric with administrative states only. Planning adds the states that agents observe."""
     jobs: tuple[JobRecord, ...]
-    """By name."""
+    """In order of names."""
     demands: tuple[DemandRecord, ...]
-    """By name."""
+    """In order of names."""
     overlay: Overlay = Overlay()
     rollback: Rollback | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What is known of a plan besides its content."""
+    """Facts about a plan besides its content."""
 
     changed_count: int = 0
-    """Flows whose path differs from that in the plan before."""
+    """Number of flows whose path differs from that in the plan before."""
     solve_seconds: float = 0.0
     commit_time: float = 0.0
-    """Given by the store."""
+    """Set by the store."""
     causes: tuple[Cause, ...] = ()
-    """Why it followed the plan before."""
+    """What changed since the plan before, so that a new plan was needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """What is remembered of a plan for longer than its paths."""
+    """Key figures of a plan, which are kept longer than its paths."""
 
     generation: int
     epoch: int
@@ -278,29 +277,29 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class Programmed:
-    """The newest generation that each switch of a fabric holds whole, from FIB acks.
+    """The newest generation that each switch of a fabric holds completely, by FIB acks.
 
-    Most often all hold the same, so that one is told, and who differs.
+    Usually all switches hold the same one. So that one is stored, with the switches that differ.
     """
 
     generation: int = 0
-    """Of every switch that is not among ``others``; 0 for none."""
+    """Generation of every switch that is not in ``others``; 0 for none."""
     others: Mapping[str, int] = field(default_factory=dict)
-    """Of switches that hold another one."""
+    """Generations of the switches that hold another one, by id."""
     time: float = 0.0
-    """When the last switch with entries came to hold the newest of these."""
+    """When the last switch with entries came to hold the newest of these generations."""
 
     def of(self, switch: str) -> int:
-        """Of one switch; 0 where it never acknowledged anything."""
+        """Return the generation of one switch; 0 if it never acknowledged one."""
         return self.others.get(switch, self.generation)
 
     @property
     def newest(self) -> int:
-        """The newest that any switch holds."""
+        """The newest generation that any switch holds."""
         return max(self.generation, *self.others.values(), 0)
 
     def joined(self, told: Programmed) -> Programmed:
-        """The same with what is told as well: the newer generation of each switch counts."""
+        """Return this merged with ``told``. The newer generation of each switch counts."""
         generation = max(self.generation, told.generation)
         reached = {s: max(self.of(s), told.of(s)) for s in {**self.others, **told.others}}
         others = {switch: at for switch, at in reached.items() if at != generation}
@@ -310,7 +309,7 @@ class Programmed:
         return Programmed(generation, others, time)
 
     def on_others(self, come: Iterable[str], gone: Iterable[str]) -> Programmed:
-        """The same of a fabric to which switches have come, or from which some have gone."""
+        """Return the same after some switches were added to the fabric and others removed."""
         others = {**self.others, **dict.fromkeys(come, 0)}
         for switch in gone:
             others.pop(switch, None)
@@ -319,19 +318,19 @@ class Programmed:
 
 @dataclass(frozen=True, eq=False)
 class Committed:
-    """A plan that was committed. Rows of the program are rows of ``plan.fabric``."""
+    """A committed plan and its program. Rows in the program are rows of ``plan.fabric``."""
 
     plan: Plan
     program: Program
     facts: PlanFacts
     programmed: Programmed
-    """What switches hold: of this plan, or of ones before it."""
+    """What switches hold: this plan, or earlier ones."""
     kept_for: int = 0
-    """Newest version of the intent for which this plan, or one before it, was kept as it was."""
+    """Newest version of the intent for which this plan, or an earlier one, was kept unchanged."""
 
     @property
     def answered_version(self) -> int:
-        """Newest version of the intent that the plan is known to answer to, if it is the newest."""
+        """Newest version of the intent that the plan serves, if it is the newest plan."""
         return max(self.program.intent_version, self.kept_for)
 
     @property
@@ -340,16 +339,17 @@ class Committed:
         return self.program.generation
 
     def switches(self) -> tuple[str, ...]:
-        """Ids of the switches that this plan wants entries in."""
+        """Return the ids of the switches that have entries in this plan, in order of rows."""
         ids = self.plan.fabric.structure.nodes.ids
         switch = self.program.entries.switch  # ascending
         first = np.flatnonzero(np.diff(switch, prepend=-1))
         return tuple(ids[row] for row in switch[first].tolist())
 
     def settled(self) -> tuple[int, tuple[str, ...]]:
-        """The newest generation that all switches of the fabric have come to.
+        """Return the newest generation that all programmed switches have reached.
 
-        And those that have come no further, in order of their rows; none where all hold this plan.
+        Also return the ids of the switches that have not gone further, in order of rows. There are
+        none if all hold this plan.
         """
         structure, held = self.plan.fabric.structure, self.programmed
         others = {structure.index[s]: at for s, at in held.others.items() if s in structure.index}
@@ -368,11 +368,11 @@ class Committed:
 
     @property
     def switch_count(self) -> int:
-        """How many ``switches`` there are."""
+        """Number of ``switches``."""
         return int(np.count_nonzero(np.diff(self.program.entries.switch, prepend=-1)))
 
     def lacking(self) -> tuple[str, ...]:
-        """Those of ``switches`` that do not hold all of this plan yet, in order of their rows."""
+        """Return those of ``switches`` that do not hold all of this plan yet, in order of rows."""
         if self.programmed.generation < self.generation:
             return tuple(s for s in self.switches() if self.programmed.of(s) < self.generation)
         structure, switch = self.plan.fabric.structure, self.program.entries.switch
@@ -383,7 +383,10 @@ class Committed:
         return tuple(structure.nodes.ids[row] for row in rows[wanted].tolist())
 
     def programmed_time(self) -> float:
-        """When the last of ``switches`` acknowledged; 0 while any is missing."""
+        """Return when the last of ``switches`` acknowledged this plan; 0.0 while any is missing.
+
+        For a plan without entries, it is the time of the commit.
+        """
         if self.lacking():
             return 0.0
         return self.programmed.time if len(self.program.entries) else self.facts.commit_time

@@ -1,12 +1,12 @@
-"""Reservations: hosts that are kept for a job to come, for so long.
+"""Reservations: hosts that are kept for a future job, for some time.
 
-A reservation is a field, and so is who holds what of each of its hosts (``holds``). A reservation
-that is over counts as gone from that moment on; its fields are swept by whoever reserves next.
+A reservation is a field of its own. Another field for each host says who has reserved which part
+(``Holds``). A reservation counts as gone from the moment it is over. The next request to reserve
+removes its fields.
 
-Who holds which host, or which GPUs of it: one field a host, with all who hold some of it.
-
-Whoever takes or leaves a part of a host guards the field of the whole host, so that of two who
-want the same GPUs one is refused.
+``Holds`` describes who holds a host, or which GPUs of it, in one field per host. A change that
+takes or frees a part of a host guards the field of the whole host. So if two requests want the same
+GPUs, one of them is refused.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from heddle_controller.state.view import (
 
 
 def parse_holders(content: bytes) -> Mapping[str, Gpus]:
-    """Names, and what each holds; no GPUs are the whole host."""
+    """Parse the holders of a host: the GPUs that each holds, by name. () is the whole host."""
     return {name: tuple(gpus) for name, gpus in orjson.loads(content).items()}
 
 
 class Holds:
-    """The holders of hosts, of one kind, as they are and as they are to be."""
+    """Who holds hosts: the stored holders of one kind, and changes to them."""
 
     def __init__(self, view: View, kind: str) -> None:
-        """``kind`` of fields: those of jobs, or those of reservations."""
+        """``kind`` is that of the fields: ``HOST_KIND`` for jobs, or ``HELD`` for reservations."""
         self._view, self._kind = view, kind
         self._looked: dict[str, Mapping[str, Gpus]] = {}
         self._wanted: dict[str, dict[str, Gpus]] = {}
 
     def of(self, host: str) -> Mapping[str, Gpus]:
-        """The jobs and reservations that hold some of a host."""
+        """Return the jobs, or reservations, that hold parts of a host, and which GPUs."""
         if host in self._wanted:
             return self._wanted[host]
         if host not in self._looked:
@@ -58,7 +58,7 @@ class Holds:
         return self._looked[host]
 
     def put(self, host: str, holder: str, gpus: Gpus | None) -> None:
-        """A holder has this of a host from now on; None: nothing any more."""
+        """Make ``holder`` hold these GPUs of a host from now on, or nothing if None."""
         known = self.of(host)
         if gpus is None and holder not in known:
             return
@@ -68,12 +68,12 @@ class Holds:
         self._wanted[host] = wanted
 
     def guards(self) -> tuple[Guard, ...]:
-        """Guards that all that was looked at is still so."""
+        """Return guards that the holders of all hosts that were looked at are unchanged."""
         hosts = dict.fromkeys([*self._looked, *self._wanted])
         return tuple(self._view.guard(f"{self._kind}/{host}") for host in hosts)
 
     def sets(self) -> dict[str, bytes | None]:
-        """The fields that change."""
+        """Return the new values of the fields that change."""
         fields = {
             f"{self._kind}/{host}": orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)
             if wanted
@@ -87,14 +87,14 @@ _RESERVATION, HELD = "reservation", "held"
 
 
 class Taken(NamedTuple):
-    """What a job that takes hosts writes and guards of reservations."""
+    """Guards and fields of reservations in the change of a job that takes hosts."""
 
     guards: tuple[Guard, ...]
     sets: Mapping[str, bytes | None]
 
 
 def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change, Reservation]:
-    """Keep hosts. Raises as ``Store.reserve`` tells."""
+    """Reserve hosts. Raises what ``Store.reserve`` documents."""
     check_known(view)
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):
@@ -133,7 +133,7 @@ def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change
 
 
 def release_hosts(view: View, name: str, stamp: Stamp) -> Change:
-    """End a reservation. Raises ``NotFound``, also for one that is over."""
+    """End a reservation. Raises ``NotFound``, also if it is already over."""
     check_known(view)
     old = _found(view, name)
     if old is None or old.over(stamp.now):
@@ -151,24 +151,26 @@ def release_hosts(view: View, name: str, stamp: Stamp) -> Change:
 
 
 def reservations_of(view: View, now: float) -> list[Reservation]:
-    """Those that are not over, by name."""
+    """Return the reservations that are not over, by name. Raises ``NotFound``."""
     check_known(view)
     return [one for one in _all(view) if not one.over(now)]
 
 
 def taken(view: View, job: str, come: Mapping[str, Gpus], redeems: str, stamp: Stamp) -> Taken:
-    """What is written where a job takes hosts, and ends a reservation if it names one.
+    """Return what to write and guard of reservations when a job takes hosts.
+
+    The reservation that the job redeems ends.
 
     Args:
-        view: Of now.
-        job: Its name.
-        come: What it takes of each host that it did not have.
-        redeems: Name of a reservation; empty: none.
-        stamp: Of now.
+        view: The fabric.
+        job: Name of the job.
+        come: GPUs that it takes of each host and did not have before.
+        redeems: Name of the reservation that it redeems; empty for none.
+        stamp: Time of the decision.
 
     Raises:
-        FailedPrecondition: another reservation has hosts; or there is none of that name, or it is
-            over.
+        FailedPrecondition: another reservation has some of the GPUs; or the reservation to redeem
+            does not exist or is over.
     """
     mine = _found(view, redeems) if redeems else None
     if redeems and (mine is None or mine.over(stamp.now)):
@@ -211,13 +213,13 @@ def _found(view: View, name: str) -> Reservation | None:
 
 
 def _job_of(jobs: Holds, host: str, gpus: Gpus) -> str:
-    """Why something of a host cannot be had, where a job has it."""
+    """Return why GPUs of a host cannot be reserved if a job has some of them, else ""."""
     found = in_use(gpus, jobs.of(host))
     return f"{found[1]} by job {found[0]!r}; choose others" if found else ""
 
 
 def _holder(held: Holds, host: str, gpus: Gpus, standing: Mapping[str, Reservation]) -> str:
-    """Why something of a host cannot be had, where a reservation that stands has it."""
+    """Return why GPUs of a host cannot be had if a current reservation has some, else ""."""
     for name, theirs in held.of(host).items():
         shared = common(gpus, theirs)
         if shared is not None and name in standing:
@@ -230,12 +232,12 @@ def _holder(held: Holds, host: str, gpus: Gpus, standing: Mapping[str, Reservati
 
 
 def _standing(view: View, now: float, but: str = "") -> dict[str, Reservation]:
-    """Reservations that are not over, but for one."""
+    """Return the reservations that are not over, without ``but``, by name."""
     return {one.name: one for one in _all(view) if one.name != but and not one.over(now)}
 
 
 def _end(held: Holds, one: Reservation) -> None:
-    """Take a reservation's hosts from it; what others have by now stays."""
+    """Free the hosts of a reservation. Other holders of these hosts keep theirs."""
     for host in one.hosts:
         held.put(host, one.name, None)
 

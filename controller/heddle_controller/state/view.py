@@ -1,15 +1,13 @@
-"""One fabric as it is known: its fields, and what they mean.
+"""What is known of one fabric (``View``), and what a rule decides to write (``Change``).
 
-Fields are named ``kind/name`` (``job/j1``) or by a word (``version``). What a field
-means is worked out once and kept until the field changes, so that reading ten
-thousand jobs again after one was submitted costs one.
+A view holds fields. They are named ``kind/name`` (``job/j1``) or by a single word (``version``).
+The meaning of a field is parsed once and kept until the field changes. So reading ten thousand jobs
+again after one was submitted parses only one.
 
-What a rule decides: a change of one fabric, to be made in one step or not at all.
-
-A change is decided on what is known (``View``), which may be a moment old. It therefore
-carries *guards*: fields, and what they held when it was decided. A store compares and
-writes in one step; where a guard fails, nothing is written and the change is decided
-anew. A change is a value, so that it can be offered again, word for word.
+A change concerns one fabric, and is made in one step or not at all. It is decided on a view, which
+may be slightly out of date. It therefore carries *guards*: fields and their values at that time. A
+store compares the guards and writes in one step. If a guard fails, nothing is written, and the
+change is decided again. A change is a plain value, so it can be sent again unaltered.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import Request, Versions
 
 INTENT, FACTS, NEITHER = "i", "f", "n"
-"""Which version a change moves."""
+"""Which version a change increases: that of intent, that of facts, or neither."""
 
 ABSENT = None
-"""What a guard says of a field that must not be there."""
+"""Value in a guard for a field that must not exist."""
 
 Guard = tuple[str, bytes | None]
-"""A field, and what it holds."""
+"""A field and the value that it must have."""
 
 
 NOBODY = Request()
@@ -39,22 +37,22 @@ NOBODY = Request()
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a decision takes from the world."""
+    """Time, token and request: what a decision needs besides the view."""
 
     now: float
     """Unix seconds."""
     token: str
-    """A word that nothing had before, in no copy of the store either: etags are made of it."""
+    """A unique word, which no copy of the store contains either. It becomes an etag."""
     request: Request = NOBODY
-    """Who asks."""
+    """The caller and the id of its request."""
 
 
 class Blob(NamedTuple):
-    """A large value, kept beside the fabric and pointed at from it."""
+    """A large value, stored apart from the fields of a fabric, which refer to it by id."""
 
     id: str
     body: bytes | None
-    """None where the store has it already."""
+    """None if the store already has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +61,16 @@ class Ask:
 
     request: Request = NOBODY
     fingerprint: str = ""
-    """Of all it asks for; see ``fingerprint``."""
+    """Digest of everything the request asks for; see the function ``fingerprint``."""
 
     def remembered(self, answer: bytes) -> bytes:
-        """What is kept under the id of the request."""
+        """Return what a store keeps under the request id: the fingerprint and the answer."""
         return self.fingerprint.encode() + answer
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to write of one fabric, in one step."""
+    """What to write for one fabric, in one step."""
 
     fabric: str
     moves: str
@@ -80,46 +78,51 @@ class Change:
     time: float
     guards: tuple[Guard, ...] = ()
     sets: Mapping[str, bytes | None] = field(default_factory=dict)
-    """Fields and what they hold from now on; None: nothing any more."""
+    """New values of fields. None removes a field."""
     keep: tuple[Blob, ...] = ()
-    """Blobs that the fabric points at from now on, once more."""
+    """Blobs that get one more reference."""
     drop: tuple[str, ...] = ()
-    """Ids of blobs that it points at once less; the last one takes the blob away."""
+    """Ids of blobs that lose one reference. A blob without references is deleted."""
     epoch: int | None = None
-    """Of the leader who writes; None for writes that anybody may make."""
+    """Epoch of the leader who writes. None for writes that any controller may make."""
     audit: AuditEntry | None = None
     answer: bytes = b""
-    """Remembered with the id of the request."""
+    """The answer to remember with the id of the request."""
     lasting: bool = True
-    """Whether it is waited for until it is on the disk: not for what is said again anyway."""
+    """Whether the write must be on the disk before it is acknowledged. Facts that are reported
+    again anyway need not."""
 
     def size(self) -> int:
-        """Bytes, about."""
+        """Return the approximate size in bytes."""
         blobs = sum(len(blob.body or b"") for blob in self.keep)
         fields = sum(100 + len(value or b"") for value in self.sets.values())
         return 500 + blobs + len(self.answer) + fields
 
 
 class Outcome(NamedTuple):
-    """What became of a change."""
+    """The result of applying a change."""
 
     kind: str
-    """``done``; ``replay``: the request was done before; ``guard``; ``epoch``; ``blob``."""
+    """``done``, ``replay`` (the request was done before), or why nothing was written: ``guard`` (a
+    guard failed), ``epoch`` (another epoch is the newest) or ``blob`` (a blob is gone)."""
     number: int = 0
-    """Of the write, for ``done``, 0 where there was nothing to tell; the newest epoch, for
-    ``epoch``."""
+    """For ``done``, the number of the write, or 0 if no field changed. For ``epoch``, the newest
+    epoch."""
     answer: bytes = b""
-    """What is remembered of the first request, for ``replay``."""
+    """For ``replay``, what is kept under the request id; see ``Ask.remembered``."""
 
 
 def entry_of(stamp: Stamp, action: str, name: str, sides: tuple[str, str]) -> AuditEntry:
-    """The entry of a change, told by its ``sides``: what was there before, and after."""
+    """Return the audit entry of a change. ``sides`` describe the state before and after it."""
     by = stamp.request.actor, stamp.request.id or stamp.request.call
     return AuditEntry(stamp.now, *by, action, name, *sides)
 
 
 def fingerprint(*parts: str | bytes) -> str:
-    """A digest of what a request asks for; parts do not run into each other."""
+    """Return a SHA-256 digest, in hex, of what a request asks for.
+
+    Each part is hashed with its length, so that moving text between parts changes the digest.
+    """
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -128,22 +131,22 @@ def fingerprint(*parts: str | bytes) -> str:
 
 
 FINGERPRINT = 64
-"""Characters of one."""
+"""Number of characters in a fingerprint."""
 
 
 _Value = TypeVar("_Value")
 
 INTENT_VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
-"""Fields that a store moves with each change: see ``Versions``."""
+"""Fields that stores update with each change according to ``Change.moves``; see ``Versions``."""
 REVISION, GENERATION = "revision", "generation"
 JOB_KIND, HOST_KIND = "job", "host"
-"""Kinds of the fields that are jobs, and of those that say which jobs have a host (``holds``)."""
+"""Kinds of fields: jobs, and which jobs hold each host (``reservations.Holds``)."""
 
 
 class View:
-    """The fields of one fabric; changed only by who keeps it in step with a store.
+    """The fields of one fabric. Only the code that follows a store may change them.
 
-    One without fields is of a fabric that is not there.
+    A fabric that does not exist has a view without fields.
     """
 
     def __init__(self, name: str) -> None:
@@ -152,15 +155,15 @@ class View:
         self._meanings: dict[str, dict[str, Any]] = {}
         self._whole: dict[str, dict[str, Any]] = {}
         self._moved: dict[str, set[str]] = {}
-        """Names whose meaning in ``_whole`` is of before."""
+        """Names, by kind, whose meaning in ``_whole`` is out of date."""
 
     @property
     def known(self) -> bool:
-        """Whether there is such a fabric."""
+        """Whether the fabric exists."""
         return self.raw(REVISION) is not None
 
     def take(self, field: str, value: bytes | None) -> None:
-        """A field has this value now; None: it is gone."""
+        """Set a field to a value, or remove it if the value is None."""
         kind, _, name = field.partition("/")
         values = self._kinds.setdefault(kind, {})
         if value is None:
@@ -174,7 +177,7 @@ class View:
             self._moved.setdefault(kind, set()).add(name)
 
     def advance(self, change: Change) -> None:
-        """A change was made, and nothing else since the view was of now."""
+        """Apply a change that was made. All changes before it must be in the view."""
         for name, value in change.sets.items():
             self.take(name, value)
         moved = {INTENT: INTENT_VERSION, FACTS: FACTS_VERSION}.get(change.moves)
@@ -184,7 +187,7 @@ class View:
             self.take(CHANGE_TIME, repr(change.time).encode())
 
     def replace(self, fields: Iterable[tuple[str, bytes]]) -> None:
-        """These are all fields now."""
+        """Replace all fields by these."""
         wanted = dict(fields)
         for gone in [name for name in self.fields() if name not in wanted]:
             self.take(gone, None)
@@ -192,7 +195,7 @@ class View:
             self.take(name, value)
 
     def fields(self) -> dict[str, bytes]:
-        """All of them."""
+        """Return all fields, by name."""
         return {
             f"{kind}/{name}" if name else kind: value
             for kind, values in self._kinds.items()
@@ -200,24 +203,24 @@ class View:
         }
 
     def raw(self, field: str) -> bytes | None:
-        """A field as it is stored; None if it is not there."""
+        """Return the stored value of a field, or None if it does not exist."""
         kind, _, name = field.partition("/")
         return self._kinds.get(kind, {}).get(name)
 
     def number(self, field: str) -> int:
-        """A field that is a number; 0 if it is not there."""
+        """Return the value of a field as an integer, or 0 if it does not exist."""
         return int(self.raw(field) or 0)
 
     def names(self, kind: str) -> list[str]:
-        """The names of a kind, in order."""
+        """Return the names of all fields of a kind, in order."""
         return sorted(self._kinds.get(kind, ()))
 
     def lacking(self, kind: str, other: str) -> list[str]:
-        """Names of a kind that another kind does not have."""
+        """Return the names that ``kind`` has and ``other`` has not, in order."""
         return sorted(self._kinds.get(kind, {}).keys() - self._kinds.get(other, {}).keys())
 
     def get(self, kind: str, name: str, parse: Callable[[bytes], _Value]) -> _Value | None:
-        """What a field means; None if it is not there.
+        """Return the parsed value of a field, or None if it does not exist.
 
         Raises:
             DamagedError: ``parse`` cannot read it.
@@ -235,7 +238,10 @@ class View:
         return meaning
 
     def all(self, kind: str, parse: Callable[[bytes], _Value]) -> Mapping[str, _Value]:
-        """What all fields of a kind mean, by name, in order; never changed once given out."""
+        """Return the parsed values of all fields of a kind, by name.
+
+        A mapping that was returned is never changed later. Raises ``DamagedError`` as ``get``.
+        """
         whole: dict[str, Any] | None = self._whole.get(kind)
         moved: Iterable[str] = self._moved.pop(kind, ())
         if whole is None or not all(name in whole for name in moved):
@@ -252,15 +258,15 @@ class View:
         return whole
 
     def versions(self) -> Versions:
-        """How far things have come."""
+        """Return the versions of intent and facts, and the newest generation."""
         return Versions(*map(self.number, (INTENT_VERSION, FACTS_VERSION, GENERATION)))
 
     def guard(self, field: str) -> Guard:
-        """A guard that a field still holds what it does now."""
+        """Return a guard that a field still has its present value."""
         return field, self.raw(field)
 
 
 def check_known(view: View) -> None:
-    """Nothing where there is such a fabric. Raises ``NotFound``."""
+    """Raise ``NotFound`` if the fabric does not exist."""
     if not view.known:
         raise NotFound(f"fabrics/{view.name}")

@@ -1,1 +1,1 @@
-"""What must survive the controller, behind reconcile's store port: one SQLite file, for now."""
+"""What must survive the controller, kept in one SQLite file or in a Redis that replicas share."""

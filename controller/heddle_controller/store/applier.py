@@ -1,15 +1,12 @@
-"""What a database has to do for a store: apply changes, and tell what there is.
+"""What a store needs of its database (``Applier``), and helpers that both kinds of database use.
 
-An applier knows no rule of intent. It compares the guards of a change, and makes it whole
+An applier knows no rule of intent. It compares the guards of a change, and makes the change whole
 or not at all.
 
-News for several readers, of which the newest counts.
-
-The one way by which a controller writes: changes in order, many at a time.
-
-Whatever is asked for while a batch is under way goes out together in the next: the disk is
-then waited for once a batch, not once a change. A change that was sent is waited for by
-nobody in particular: who asked may go away, and whoever watches still hears of it.
+A ``Feed`` tells several readers which fabrics have changed. A ``WriteBatcher`` sends all writes of
+a controller, in order and in batches. Changes that arrive while one batch is written form the next,
+so the disk is awaited once per batch and not once per change. A change that was sent is completed
+even if its caller is cancelled, and watchers still hear of it.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ _News = TypeVar("_News")
 
 
 class NewsInbox(Generic[_News]):
-    """News for one reader: however slow it is, of each key the newest alone waits."""
+    """News for one reader. For each key only the newest waits, however slow the reader is."""
 
     def __init__(self, *, minor: bool) -> None:
         self.minor = minor
-        """Whether it is told minor news too."""
+        """Whether this reader gets minor news too."""
         self._waiting: dict[Hashable, _News] = {}
         self._wake = asyncio.Event()
         self._closed = False
@@ -45,12 +42,12 @@ class NewsInbox(Generic[_News]):
         self._wake.set()
 
     def close(self) -> None:
-        """There will be nothing more."""
+        """End ``news``; nothing more is yielded."""
         self._closed = True
         self._wake.set()
 
     async def news(self) -> AsyncIterator[_News]:
-        """News, what has waited longest first, until closed."""
+        """Yield news until closed. The key that has waited longest comes first."""
         while not self._closed:
             await self._wake.wait()
             if self._waiting and not self._closed:
@@ -60,14 +57,14 @@ class NewsInbox(Generic[_News]):
 
 
 class Feed(Generic[_News]):
-    """Spreads news over all who follow; used from the event loop only."""
+    """Passes news to all readers. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._inboxes: set[NewsInbox[_News]] = set()
         self._closed = False
 
     def open(self, *, minor: bool = True) -> NewsInbox[_News]:
-        """An inbox for what is told from now on; to be ``shut``."""
+        """Return an inbox for news from now on. The caller must ``shut`` it."""
         inbox = NewsInbox[_News](minor=minor)
         self._inboxes.add(inbox)
         if self._closed:
@@ -75,17 +72,17 @@ class Feed(Generic[_News]):
         return inbox
 
     def shut(self, inbox: NewsInbox[_News]) -> None:
-        """Tell this one no more."""
+        """Stop passing news to an inbox."""
         self._inboxes.discard(inbox)
 
     def tell(self, key: Hashable, news: _News, *, minor: bool = False) -> None:
-        """Tell everybody, or only those who hear minor news."""
+        """Pass news to all inboxes, or if ``minor`` only to those that take minor news."""
         for inbox in self._inboxes:
             if inbox.minor or not minor:
                 inbox.tell(key, news)
 
     def follow(self) -> AsyncIterator[_News]:
-        """What is told from this call on."""
+        """Return an iterator over the news from this call on."""
         return self._follow(self.open())
 
     async def _follow(self, inbox: NewsInbox[_News]) -> AsyncIterator[_News]:
@@ -96,7 +93,7 @@ class Feed(Generic[_News]):
             self.shut(inbox)
 
     def close(self) -> None:
-        """End every inbox, also those that have yet to be opened."""
+        """Close every inbox, and any that is opened later."""
         self._closed = True
         for inbox in self._inboxes:
             inbox.close()
@@ -104,154 +101,159 @@ class Feed(Generic[_News]):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much is kept of what grows."""
+    """How many records of each growing kind a store keeps."""
 
     requests: int = 100_000
-    """Answers remembered by request id."""
+    """Answers that are remembered by request id."""
     audit: int = 100_000
     """Records of the audit trail."""
     writes: int = 10_000
-    """Names of what the newest writes changed, for replicas to follow."""
+    """Entries of the log that replicas follow: which fields the newest writes changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The controller that leads, or led last."""
+    """The controller that leads, or that led last."""
 
     epoch: int = 0
-    """0 before the first."""
+    """0 if there was no leader yet."""
     holder: str = ""
-    """For people."""
+    """Name of the controller, for people."""
 
 
 Following: TypeAlias = Callable[[Leader], None]
-"""Takes the leader whom this controller follows."""
+"""Called with the leader that this controller follows."""
 
 
 def heed_nobody(_leader: Leader) -> None:
-    """What is done about a leader where nobody asks."""
+    """Ignore the leader; the default for ``Following``."""
 
 
 class Applier(Protocol):
-    """Of one database; every method raises ``Unavailable`` where it cannot be had."""
+    """Access to one database. Every method may raise ``Unavailable``."""
 
     name: str
-    """Of the database, for people."""
+    """Name of the database, for people."""
     feed: Feed[str]
-    """Told which fabric was changed, whoever did it; changes of facts alone are minor news."""
+    """News of changed fabrics, whichever replica wrote. Changes of facts alone are minor news."""
 
     @property
     def epoch(self) -> int:
-        """The newest that is known here."""
+        """The newest epoch that this controller knows."""
         ...
 
     def check(self) -> None:
-        """Nothing while the database can be had. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the database cannot be used now."""
         ...
 
     async def fresh(self) -> None:
-        """Views are of now from here on; or as they were known last, where that is what is left."""
+        """Bring all views up to date.
+
+        With Redis, views stay as they were known last while the server is away.
+        """
         ...
 
     def view(self, fabric: str) -> View:
-        """A fabric as it is known here; one without fields where there is none."""
+        """Return the view of a fabric; it has no fields if there is no such fabric."""
         ...
 
     def fabrics(self) -> Iterable[str]:
-        """Names of those that are there, in order."""
+        """Return the names of all fabrics, in order."""
         ...
 
     async def apply(self, change: Change, ask: Ask) -> Outcome:
-        """Make a change, if its guards hold, its epoch is the newest and its request is new.
+        """Make a change if its guards hold, its epoch is the newest and its request is new.
 
-        Views have it, and watchers were told, when this returns ``done``.
+        When this returns ``done``, views contain the change and watchers were told.
         """
         ...
 
     async def remembered(self, request: str) -> bytes | None:
-        """What is kept under the id of a request; None if it is new. See ``Ask.remembered``."""
+        """Return what is kept under a request id, or None if it is new. See ``Ask.remembered``."""
         ...
 
     async def blob(self, identity: str) -> bytes | None:
-        """A large value; None if it is there no more. Raises ``Unusable`` where it is damaged."""
+        """Return a large value, or None if it is gone. Raises ``Unusable`` if it is damaged."""
         ...
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """Records numbered above ``after`` that are still kept, at most ``limit`` (0: all)."""
+        """Return the kept records numbered above ``after``, at most ``limit`` (0: all)."""
         ...
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = ...
     ) -> int:
-        """Wait until no other leads, then lead: the epoch, greater than any before.
+        """Wait until nobody else leads, become the leader, and return the new epoch.
+
+        The epoch is greater than any before.
 
         Args:
-            holder: This replica's name, for people.
-            above: The epoch must also be greater than this: an agent's memory of
-                epochs outlives a store that came back older.
-            following: Told who leads meanwhile, now and then.
+            holder: Name of this replica, for people.
+            above: The epoch must also be greater than this. Agents remember epochs that a store
+                restored from a backup does not know.
+            following: Called with the current leader from time to time while waiting.
         """
         ...
 
     async def leadership_lost(self, epoch: int) -> None:
-        """Return when the epoch is known to be over; wait for as long as it is not."""
+        """Wait until the leadership of this epoch is known to be over."""
         ...
 
     async def release_leadership(self, epoch: int) -> None:
-        """Hand over at once; nothing if the epoch is over already."""
+        """Give up the leadership at once. Do nothing if the epoch is already over."""
         ...
 
     def leads(self, epoch: int) -> bool:
-        """Whether nobody else can lead yet, by this machine's clock: asks nobody.
+        """Return whether this epoch still leads, by this machine's clock, without asking anybody.
 
-        A process that was stopped and goes on finds its lease over before it has heard
+        A process that was suspended and resumes sees that its lease is over even before it hears
         of the next leader.
         """
         ...
 
     async def leader(self) -> Leader:
-        """The one with the newest epoch; it may be gone by now. Raises ``Unavailable``."""
+        """Return the leader with the newest epoch, which may be gone by now."""
         ...
 
     def stale_for(self) -> float:
-        """Seconds since the store was last heard, while it cannot be; 0.0 where all is well.
+        """Return the seconds since the store last answered while it is away, else 0.0.
 
-        Meanwhile reads that can be are answered from what this replica knew last.
+        While it is away, reads are answered from what this replica knew last, where possible.
         """
         ...
 
     async def close(self) -> None:
-        """Finish writes under way, and let go of the database."""
+        """Finish writes in progress, and release the database."""
         ...
 
 
 MOST_CHANGES, _MOST_BYTES = 128, 1 << 20
-"""Of one batch."""
+"""Most changes in one batch, and the bytes after which no further change is added to it."""
 AGAIN = Outcome("again")
-"""Of a change that goes once more, with the next batch."""
+"""Outcome of a change that must be sent again with the next batch."""
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A change under way."""
+    """A change that was sent and has no outcome yet."""
 
     change: Change
     ask: Ask
     token: str
-    """Names this write among all others."""
+    """Unique name of this write."""
     outcome: asyncio.Future[Outcome]
 
     def goes_with(self, other: Sent) -> bool:
-        """Whether both may be of one batch."""
+        """Return whether both changes may be in one batch."""
         return self.change.lasting == other.change.lasting
 
 
 Deliver = Callable[[Sequence[Sent]], Awaitable[Sequence[Outcome | Exception]]]
-"""Makes the changes of a batch, in order: what became of each."""
+"""Makes the changes of a batch, in order, and returns the outcome or error of each."""
 
 
 class WriteBatcher:
-    """Sends changes, one batch after the other."""
+    """Sends changes in batches, one batch after another."""
 
     def __init__(self, name: str, deliver: Deliver) -> None:
         self._name = name
@@ -264,11 +266,11 @@ class WriteBatcher:
         self._task = asyncio.create_task(self._run(), name="store writes")
 
     async def send(self, change: Change, ask: Ask) -> Outcome:
-        """What became of a change.
+        """Send a change and return its outcome.
 
         Raises:
-            Unavailable: the store cannot be written, or was lost meanwhile; then the change may
-                have been made or not, and the same request again finds out.
+            Unavailable: the store cannot be written, or was lost meanwhile. The change may or may
+                not have been made; repeating the same request finds out.
         """
         if self._closed:
             raise self._refusal()
@@ -317,7 +319,7 @@ class WriteBatcher:
         return Unavailable(f"store {self._name}: closed, the controller is stopping")
 
     async def close(self) -> None:
-        """Finish what was asked for, then send nothing more."""
+        """Finish all changes that were sent, and then accept no more."""
         if self._queue or self._wake.is_set():
             await self._idle.wait()
         self._closed = True
@@ -327,42 +329,43 @@ class WriteBatcher:
 
 
 class Tokens:
-    """Words that nothing had before, in no copy of the store either: each call gives another."""
+    """Makes unique words. No two calls give the same, in any process or copy of the store."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(6)
         self._count = itertools.count()
 
     def __call__(self) -> str:
-        """The next one."""
+        """Return the next word."""
         return f"{self._prefix}{next(self._count):06x}"
 
 
 def _fail(sent: Sent, error: Exception) -> None:
     if not sent.outcome.done():
         sent.outcome.set_exception(error)
-        sent.outcome.exception()  # seen, also where nobody waits any more
+        sent.outcome.exception()  # mark it as retrieved, in case nobody waits any more
 
 
 def end_if_asked() -> None:
-    """Go on being cancelled, where an error that came with it has taken its place.
+    """Raise ``CancelledError`` if the current task was cancelled but another error replaced it.
 
-    So it does in a group of tasks where one failed meanwhile, and wherever what is given up
-    fails in being closed. Whoever catches such errors and tries again asks here first.
+    This happens in a task group when one of its tasks fails at the same time, and when closing
+    something fails during cancellation. Code that catches such errors and tries again calls this
+    first.
 
-    The body of such a group has to last as long as its tasks. A group that is only waiting for them
-    when one fails asks its own task to end and, before Python 3.13, never takes that back: then all
-    that has happened is that the task failed, and here it would be taken for the end.
+    The body of such a task group must last as long as its tasks. If the group is only waiting for
+    them when one fails, it cancels its own task and, before Python 3.13, never takes that back. A
+    plain failure would then look like a cancellation here.
 
     Raises:
-        CancelledError: somebody has asked for the end of this task.
+        CancelledError: the current task was cancelled.
     """
     if asked_to_end():
         raise asyncio.CancelledError
 
 
 def asked_to_end() -> int:
-    """How often the present task was asked to end, and was not told to go on after all."""
+    """Return how many cancellation requests of the current task are pending."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
@@ -370,14 +373,14 @@ def asked_to_end() -> int:
 async def end(task: asyncio.Task[object]) -> None:
     """Cancel a task and wait until it is over.
 
-    To await it, and to take the cancellation that comes of that for its own, would lose one of our
-    own that comes meanwhile: then whoever asked us to end waits for ever.
+    Awaiting the task and catching ``CancelledError`` would also catch a cancellation of the current
+    task that comes meanwhile, and whoever cancelled it would wait for ever.
 
     Raises:
-        CancelledError: somebody has asked for the end of the present task.
-        Exception: whatever the task failed with.
+        CancelledError: the current task was cancelled.
+        Exception: the error that the task failed with.
     """
     task.cancel()
-    await asyncio.wait([task])  # raises only if it is we who are cancelled
+    await asyncio.wait([task])  # raises only if the current task is cancelled
     if not task.cancelled():
         task.result()

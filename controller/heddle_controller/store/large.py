@@ -1,8 +1,8 @@
 """Large values in memory: structures, demand sets, and the newest plan of each fabric.
 
-Views point at them; they are read when they are first needed, and let go of when nothing
-points at them any more. Most plans are kept as what they have otherwise than the one before, so
-who has that reads little.
+Views refer to them. They are read when first needed, and dropped when nothing refers to them any
+more. Most plans are stored as a delta to the plan before, so a process that has that plan reads
+little.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from heddle_controller.store.applier import Applier
 
 
 class LargeValues:
-    """Those of one store."""
+    """The large values of one store that are in memory."""
 
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
         self.structures: dict[str, Structure] = {}
-        """By digest."""
+        """Structures by digest."""
         self.demands: dict[str, Demands] = {}
-        """By blob."""
+        """Demand sets by the id of their blob."""
         self.plans: dict[str, tuple[tuple[str, ...], Whole]] = {}
-        """The newest plan read or committed, and its blobs, by fabric."""
+        """Blob ids of the newest plan that was read or committed, and that plan, by fabric."""
 
     async def structure_of(self, view: View) -> Structure | None:
-        """The structure of a fabric; None where there is no such fabric."""
+        """Return the structure of a fabric, or None if there is no such fabric."""
         while view.known:
             meta = meta_of(view)
             structure = await self.structure(meta.digest, meta.blob)
             if structure is not None:
                 return structure
             self._applier.check()
-            await self._applier.fresh()  # it was put again, and the old one dropped
+            await self._applier.fresh()  # the fabric was replaced, and the old blob is gone
         return None
 
     async def structure(self, digest: str, blob: str) -> Structure | None:
-        """A structure; None where its blob is gone."""
+        """Return a structure, or None if its blob is gone."""
         known = self.structures.get(digest)
         if known is not None:
             return known
@@ -63,13 +63,13 @@ class LargeValues:
         return self.structures.setdefault(digest, structure)
 
     async def load_demands(self, view: View) -> bool:
-        """Bring all sets of a fabric into memory; False where one is gone meanwhile."""
+        """Load all demand sets of a fabric into memory. False if one of them is gone meanwhile."""
         with self.sound():
             blobs = [one.blob for one in demand_sets(view).values()]
         return all([await self.load_set(blob) for blob in blobs])
 
     async def load_set(self, blob: str) -> bool:
-        """Bring a set into memory; False where it is gone, for another or for none."""
+        """Load a demand set into memory. False if its blob is gone: it was replaced or deleted."""
         if blob in self.demands:
             return True
         body = await self._applier.blob(blob)
@@ -83,7 +83,7 @@ class LargeValues:
         return True
 
     def demands_of(self, view: View) -> tuple[DemandRecord, ...] | None:
-        """All sets of a fabric, by name; None where not all are in memory."""
+        """Return all demand sets of a fabric, by name, or None if not all are in memory."""
         sets = demand_sets(view)
         if any(one.blob not in self.demands for one in sets.values()):
             return None
@@ -93,7 +93,10 @@ class LargeValues:
         )
 
     async def plan(self, fabric: str, row: PlanRow, *, newest: bool) -> Whole | None:
-        """A plan; None where it was dropped meanwhile."""
+        """Return a plan and its program, or None if they were dropped meanwhile.
+
+        ``newest`` says whether it is the newest plan, which is then kept in memory.
+        """
         blobs, begin, made = row.blobs, 0, None
         held = self.plans.get(fabric)
         if held is not None and held[0] == blobs[: len(held[0])]:
@@ -108,20 +111,20 @@ class LargeValues:
                 made = await asyncio.to_thread(_read, known, made, structure)
             held = self.plans.get(fabric)
             if held is not None and held[0] == blobs:
-                return held[1]  # who wrote it has it by now, with the columns of the one before
+                return held[1]  # a commit kept it meanwhile; it shares columns with the plan before
             if newest:
                 self.keep_plan(fabric, blobs, made)
                 self.forget_structures()
         return made
 
     def keep_plan(self, fabric: str, blobs: tuple[str, ...], made: Whole) -> None:
-        """This is the newest plan of a fabric, unless a newer one is known."""
+        """Keep a plan as the newest one of a fabric, unless a newer one is known."""
         known = self.plans.get(fabric)
         if known is None or known[1][1].generation <= made[1].generation:
             self.plans[fabric] = blobs, made
 
     def forget_structures(self) -> None:
-        """Let go of structures that no fabric and no kept plan stands on."""
+        """Drop structures that no fabric and no stored plan uses."""
         used: set[str] = set()
         for view in self._views():
             used.add(meta_of(view).digest)
@@ -134,7 +137,7 @@ class LargeValues:
 
     @contextmanager
     def sound(self) -> Iterator[None]:
-        """Turns damage into what the port says of it."""
+        """Turn a ``DamagedError`` into ``Unusable``, which names the store and a cure."""
         try:
             yield
         except DamagedError as error:
@@ -145,10 +148,12 @@ class LargeValues:
 
 
 def _read(bodies: list[bytes], before: Whole | None, structure: Structure) -> Whole:
-    """The plan at the end of some stored ones; the first is whole where none is known ``before``.
+    """Return the plan that results from some stored blobs, read in order.
+
+    All are deltas that follow the plan ``before``. If that is None, the first is a whole plan.
 
     Raises:
-        DamagedError: one was changed since it was made.
+        DamagedError: a blob was changed since it was made.
     """
     made, deltas = before, bodies
     if made is None:

@@ -1,20 +1,20 @@
-"""The store: the rules of ``state``, applied by whichever database there is.
+"""The store: applies the rules of ``state`` to either kind of database.
 
-A write is decided on what is known here, applied, and decided anew if that had moved. A
-refusal ("there is no such job") is believed only when it was decided on what the database
-has now; until then it may just be that this controller is behind.
+A write is decided on what this controller knows and then applied. If the data it was decided on has
+changed meanwhile, it is decided again. A refusal ("there is no such job") counts only if it was
+decided on the current content of the database; before that, this controller may just be behind.
 
-- *Leadership* covers the whole store. It is waited for, has an epoch that only grows, and may
-  be lost; every write of the leader carries the epoch and is refused with ``StaleEpoch`` once
-  it is not the newest.
-- *Changes* are names of fabrics, coalesced, possibly repeated, never the event: who hears one
-  reads what is there now.
-- *Writes of intent* take a ``Request``. Where its id has been seen for the same request, the
-  first answer comes back and nothing is written. The same id with a different request raises
-  ``RequestReused``. Each change adds one record to the audit trail, in its own transaction.
-- A job, a reservation or a demand set has to fit its fabric, and a new fabric what runs. That
-  may take long to find out, so it is found out before a write is decided, and the write holds
-  only if what was looked at is still there.
+- *Leadership* covers the whole store. A controller waits for it, gets an epoch that only grows, and
+  may lose it. Every write of the leader carries the epoch and is refused with ``StaleEpoch`` once
+  there is a newer one.
+- *Changes* are announced as names of fabrics. They are coalesced and may repeat, and never say what
+  changed: a listener reads the current state.
+- *Writes of intent* take a ``Request``. If the same request came before under the same id, the
+  first answer is returned and nothing is written. The same id with a different request raises
+  ``RequestReused``. Each change adds one record to the audit trail, in the same transaction.
+- A job, a reservation or a demand set must fit its fabric, and a new fabric must fit all that
+  runs. This may take long to check, so it is checked before a write is decided. The write takes
+  effect only if what was checked has not changed since.
 - Every method raises ``Unavailable`` when the database cannot be reached or written.
 """
 
@@ -90,21 +90,21 @@ from heddle_controller.store.large import LargeValues
 _Answer = TypeVar("_Answer")
 Decide = Callable[[View, Stamp], tuple[Change, _Answer]]
 Needs = Callable[[View], Awaitable[Guard]]
-"""Brings into memory what a decision looks at, and checks what takes long to check: a guard that
-what it looked at is still there."""
+"""Loads what a decision needs into memory, and makes checks that take long. Returns a guard that
+holds while the data it looked at is unchanged."""
 SMALL = 32
-"""Ranks, and collectives, up to which a job is checked at once: that takes less than a turn in a
-thread, for which others would have to wait too."""
+"""A job with at most this many ranks, hosts and collectives is checked in the event loop, because
+handing it to a thread would take longer."""
 
 NO_ASK = Ask()
 _TRIES = 50
-"""Of one write; others have to come between as often for it to fail."""
+"""Most attempts of one write. It fails only if another write comes first each time."""
 PATIENT = 3
-"""Tries that follow one another at once; later ones step aside for a moment."""
+"""Retries made without a pause. Later ones wait for a short random time first."""
 
 
 class Store:
-    """All that must survive the controller, on a database of some kind."""
+    """All data that must survive the controller, independent of the kind of database."""
 
     def __init__(self, applier: Applier, now: Callable[[], float] = time.time) -> None:
         self.applier = applier
@@ -113,8 +113,8 @@ class Store:
         self._large = LargeValues(applier)
         self._packer = PlanPacker()
         self._noting: dict[str, asyncio.Lock] = {}
-        """Held by who writes facts, by fabric: of our own one at a time, as they would only come
-        between each other."""
+        """Lock of each fabric for writing facts. Concurrent writes of facts would only make each
+        other's guards fail."""
 
     # Fabrics
 
@@ -127,17 +127,18 @@ class Store:
         etag: str = "",
         request: Request = NOBODY,
     ) -> FabricRecord:
-        """Create a fabric, or replace it whole; its states become the administrative ones.
+        """Create a fabric, or replace it as a whole. Its states become the administrative ones.
 
         Args:
-            name: Last part of "fabrics/f1".
-            fabric: With its administrative states.
+            name: Last part of its full name, "f1" of "fabrics/f1".
+            fabric: The fabric with its administrative states.
             title: Free text for people.
-            etag: If not empty, must be that of the stored fabric.
-            request: Who asks.
+            etag: If not empty, it must be the etag of the stored fabric.
+            request: The caller and the id of its request.
 
         Raises:
-            Conflict: the etag is another, or there is no fabric to have it.
+            InputError: the name, the title or the fabric is not valid.
+            Conflict: the etag differs, or an etag is given and there is no such fabric.
             FailedPrecondition: a job or a demand set needs what the new fabric lacks.
         """
         put = await asyncio.to_thread(
@@ -161,7 +162,7 @@ class Store:
         return record
 
     async def get_fabric(self, name: str) -> FabricRecord:
-        """Raises ``NotFound``. Cheap: structures are kept in memory."""
+        """Return a fabric. Raises ``NotFound``. Cheap, because structures are kept in memory."""
         return await self._record(await self._view(name))
 
     async def _record(self, view: View) -> FabricRecord:
@@ -172,7 +173,10 @@ class Store:
                     return fabrics.record_of(view, self._large.structures)
 
     async def list_fabrics(self, *, after: str = "", limit: int = 0) -> Sequence[FabricSummary]:
-        """Fabrics by name, those greater than ``after``, at most ``limit`` (0: all)."""
+        """List fabrics in order of their names, from the first one greater than ``after``.
+
+        At most ``limit`` of them, or all if ``limit`` is 0.
+        """
         await self.applier.fresh()
         names = [name for name in self.applier.fabrics() if name > after]
         views = [self.applier.view(name) for name in names[: limit or None]]
@@ -181,7 +185,7 @@ class Store:
     async def set_link_state(
         self, fabric: str, link: LinkName, state: State, *, request: Request = NOBODY
     ) -> LinkRecord:
-        """Set the administrative state. Raises ``NotFound`` for fabric or link."""
+        """Set a link's administrative state. Raises ``NotFound`` for the fabric or the link."""
         ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name))
         structures = self._large.structures
         return await self._write(
@@ -194,7 +198,11 @@ class Store:
     async def set_switch_state(
         self, fabric: str, node: str, state: State, *, request: Request = NOBODY
     ) -> SwitchRecord:
-        """Set the administrative state. Raises ``NotFound`` for a fabric, an id, or a NIC's id."""
+        """Set a switch's administrative state.
+
+        Raises:
+            NotFound: there is no such fabric, or ``node`` is not a switch of it.
+        """
         ask = Ask(request, fingerprint("set_switch_state", fabric, node, state.name))
         answer, structures = SwitchRecord(node, state), self._large.structures
 
@@ -206,10 +214,10 @@ class Store:
     async def set_overlay(
         self, fabric: str, *, withdrawn: bool, request: Request = NOBODY
     ) -> FabricSummary:
-        """Put the whole fabric on the underlay, or back on its entries.
+        """Make all switches of a fabric use only the underlay (``withdrawn``), or entries again.
 
-        Kept when the fabric is put again. Asking for what is there already writes
-        nothing. Raises ``NotFound``.
+        The setting stays when the fabric is replaced. If it is set already, nothing is written.
+        Raises ``NotFound``.
         """
         ask = Ask(request, fingerprint("set_overlay", fabric, str(withdrawn)))
         structures = self._large.structures
@@ -222,10 +230,10 @@ class Store:
     async def roll_back(
         self, fabric: str, generation: int, seconds: float, *, request: Request = NOBODY
     ) -> Rollback:
-        """Keep to an earlier plan for so long.
+        """Go back to an earlier plan and keep to it for some seconds.
 
         Raises:
-            NotFound: there is no such fabric, or no such plan (any more).
+            NotFound: the fabric does not exist, or the plan does not exist or is not kept any more.
             FailedPrecondition: the plan was made for other nodes or links.
         """
         ask = Ask(request, fingerprint("roll_back", fabric, str(generation), repr(seconds)))
@@ -237,12 +245,12 @@ class Store:
         )
 
     async def end_rollback(self, fabric: str, *, request: Request = NOBODY) -> None:
-        """Plan freely again. Raises ``NotFound``, also where there is no rollback (any more)."""
+        """End a rollback. Raises ``NotFound``, also if there is none or it is over."""
         ask = Ask(request, fingerprint("end_rollback", fabric))
         await self._change(fabric, ask, plans.end_rollback)
 
     async def rollback(self, fabric: str) -> Rollback | None:
-        """The one that is not over."""
+        """Return the current rollback of a fabric, or None. Raises ``NotFound``."""
         return await self._read(fabric, lambda view: plans.rollback_of(view, self._now()))
 
     # Jobs and demand sets
@@ -255,19 +263,20 @@ class Store:
         reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
-        """Add a job, ACCEPTED and durable on return.
+        """Add a job. When this returns, it is ACCEPTED and stored durably.
 
         Args:
-            fabric: Which fabric.
-            job: Its specification.
-            reservation: Name of one that the job redeems, and that ends with this; empty: none.
-            request: Who asks.
+            fabric: Name of the fabric.
+            job: The job's specification.
+            reservation: Name of a reservation that the job redeems, which ends it. Empty for none.
+            request: The caller and the id of its request.
 
         Raises:
+            InputError: the job is not valid or does not fit the fabric.
             NotFound: there is no such fabric.
             AlreadyExists: a job has the name.
-            FailedPrecondition: hosts are in use or reserved; names each, and by whom. Or the
-                reservation is over, or a demand set has ids of its flows.
+            FailedPrecondition: hosts are in use or reserved (the error names each, and by whom),
+                the reservation is over, or a demand set has ids of the job's flows.
         """
         return await self._write(
             fabric,
@@ -278,13 +287,15 @@ class Store:
         )
 
     async def get_job(self, fabric: str, job: str) -> JobRecord:
-        """Raises ``NotFound``."""
+        """Return a job. Raises ``NotFound``."""
         return await self._read(fabric, lambda view: jobs.job_record(view, job))
 
     async def list_jobs(
         self, fabric: str, *, after: str = "", limit: int = 0
     ) -> Sequence[JobRecord]:
-        """Jobs by name, those greater than ``after``, at most ``limit`` (0: all).
+        """List jobs in order of their names, from the first one greater than ``after``.
+
+        At most ``limit`` of them, or all if ``limit`` is 0.
 
         Raises:
             NotFound: there is no such fabric.
@@ -300,14 +311,15 @@ class Store:
         reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
-        """Replace a job's specification; it is ACCEPTED again, under a new etag.
+        """Replace a job's specification. The job is ACCEPTED again and gets a new etag.
 
-        With the specification that it has, and no reservation to redeem, the job is answered as it
-        stands, and nothing is written.
+        If the specification is unchanged and no reservation is redeemed, the job is returned as
+        it is, and nothing is written.
 
         Raises:
+            InputError: the job is not valid or does not fit the fabric.
             NotFound: there is no such fabric or job.
-            Conflict: the etag is another.
+            Conflict: ``etag`` is given and differs.
             FailedPrecondition: hosts are in use by other jobs or reserved, or the reservation is
                 over.
         """
@@ -329,12 +341,15 @@ class Store:
         gpus: Sequence[Gpus] = (),
         request: Request = NOBODY,
     ) -> Reservation:
-        """Keep free hosts, or GPUs of them, for a job to come, for so long by this store's clock.
+        """Reserve free hosts, or GPUs of them (``gpus``), for a future job.
+
+        The reservation lasts for ``seconds`` by the clock of this controller.
 
         Raises:
+            InputError: hosts, GPUs or seconds are not valid.
             NotFound: there is no such fabric.
             AlreadyExists: a reservation that is not over has the name.
-            FailedPrecondition: hosts are in use or reserved; names each, and by whom.
+            FailedPrecondition: hosts are in use or reserved; the error names each, and by whom.
         """
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
@@ -348,13 +363,13 @@ class Store:
         return await self._write(fabric, ask, decide, reservations.parse_reservation, fits)
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
-        """Those that are not over, by name. Raises ``NotFound``."""
+        """List the reservations that are not over, by name. Raises ``NotFound``."""
         return await self._read(
             fabric, lambda view: reservations.reservations_of(view, self._now())
         )
 
     async def release(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
-        """End a reservation. Raises ``NotFound``, also for one that is over."""
+        """End a reservation. Raises ``NotFound``, also if it is already over."""
         ask = Ask(request, fingerprint("release", fabric, name))
         await self._change(
             fabric, ask, lambda view, now: reservations.release_hosts(view, name, now)
@@ -363,7 +378,7 @@ class Store:
     async def delete_job(
         self, fabric: str, job: str, *, etag: str = "", request: Request = NOBODY
     ) -> None:
-        """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
+        """Delete a job, which frees its hosts. Raises ``NotFound``, ``Conflict``."""
         ask = Ask(request, fingerprint("delete_job", fabric, job, etag))
         await self._change(fabric, ask, lambda view, now: jobs.delete_job(view, job, etag, now))
 
@@ -375,12 +390,15 @@ class Store:
         *,
         request: Request = NOBODY,
     ) -> DemandRecord:
-        """Set a demand set whole; what it is already is answered as it stands.
+        """Create a demand set, or replace it as a whole.
+
+        If it is the same already, it is returned as it is, and nothing is written.
 
         Raises:
+            InputError: the demands do not fit the fabric.
             NotFound: there is no such fabric.
-            FailedPrecondition: flows of another set have its ids, or a job's may; see
-                ``ids.id_problems``.
+            FailedPrecondition: the name is reserved, or ids of its flows belong to another set or
+                to a job; see ``state.demands.id_problems``.
         """
         put = await asyncio.to_thread(
             demand_rules.demands_put, fabric, name, demands, self._new_token()
@@ -403,13 +421,13 @@ class Store:
         return await self._write(fabric, ask, decide, put.decode, needs)
 
     async def _all_demands(self, view: View) -> None:
-        """Bring all sets that a fabric has now into memory."""
+        """Load all demand sets that a fabric has now into memory."""
         while not await self._large.load_demands(view) or self._large.demands_of(view) is None:
             self.applier.check()
-            await self.applier.fresh()  # one was put again, and the old one dropped
+            await self.applier.fresh()  # a set was replaced, and its old blob is gone
 
     async def get_demands(self, fabric: str, name: str) -> DemandRecord:
-        """Raises ``NotFound``."""
+        """Return a demand set. Raises ``NotFound``."""
         while True:
             view = await self._view(fabric)
             with self._large.sound():
@@ -419,7 +437,7 @@ class Store:
                 return DemandRecord(name, demands, wanted.etag, wanted.update_time)
 
     async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
-        """Take a set away. Raises ``NotFound``."""
+        """Delete a demand set. Raises ``NotFound``."""
         ask = Ask(request, fingerprint("delete_demands", fabric, name))
         await self._change(
             fabric, ask, lambda view, now: demand_rules.delete_demands(view, name, now)
@@ -428,12 +446,12 @@ class Store:
     # What the loop reads and writes
 
     async def intent(self, fabric: str) -> Intent:
-        """One consistent snapshot. Raises ``NotFound``."""
+        """Return a consistent snapshot of all that is wanted of a fabric. Raises ``NotFound``."""
         while True:
             view = await self._view(fabric)
             await self._large.structure_of(view)
             await self._large.load_demands(view)
-            with self._large.sound():  # nothing is awaited from here on: one moment
+            with self._large.sound():  # no await from here on, so all is of one moment
                 sets = self._large.demands_of(view)
                 if sets is None or fabrics.meta_of(view).digest not in self._large.structures:
                     continue
@@ -451,7 +469,7 @@ class Store:
                 )
 
     async def versions(self, fabric: str) -> Versions:
-        """Cheap. Raises ``NotFound``."""
+        """Return the version numbers of a fabric, which is cheap. Raises ``NotFound``."""
         return (await self._view(fabric)).versions()
 
     async def commit(
@@ -464,15 +482,16 @@ class Store:
         program: Program,
         facts: PlanFacts,
     ) -> Committed:
-        """Make a plan the newest, in one step.
+        """Make a plan and its program the newest of the fabric, in one step.
 
-        ``program.generation`` is ``expected_generation + 1`` and ``program.epoch``
-        is ``epoch``. A few older plans are kept, the rest is trimmed.
+        ``program.generation`` must be ``expected_generation + 1``, and ``program.epoch`` must be
+        ``epoch``. The store keeps some older plans (``state.plans.KEPT``) and drops the rest.
 
         Raises:
+            ValueError: epoch or generation of the program are not as above.
             NotFound: there is no such fabric.
             StaleEpoch: the epoch is not the newest.
-            StaleGeneration: the newest plan is not ``expected_generation`` (0: none).
+            StaleGeneration: the newest plan is not ``expected_generation`` (0 means no plan).
         """
         if (program.epoch, program.generation) != (epoch, expected_generation + 1):
             raise ValueError(
@@ -489,9 +508,9 @@ class Store:
     async def _delta(
         self, fabric: str, made: Whole, generation: int
     ) -> tuple[bytes, plans.PlanRow] | None:
-        """A plan as what it has otherwise than the newest, of a generation, and the row of that.
+        """Return the plan as a delta to the newest plan, and the newest plan's row.
 
-        None where it is to be written whole.
+        ``generation`` is that of the newest plan. None if the plan must be written whole.
         """
         held = self._large.plans.get(fabric)
         with self._large.sound():
@@ -504,7 +523,7 @@ class Store:
     async def _commit(
         self, fabric: str, made: Committed, delta: tuple[bytes, plans.PlanRow] | None
     ) -> Committed:
-        """Write a plan, whole or as what it has otherwise than the one before."""
+        """Write a plan as a delta to the one before, or whole if there is no delta."""
         plan, program = made.plan, made.program
         body = delta[0] if delta else await asyncio.to_thread(self._packer.pack, plan, program)
         blob = Blob(f"plan-{self._new_token()}", body)
@@ -529,7 +548,7 @@ class Store:
         return self._as_committed(self.applier.view(fabric), (plan, program), facts)
 
     async def _come_and_gone(self, fabric: str, plan: Plan) -> tuple[list[str], list[str]]:
-        """Switches that were not there in the plan before, and those that are there no more."""
+        """Return the programmed switches that are new since the last plan, and those now gone."""
         held = self._large.plans.get(fabric)
         newest = None if held else await self.committed(fabric)
         before = held[1][0] if held else newest.plan if newest else None
@@ -545,9 +564,10 @@ class Store:
         return sorted(new - old), sorted(old - new)
 
     async def _named(self, structure: Structure, fabric: str) -> tuple[str, Blob]:
-        """The digest of a structure, by identity where it is known: hashing one takes long.
+        """Return the digest of a structure, and a blob with it.
 
-        And a blob of it, for where the fabric has another by now.
+        If it is the very structure that the fabric has, its digest is known. Hashing it would take
+        long, so the blob then has no body.
         """
         view = self.applier.view(fabric)
         current = fabrics.meta_of(view).digest if view.known else ""
@@ -572,10 +592,12 @@ class Store:
         certificate: Certificate,
         in_haste: bool = False,
     ) -> bool:
-        """Give the newest plan a better certificate; nothing else of it changes.
+        """Give the newest plan a better certificate, and change nothing else.
 
-        It is written whole, but in haste as what differs. Whether that was done: not if a plan of
-        another generation is the newest.
+        The plan is stored whole again, or as a delta with ``in_haste``, which is faster.
+
+        Returns:
+            Whether it was done. It is not if the newest plan is of another generation.
 
         Raises:
             NotFound: there is no such fabric.
@@ -594,7 +616,9 @@ class Store:
             return await self._rewrite(fabric, epoch, made)
 
     async def compact(self, fabric: str, *, epoch: int) -> None:
-        """Store the newest plan whole, where much was written since one was; for quiet times.
+        """Store the newest plan whole if many deltas have followed the last whole one.
+
+        Meant for quiet times.
 
         Raises:
             NotFound: there is no such fabric.
@@ -615,9 +639,9 @@ class Store:
         made: Whole,
         delta: tuple[bytes, plans.PlanRow] | None = None,
     ) -> bool:
-        """Put a plan in place of what is kept of the newest, unless another is that by now.
+        """Replace the stored newest plan by this one, whole or as a delta.
 
-        Whole, or as what it has otherwise.
+        Returns whether it was done. It is not if another plan is the newest by now.
         """
         plan, program = made
         self.applier.check()
@@ -647,7 +671,10 @@ class Store:
         return done
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
-        """The newest plan, or that of a generation; None where there is none (any more)."""
+        """Return the newest plan, or that of a generation. None if there is none or no more.
+
+        Raises ``NotFound`` for the fabric.
+        """
         while True:
             view = await self._view(fabric)
             with self._large.sound():
@@ -662,15 +689,19 @@ class Store:
     async def plan_summaries(
         self, fabric: str, *, below: int = 0, limit: int = 0
     ) -> Sequence[PlanSummary]:
-        """Plans below a generation (0: all), newest first, as far as they are remembered."""
+        """Return summaries of plans below a generation (0: all), newest first.
+
+        Only plans that the store remembers (``state.plans.REMEMBERED``), and at most ``limit`` of
+        them if it is not 0.
+        """
         return await self._read(
             fabric, lambda view: plans.plan_summaries(view, below, limit or plans.REMEMBERED)
         )
 
     async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
-        """Note which generation switches hold whole, by their FIB acks.
+        """Note which generation each switch holds completely, as its FIB acks say.
 
-        Of a switch for which a newer one is noted that stays.
+        If a newer generation is already noted for a switch, that one stays.
 
         Raises:
             StaleEpoch: the epoch is not the newest.
@@ -680,9 +711,9 @@ class Store:
         )
 
     async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
-        """Note that the newest plan answers to this version of the intent as it stands.
+        """Note that the newest plan, unchanged, also serves this version of the intent.
 
-        An older version than the one noted changes nothing.
+        A version older than the one noted changes nothing.
 
         Raises:
             StaleEpoch: the epoch is not the newest.
@@ -692,8 +723,8 @@ class Store:
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """Note how far jobs have come, by job name.
 
-        Facts whose etag is not that of the stored specification, and facts of jobs
-        that are gone, are dropped.
+        Facts are dropped if their etag is not that of the stored specification, or if the job is
+        gone.
 
         Raises:
             StaleEpoch: the epoch is not the newest.
@@ -708,20 +739,23 @@ class Store:
     # How a write is made
 
     async def _view(self, fabric: str) -> View:
-        """A fabric as it is now, or as it was known last. Raises ``NotFound``."""
+        """Return a view of a fabric: current, or the last known one while the store is away.
+
+        Raises ``NotFound``.
+        """
         await self.applier.fresh()
         view = self.applier.view(fabric)
         check_known(view)
         return view
 
     async def _read(self, fabric: str, look: Callable[[View], _Answer]) -> _Answer:
-        """What is found in a fabric. Raises ``NotFound``."""
+        """Return what ``look`` finds in the view of a fabric. Raises ``NotFound``."""
         view = await self._view(fabric)
         with self._large.sound():
             return look(view)
 
     async def _change(self, fabric: str, ask: Ask, decide: Callable[[View, Stamp], Change]) -> None:
-        """Make a change that needs no answer. Raises as ``_write``."""
+        """Make a change that has no answer. Raises like ``_write``."""
         await self._write(fabric, ask, lambda view, now: (decide(view, now), None), lambda _: None)
 
     async def _write(
@@ -732,19 +766,20 @@ class Store:
         decode: Callable[[bytes], _Answer] | None = None,
         needs: Needs | None = None,
     ) -> _Answer:
-        """Make the change that ``decide`` wants of a fabric.
+        """Make the change of a fabric that ``decide`` returns, and return its answer.
 
         Args:
-            fabric: Its name.
-            ask: The request that it answers.
-            decide: The change, and the answer once it is made; refuses by raising.
-            decode: The answer, from what is remembered of a request that was done before.
-            needs: Finds out what takes long, before ``decide``; see ``Needs``.
+            fabric: Name of the fabric.
+            ask: The request that the change answers.
+            decide: Returns the change and its answer, or raises a refusal.
+            decode: Reads the stored answer, if the same request was done before.
+            needs: Makes checks that take long, before ``decide``; see ``Needs``.
 
         Raises:
-            StaleEpoch: the change is of a leader who is none any more.
-            RequestReused: the id of the request stands for another.
-            Unavailable: the database is away; then the change may have been made or not.
+            StaleEpoch: the change is of a leader that has been replaced.
+            RequestReused: the request's id was used for a different request.
+            Unavailable: the database is away, and the change may or may not have been made; or
+                other writes came first in every attempt.
         """
         current = False
         for turn in range(_TRIES):
@@ -783,7 +818,7 @@ class Store:
         view = self.applier.view(fabric)
         await self._large.structure_of(view)
         grounds = [await needs(view)] if needs is not None else []
-        with self._large.sound():  # nothing is awaited from here on: one moment
+        with self._large.sound():  # no await from here on, so all is of one moment
             change, answer = decide(view, Stamp(self._now(), self._new_token(), request))
         return replace(change, guards=(*grounds, *change.guards)), answer
 
@@ -794,11 +829,11 @@ class Store:
         return self._fits(lambda fabric: admit_job(fabric, job), aside=most > SMALL)
 
     def _fits(self, check: Callable[[Fabric], object], *, aside: bool = False) -> Needs:
-        """Checks a request against the fabric that there is, once for each revision of it.
+        """Return a ``Needs`` that checks a request against the fabric, once per revision of it.
 
         Args:
-            check: Raises ``InputError``.
-            aside: In a thread, as it may take long.
+            check: Raises ``InputError`` if the request does not fit the fabric.
+            aside: Whether to run the check in a thread, because it may take long.
         """
         checked = 0
 
@@ -817,7 +852,7 @@ class Store:
         return needs
 
     async def _admit_fabric(self, view: View, fabric: Fabric) -> Guard:
-        """Checks a fabric against all that runs on the one before."""
+        """Check that a new fabric fits the jobs and demand sets of the one that it replaces."""
         if view.known:
             await self._all_demands(view)
         ground = view.guard(INTENT_VERSION)
@@ -829,9 +864,9 @@ class Store:
     # What the applier does by itself
 
     async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
-        """Names of fabrics whose intent (or also facts) may have changed.
+        """Yield names of fabrics whose intent (with ``facts``, also facts) may have changed.
 
-        Yields every fabric once at the start, then a name after each write; names
+        Yields every fabric once at the start, and then a name after each write. Names that were
         not yet taken are coalesced. Ends when the store is closed.
         """
         feed = self.applier.feed
@@ -846,10 +881,10 @@ class Store:
             feed.shut(inbox)
 
     async def follow(self, look: Callable[[str], Awaitable[object]], *, facts: bool = True) -> None:
-        """Look at every fabric, and at each that may have changed, until the store is closed.
+        """Call ``look`` with every fabric, and again when one may have changed, until closed.
 
-        It begins anew where the store cannot be reached; ``look`` may tell that too, by raising
-        ``Unavailable``.
+        Starts over after a pause when the store cannot be reached. ``look`` may also raise
+        ``Unavailable`` for that.
         """
         while True:
             try:
@@ -861,38 +896,38 @@ class Store:
                 return
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``Applier``."""
+        """Delegate to ``Applier.audit``."""
         with self._large.sound():
             return await self.applier.audit(after=after, limit=limit)
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Applier``."""
+        """Delegate to ``Applier.acquire_leadership``."""
         return await self.applier.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Delegate to ``Applier.leadership_lost``."""
         await self.applier.leadership_lost(epoch)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Delegate to ``Applier.release_leadership``."""
         await self.applier.release_leadership(epoch)
 
     def leads(self, epoch: int) -> bool:
-        """See ``Applier``."""
+        """Delegate to ``Applier.leads``."""
         return self.applier.leads(epoch)
 
     async def leader(self) -> Leader:
-        """See ``Applier``."""
+        """Delegate to ``Applier.leader``."""
         return await self.applier.leader()
 
     def stale_for(self) -> float:
-        """See ``Applier``."""
+        """Delegate to ``Applier.stale_for``."""
         return self.applier.stale_for()
 
     async def close(self) -> None:
-        """Finish writes under way, wake every waiter, let go of the file or server."""
+        """Finish writes in progress, wake all waiters, and release the file or server."""
         await self.applier.close()
 
 
@@ -910,7 +945,10 @@ def _summary(plan: Plan, program: Program, facts: PlanFacts) -> PlanSummary:
 
 
 def _same(ask: Ask, remembered: bytes) -> bytes:
-    """What was answered, if it was to this request. Raises ``RequestReused``."""
+    """Return the remembered answer if it was given to the same request.
+
+    Raises ``RequestReused`` otherwise.
+    """
     if remembered[:FINGERPRINT].decode() != ask.fingerprint:
         raise RequestReused(ask.request.id)
     return remembered[FINGERPRINT:]

@@ -1,1 +1,1 @@
-"""Files to model values and back: the formats that outside tools rely on, checked whole."""
+"""Readers and writers of the file formats that other tools rely on. Readers check everything."""

@@ -1,9 +1,8 @@
-"""Bytes of a file, plain or gzip, under a ceiling; and files that are whole or absent.
+"""Read files, plain or gzip, up to a size limit, and write files whole or not at all.
 
-Which of the two a file is shows in its first bytes, never in its name: people
-rename files. The ceiling counts unpacked bytes, so that neither 100 MB of garbage
-nor a small archive that unpacks to the size of the memory gets further than a
-clear refusal; what is plainly not JSON is refused on its first bytes.
+The first bytes of a file show whether it is gzip, not its name, because people rename files. The
+limit counts unpacked bytes. So 100 MB of garbage, or a small archive that unpacks to the size of
+the memory, gets a clear refusal. Content that cannot be JSON is refused by its first bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ Content = io.BufferedReader | gzip.GzipFile
 
 @contextmanager
 def open_content(path: Path, ceiling: int) -> Iterator[Content]:
-    """A file's content, unpacked where it is gzip, to be read once from the start.
+    """Open a file, plain or gzip, to read its unpacked content once from the start.
 
     Raises:
-        InputError: on opening or while reading: no such file, not readable, empty,
-            broken gzip, or more than ``ceiling`` bytes on disk.
+        InputError: when opening or while reading: the file does not exist, cannot be read, is
+            empty, is broken gzip, or has more than ``ceiling`` bytes on disk. The caller has to
+            limit the unpacked bytes.
     """
     try:
         with path.open("rb") as file:
@@ -55,11 +55,11 @@ def open_content(path: Path, ceiling: int) -> Iterator[Content]:
 
 
 def read_json(path: Path, ceiling: int) -> object:
-    """The JSON object in a file.
+    """Return the JSON object in a file, plain or gzip.
 
     Raises:
-        InputError: as ``open_content``; more than ``ceiling`` bytes unpacked; not a
-            JSON object; malformed JSON, with its position.
+        InputError: as ``open_content``; or the file has more than ``ceiling`` bytes unpacked, is
+            not a JSON object, or is malformed JSON.
     """
     with open_content(path, ceiling) as file:
         content = bytearray(file.read(_PEEK))
@@ -70,7 +70,7 @@ def read_json(path: Path, ceiling: int) -> object:
         start = content.lstrip()
         if not start.startswith(b"{") and (start or len(content) < _PEEK):
             raise refuse(str(path), "", "not a JSON object; it must start with '{'")
-        # By the piece: a read of "up to the ceiling" would set that much memory aside.
+        # In pieces: reading "up to the ceiling" at once would allocate that much memory.
         while len(content) <= ceiling and (more := file.read(MEBIBYTE)):
             content += more
     if len(content) > ceiling:
@@ -88,7 +88,10 @@ def _parse(content: bytearray, path: Path) -> object:
 
 
 def _parse_leniently(content: bytearray, path: Path) -> object:
-    """Many writers say NaN, which is not JSON: take it, so that the check can name the record."""
+    """Parse JSON that contains NaN or Infinity, so that later checks can name the record.
+
+    Neither is JSON, but many programs write them.
+    """
     try:
         return json.loads(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -111,12 +114,12 @@ def _too_large(path: Path, size: str, ceiling: int) -> InputError:
 
 
 def write_content(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file whole or not at all; gzip where its name ends in ``.gz``.
+    """Write a file whole or not at all, as gzip if its name ends in ``.gz``.
 
-    What is no regular file (a pipe, a terminal) is written straight.
+    A pipe, a terminal or another file that is not regular is written directly, and never as gzip.
 
     Raises:
-        InputError: the file cannot be written there.
+        InputError: the file cannot be written.
     """
     try:
         if path.exists() and not path.is_file():
@@ -138,8 +141,8 @@ def _write(path: Path, parts: tuple[bytes | memoryview, ...], *, packed: bool) -
         if not packed:
             file.writelines(parts)
             return
-        # No name and no time in the header: the same plan gives the same bytes. Level 1,
-        # because a plan is written while somebody waits and packs well at any level.
+        # No name and no time in the header, so that the same plan gives the same bytes. Level 1,
+        # because somebody waits for the plan and it compresses well at any level.
         with gzip.GzipFile("", "wb", 1, cast("io.BytesIO", file), mtime=0) as archive:
             for part in parts:
                 archive.write(part)
@@ -149,10 +152,12 @@ _CEILING = 64 * MEBIBYTE
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text in a file, plain or gzip; ``what`` is what it should be.
+    """Return the text in a file, plain or gzip.
+
+    ``what`` says for error messages what the file should have been, for example "JSON".
 
     Raises:
-        InputError: the file cannot be read, is larger than ``_CEILING``, is not UTF-8.
+        InputError: the file cannot be read, is larger than ``_CEILING``, or is not UTF-8.
     """
     with open_content(path, _CEILING) as file:
         content = file.read(_CEILING + 1)

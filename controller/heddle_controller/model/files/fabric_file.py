@@ -1,14 +1,11 @@
 """fabric.json: networkx node-link data, read into arrays and written back.
 
-Everything is checked before a ``Fabric`` exists, so the rest of the house never
-meets a half-made one. State is no part of the check: a fabric whose links are all
-down is a sad one, not a malformed one.
+Everything is checked before a ``Fabric`` is made, so no other module meets a faulty one. States are
+not part of the check: a fabric whose links are all down is valid.
 
-What must hold of a fabric as a graph, whatever the state of its links.
-
-A fabric is half-connected where some pair of NICs could never talk, even with all
-links up: such a file is a mistake, not a failure. Paths do not pass through NICs,
-so two switches are joined only by links between switches.
+The graph is checked too, as if all links were up. A fabric is *half-connected* if two of its NICs
+have no path between them even then, which is a mistake in the file. Paths do not pass through NICs,
+so only links between switches connect switches.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _NAMES_TOLD = 3
 
 
 def graph_problems(structure: Structure) -> list[Problem]:
-    """Why the graph cannot serve as a fabric; empty where it can."""
+    """Return what makes the graph unusable as a fabric; empty if nothing does."""
     nodes, links = structure.nodes, structure.links
     nic = nodes.kind == NodeKind.NIC
     if not nic.any():
@@ -75,7 +72,11 @@ def graph_problems(structure: Structure) -> list[Problem]:
 
 
 def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
-    """NICs whose GPU another NIC of their host serves, or which their host cannot have."""
+    """Return problems of the GPU numbers of NICs.
+
+    Each NIC with one needs a host, and its number must be unique on that host and less than the
+    number of NICs there. Other nodes have none.
+    """
     nodes = structure.nodes
     told = nodes.gpu != NONE
     found = [
@@ -100,7 +101,10 @@ def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
 
 
 def components(count: int, a: Ints, b: Ints) -> Ints:
-    """Component of each of ``count`` nodes under links ``a[i]``-``b[i]``: its least node."""
+    """Return the component of each of ``count`` nodes, named by its least node, shape (count,).
+
+    Nodes ``a[i]`` and ``b[i]`` are joined by a link.
+    """
     label = np.arange(count, dtype=np.int64)
     while (label[a] != label[b]).any():
         least = np.minimum(label[a], label[b])
@@ -112,10 +116,11 @@ def components(count: int, a: Ints, b: Ints) -> Ints:
 
 
 def _separate(structure: Structure, nic: Bools) -> list[Problem]:
-    """NICs that no path joins to most others.
+    """Return problems of groups of NICs that have no path to some other NICs.
 
-    A NIC with links into several parts is in all of them; two NICs can talk if
-    they are in one part together.
+    A *part* is a set of switches that links between switches connect. A NIC belongs to every part
+    that it has a link to. Two NICs can talk if they have a part in common. The largest group of
+    NICs with the same parts is not reported.
     """
     links = structure.links
     inner = ~(nic[links.a] | nic[links.b])
@@ -140,7 +145,7 @@ def _separate(structure: Structure, nic: Bools) -> list[Problem]:
 
 
 def _firsts(nics: Ints, parts: Ints) -> Ints:
-    """One row of each pair of NIC and part."""
+    """Return the first row of each distinct pair of NIC and part."""
     rows: Ints = np.unique(np.stack([nics, parts]), axis=1, return_index=True)[1]
     return rows
 
@@ -167,7 +172,7 @@ def _count(count: int, what: str) -> str:
 
 
 MOST_BYTES_OF_FABRIC = 64 * MEBIBYTE
-"""A fabric of 24,576 NICs takes some 8 MB."""
+"""Size limit, unpacked. A fabric of 24,576 NICs takes about 8 MB."""
 
 _KINDS = {kind.name.lower(): int(kind) for kind in NodeKind}
 _STATES = {state.name.lower(): int(state) for state in State}
@@ -178,13 +183,13 @@ def load_fabric_file(path: Path) -> Fabric:
     """Read a fabric.json, plain or gzip.
 
     Raises:
-        InputError: the file cannot be read, is not JSON, or is no sound fabric.
+        InputError: the file cannot be read, is not JSON, or is not a valid fabric.
     """
     return parse_fabric(read_json(path, MOST_BYTES_OF_FABRIC), str(path))
 
 
 def save_fabric_file(fabric: Fabric, path: Path) -> None:
-    """Write a fabric.json, gzip where the name ends in ``.gz``.
+    """Write a fabric.json, as gzip if the name ends in ``.gz``.
 
     Raises:
         InputError: the file cannot be written.
@@ -194,15 +199,16 @@ def save_fabric_file(fabric: Fabric, path: Path) -> None:
 
 
 def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric:
-    """The fabric in a node-link document.
+    """Return the fabric in a node-link document.
 
-    Ids and zones may be integers and become strings; link keys stay as they are. A
-    link without a key gets its ordinal among the links of the same two nodes. What was
-    ``kept`` already is not asked whether its addresses are some: they have been taken.
+    Ids and zones may be integers, which become strings. Link keys stay as they are. A link without
+    a key gets the least integer that no other link between the same two nodes has. With ``kept``,
+    the document was accepted earlier and stored, so addresses and the length of names are not
+    checked again.
 
     Raises:
-        InputError: with ``origin`` as its source, and a problem for each faulty
-            record (at most ``MAX_PROBLEMS``).
+        InputError: with ``origin`` as its source, and a problem for each faulty record (at most
+            ``MAX_PROBLEMS``).
     """
     if not isinstance(document, Mapping):
         raise refuse(origin, "", "not an object; give node-link data with nodes and edges")
@@ -227,7 +233,7 @@ def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric
 def _listed(
     document: Mapping[str, Any], names: tuple[str, ...], origin: str
 ) -> list[dict[str, Any]]:
-    """The records under the first of the names that is there."""
+    """Return the list of records under the first of the names that the document has."""
     name = next((name for name in names if name in document), None)
     if name is None:
         raise refuse(origin, names[0], "missing; a fabric has nodes and edges")
@@ -243,7 +249,7 @@ def _listed(
 def _nodes(
     records: list[dict[str, Any]], origin: str, *, kept: bool
 ) -> tuple[Nodes, Ints, tuple[str, ...], tuple[str, ...]]:
-    """Nodes, their states, names of zones and of hosts."""
+    """Return the nodes, their states, the names of zones and the names of hosts."""
 
     def label(row: int) -> str:
         node = records[row].get("id")
@@ -275,7 +281,7 @@ def _nodes(
 
 
 def _named(column: list[str]) -> tuple[tuple[str, ...], Ints]:
-    """Distinct names in order of appearance, and the index of each; "" is none."""
+    """Return the distinct names in order of appearance, and the index of each; ``NONE`` for ""."""
     rows = {name: row for row, name in enumerate(dict.fromkeys(filter(None, column)))}
     return tuple(rows), np.array([rows.get(name, NONE) for name in column], dtype=np.int64)
 
@@ -283,7 +289,7 @@ def _named(column: list[str]) -> tuple[tuple[str, ...], Ints]:
 def _links(
     records: list[dict[str, Any]], index: dict[str, int], origin: str, *, kept: bool
 ) -> tuple[Links, Ints]:
-    """Links and their states."""
+    """Return the links and their states."""
 
     def label(row: int) -> str:
         ends = [records[row].get(end) for end in ("source", "target")]
@@ -322,9 +328,10 @@ def _ends(table: Records, field: str, index: dict[str, int]) -> Ints:
 
 
 def _keys(table: Records, ends: Ints) -> tuple[LinkKey, ...]:
-    """Keys as given, ordinals where missing; the same key twice is a fault.
+    """Return the keys of links, with free integers where they are missing.
 
-    Keys are compared as strings, as the command line and the wire know them.
+    Two links between the same nodes must not have the same key. Keys are compared as strings,
+    because the command line and the API know them as strings.
     """
     keys = table.column("key")
     if not set(map(type, keys)) <= {int, str, type(None)}:
@@ -351,14 +358,14 @@ def _keys(table: Records, ends: Ints) -> tuple[LinkKey, ...]:
 
 
 def _free_key(taken: dict[str, int], row: int) -> int:
-    """The least integer that no link of the same ends has; takes it."""
+    """Return the least integer that is not in ``taken``, and add it for this row."""
     key = next(key for key in range(len(taken) + 1) if str(key) not in taken)
     taken[str(key)] = row
     return key
 
 
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
-    """Node-link data of a fabric; ``parse_fabric`` gives the same fabric back."""
+    """Return the node-link document of a fabric; ``parse_fabric`` reads the same fabric back."""
     return {
         "directed": False,
         "multigraph": True,
@@ -412,5 +419,5 @@ def _edge_records(fabric: Fabric) -> list[dict[str, Any]]:
 
 
 def _state_names(states: Ints) -> list[str]:
-    """Names of states, "" for the default."""
+    """Return the names of states, "" for UP, which is the default."""
     return ["" if state == State.UP else State(state).name.lower() for state in states.tolist()]

@@ -1,9 +1,8 @@
-"""flows.csv: demands, a row a flow, and what each flow sends and from when.
+"""flows.csv: one demand per row, with the bytes it sends and the time it begins.
 
-Rows are taken in chunks and turned into columns at once: a million rows never
-exist as a million lists, equal names are one string, and garbage is refused at
-its first chunk. Faults are named by line. That a NIC exists is for ``resolve`` to
-say, which knows the fabric.
+Rows are read in chunks, and each chunk becomes columns at once. So a million rows never exist as a
+million lists, equal names share one string, and garbage is refused at its first chunk. Problems
+name the line. Whether a NIC exists is checked later by ``resolve``, which knows the fabric.
 """
 
 from __future__ import annotations
@@ -26,46 +25,53 @@ from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
 
 _CEILING = 1024 * MEBIBYTE
-"""A million flows take some 50 MB."""
+"""Size limit, unpacked. A million flows take about 50 MB."""
 LONGEST_LINE = 1 << 16
-"""Characters; what has no line end in so many is no CSV."""
+"""Most characters in a line. A file with longer lines is not CSV."""
 CHUNK = 1 << 13
+"""Rows read at a time."""
 REQUIRED = ("flow", "src", "dst", "gbps", "job", "phase")
 OPTIONAL = ("qps", "class", "bytes", "start_s")
 CLASSES = {"": int(TrafficClass.BANDWIDTH)} | {c.name.lower(): int(c) for c in TrafficClass}
 MOST_QPS = 1 << 14
-"""As many as a pair of NICs has source ports."""
+"""Most QPs of a flow: as many as there are source ports between two NICs."""
 _OF_NUMBERS = dict.fromkeys(map(ord, "0123456789+-.eE "))
-"""What numbers are written with; of these alone Python's own reading, which is fast, is ours."""
+"""Characters of numbers. If a column has only these, Python's ``float`` reads it as ``number``
+does, and faster."""
 _MOST_BYTES = 1e15
 LATEST_START = 86_400.0
-"""Seconds; a day. Times far beyond it would blur the microseconds that messages take."""
+"""Latest start in seconds: one day. Much later times could not hold the microseconds that
+messages take."""
 LONGEST_COUNT = 9
-"""Digits; more are not even converted, which would take time and fail on thousands."""
+"""Most digits of a number of QPs. Longer ones are refused without conversion, which would be slow
+and would fail for thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some rows as columns; ``lines`` is the line each row ends on."""
+    """Some rows as columns. ``lines`` holds the line that each row ends on."""
 
     lines: Sequence[int]
     columns: dict[str, Sequence[str]]
 
 
 def load_demands(path: Path, *, qps: int | None = None) -> Demands:
-    """Read a flows.csv, plain or gzip; ``qps`` replaces what the file says.
+    """Read the demands in a flows.csv, plain or gzip.
 
-    The columns may stand in any order; others than those of the format are passed
-    over.
+    The columns may come in any order. Columns that are not part of the format are ignored. If
+    ``qps`` is given, every flow has that many QPs, whatever the file says.
 
     Raises:
-        InputError: with a problem for each faulty line, at most ``MAX_PROBLEMS``.
+        InputError: the file cannot be read or is no such CSV; or with a problem for each faulty
+            line, at most ``MAX_PROBLEMS``.
     """
     return load_transfers(path, qps=qps)[0]
 
 
 def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Transfers]:
-    """Read the same, and what the columns ``bytes`` and ``start_s`` say, a row a demand.
+    """Read a flows.csv like ``load_demands``, with its columns ``bytes`` and ``start_s``.
+
+    The ``Transfers`` have one row per demand.
 
     Raises:
         InputError: as ``load_demands``.
@@ -75,11 +81,11 @@ def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Tran
         try:
             return _read(_chunks(_lines(text, path), path), path, qps)
         finally:
-            text.detach()  # the file is closed by who opened it
+            text.detach()  # open_content closes the file
 
 
 def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    """Lines, none of them endless, and not endlessly many."""
+    """Yield lines; refuse a line that is too long and a file that is too large."""
     size = 0
     for line_number in count(1):
         line = text.readline(LONGEST_LINE)
@@ -125,7 +131,7 @@ def _chunks(text: Iterator[str], path: Path) -> Iterator[_Chunk]:
 
 
 def _places(header: list[str], path: Path) -> dict[str, int]:
-    """Where each column stands."""
+    """Return the position of each known column in the header."""
     missing = [name for name in REQUIRED if name not in header]
     if len(missing) == len(REQUIRED):
         raise _no_header(path)
@@ -138,7 +144,10 @@ def _places(header: list[str], path: Path) -> dict[str, int]:
 
 
 def _with_lines(rows: list[list[str]], first: int) -> tuple[list[int], list[list[str]]]:
-    """Line and row of each row that is not blank, where some are blank or span lines."""
+    """Return the rows that are not blank, preceded by the line that each ends on.
+
+    Rows may span several lines. ``first`` is the number of lines before them.
+    """
     lines, line = [], first
     for row in rows:
         line += 1 + sum(field.count("\n") for field in row)
@@ -205,7 +214,10 @@ def _joined(parts: list[tuple[str, ...]]) -> tuple[str, ...]:
 def _part(
     chunk: _Chunk, qps: int | None, names: dict[str, str], problems: list[Problem]
 ) -> Demands:
-    """A chunk's demands, equal names being one string of ``names``; faults are added."""
+    """Return the demands of a chunk, and add its problems to ``problems``.
+
+    Equal names become one string, which ``names`` keeps from chunk to chunk.
+    """
 
     def shared(name: str) -> tuple[str, ...]:
         return tuple([names.setdefault(value, value) for value in chunk.columns[name]])
@@ -247,13 +259,13 @@ def _transfers(chunk: _Chunk, problems: list[Problem]) -> Transfers:
 
 
 def _told(chunk: _Chunk, name: str) -> Bools:
-    """Whether each row says anything in an optional column."""
+    """Return whether each row has a value in an optional column."""
     column = chunk.columns.get(name, [""] * len(chunk.lines))
     return np.array([bool(text.strip()) for text in column], dtype=np.bool_)
 
 
 def _numbers_or(chunk: _Chunk, name: str, default: float) -> Floats:
-    """The numbers of an optional column; nan where it says what is none."""
+    """Return the numbers of an optional column: the default if empty, nan if not a number."""
     values = np.full(len(chunk.lines), default)
     if (told := np.flatnonzero(_told(chunk, name))).size:
         column = chunk.columns[name]
@@ -262,7 +274,7 @@ def _numbers_or(chunk: _Chunk, name: str, default: float) -> Floats:
 
 
 def _numbers(column: Sequence[str]) -> Floats:
-    """The numbers of a column; nan for what is none."""
+    """Return the numbers of a column, nan for text that is not a number."""
     try:
         plain = not "".join(column).translate(_OF_NUMBERS)
         return np.array([*map(float if plain else number, column)])
@@ -288,7 +300,7 @@ def _qps(chunk: _Chunk, problems: list[Problem], qps: int | None) -> Ints:
 
 
 def _count(text: str) -> int:
-    """The number of QPs, 1 where nothing is said, 0 where it is no such number."""
+    """Return the number of QPs in a field: 1 if it is empty, 0 if it is not a valid number."""
     text = text.strip()
     if not text:
         return 1

@@ -1,7 +1,6 @@
-"""plan.json as it is written; ``plan_parse`` reads it.
+"""Write plan.json; ``plan_parse`` reads it.
 
-Arrays become ids and keys in one step each for the whole plan. What is left for each route is to
-cut its slice out.
+Arrays are turned into ids and keys in one step for the whole plan. Each route then takes its slice.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ JsonObject = dict[str, Any]
 
 
 def certificate_record(certificate: Certificate) -> JsonObject:
-    """A certificate as in plan.json; ``after_loss`` and ``turns`` where they were worked out."""
+    """Return a certificate as in plan.json, with ``after_loss`` and ``turns`` if computed."""
     after_loss = {
         one.kind: {
             "worst_utilization": one.worst_utilization,
@@ -50,7 +49,7 @@ def certificate_record(certificate: Certificate) -> JsonObject:
 
 
 def state_records(fabric: Fabric) -> list[JsonObject]:
-    """Nodes and links that are not up, as fabric.json names them."""
+    """Return the nodes and links that are not up, with the field names of fabric.json."""
     structure = fabric.structure
     ids, links = structure.nodes.ids, structure.links
     nodes: list[JsonObject] = [
@@ -73,7 +72,7 @@ def _name(state: int) -> str:
 
 
 def unrouted_records(plan: Plan) -> list[JsonObject]:
-    """Flows without a path, each with the reason."""
+    """Return the flows without a path, each with the reason."""
     return [
         {"flow": plan.flows.ids[row], "reason": reason}
         for row, reason in sorted(plan.unrouted.items())
@@ -81,12 +80,12 @@ def unrouted_records(plan: Plan) -> list[JsonObject]:
 
 
 def route_records(plan: Plan) -> list[JsonObject]:
-    """Routes of all flows that have one, in order of flows.
+    """Return the routes of all flows that have a path, in order of flow rows.
 
-    A path without a backup has one of no nodes; if no path of a flow has one, the
-    flow has no backups. ``ports`` are those that the QPs of a path have to use: a host
-    is to set them also where one entry takes the packets of any port. Where ports carry the plan
-    out, a backup has the ports that lead over it.
+    A path without a backup has a backup with no nodes. If no path of a flow has a backup, its list
+    of backups is empty. ``ports`` are the source ports that the QPs of a path must use. Hosts
+    should set them even where an entry matches any port. Where source ports carry a flow, its
+    backups also have ``ports``: those that lead over the backup.
     """
     paths, flows = plan.paths, plan.flows
     forward = _hop_records(plan, paths)
@@ -119,14 +118,14 @@ def route_records(plan: Plan) -> list[JsonObject]:
 
 
 def _hop_records(plan: Plan, paths: Paths) -> list[JsonObject]:
-    """Nodes and keys of each path."""
+    """Return the nodes and link keys of each path."""
     structure = plan.fabric.structure
     ids, keys = structure.nodes.ids, structure.links.key
     names = [ids[row] for row in _node_rows(structure.tail, structure.head, paths).tolist()]
     ways = [keys[link] for link in (paths.arcs >> 1).tolist()]
     bounds = paths.first.tolist()
     records: list[JsonObject] = []
-    before = 0  # paths with arcs so far: each has one node more than arcs
+    before = 0  # paths with arcs so far; each has one more node than arcs
     for low, high in pairwise(bounds):
         if low == high:
             records.append({"nodes": [], "keys": []})
@@ -138,7 +137,7 @@ def _hop_records(plan: Plan, paths: Paths) -> list[JsonObject]:
 
 
 def _node_rows(tail: Ints, head: Ints, paths: Paths) -> Ints:
-    """Nodes of all paths in order of travel: where each begins, then where each arc leads."""
+    """Return the node rows of all paths in order of travel, one path after another."""
     starts = paths.first[:-1][np.diff(paths.first) > 0]
     return np.insert(head[paths.arcs], starts, tail[paths.arcs[starts]])
 
@@ -146,11 +145,15 @@ def _node_rows(tail: Ints, head: Ints, paths: Paths) -> Ints:
 def save_plan(
     plan: Plan, path: Path, *, timing: Mapping[str, float] | None = None, changed: int = 0
 ) -> float:
-    """Write a plan.json, gzip where the name ends in ``.gz``; the seconds it took.
+    """Write a plan.json, as gzip if the name ends in ``.gz``, and return the seconds it took.
 
-    ``timing`` is what took how long before (seconds); ``write_seconds`` is added.
-    The file's own ``write_seconds`` ends where its bytes stand ready: it cannot
-    know how long the disk will take.
+    Args:
+        plan: The plan.
+        path: The file.
+        timing: Seconds that earlier steps took, by name. The file also gets ``write_seconds``,
+            the time until the bulk of its bytes was ready, because it cannot contain the time
+            that the disk takes.
+        changed: The number of changed flows, as the file reports it.
 
     Raises:
         InputError: the file cannot be written.
@@ -163,6 +166,6 @@ def save_plan(
         "changed": changed,
         "states": state_records(plan.fabric),
     }
-    # The two objects become one: "{a}" and "{b}" to "{a,b}".
+    # Join the two objects: "{a}" and "{b}" become "{a,b}".
     write_content(path, orjson.dumps(head)[:-1], b",", memoryview(bulk)[1:], b"\n")
     return time.perf_counter() - start

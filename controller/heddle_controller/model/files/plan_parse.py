@@ -1,10 +1,9 @@
-"""A plan read back: ids and keys to rows, flows matched by id.
+"""Read plan.json: translate ids and keys to rows, and match flows by id.
 
-A plan outlives the flows it was made for. Routes of flows that are gone are
-dropped; a flow that is new, or that has other ends or QPs than its route, has no
-path yet and says so. The fabric is another matter: a route over a link that does
-not exist means that plan and fabric do not belong together, and is refused. Links and
-nodes stand as they did for the plan, as far as it says.
+The flows may have changed since the plan was made. Routes of flows that are gone are dropped. A
+flow that is new, or whose NICs or QPs are not those of its route, has no path in the plan and is
+listed as unrouted. The fabric must be the same: a route over a link or node that does not exist is
+refused. Links and nodes get the states that they had when the plan was made, if the plan says them.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ from heddle_controller.model.plan import (
 def load_plan(path: Path, fabric: Fabric, flows: Flows) -> Plan:
     """Read a plan.json, plain or gzip, as a plan of these flows on this fabric.
 
-    See ``parse_plan`` for what becomes of flows that came or went.
+    The flows may differ from those that the plan was made for; see the module docstring.
 
     Raises:
-        InputError: the file cannot be read, is not JSON, or is no plan of the fabric.
+        InputError: the file cannot be read, is not JSON, or is not a plan of the fabric.
     """
     return parse_plan(read_json(path, _CEILING), fabric, flows, str(path))
 
 
 _CEILING = 4096 * MEBIBYTE
-"""A million routes over five hops with their backups take some 500 MB."""
+"""Size limit, unpacked. A million routes of five hops with backups take about 500 MB."""
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
 ROUTE_CHANGED = "its ends or its QPs are not those of its route in the previous plan"
 
 
 def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> Plan:
-    """The plan in a document, for ``flows`` on ``fabric``.
+    """Return the plan in a document, for ``flows`` on ``fabric``.
 
-    Its links and nodes are in the states that the document tells; where it tells none, as
-    plans of earlier releases do, in those of ``fabric``.
+    Its links and nodes have the states in the document. If the document has no states, as in plans
+    of earlier releases, they have those of ``fabric``.
 
     Raises:
-        InputError: with ``origin`` as its source: not a plan, a flow routed twice, or
-            a route over nodes or links that are not in the fabric.
+        InputError: with ``origin`` as its source: the document is not a plan, has a flow twice,
+            or has a route over nodes or links that are not in the fabric.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("routes"), list):
         raise refuse(origin, "routes", "missing; give a plan.json of heddle plan")
@@ -92,17 +91,17 @@ def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> P
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Ways of the routes of known flows, parallel lists."""
+    """Paths of the routes of known flows, as parallel lists with an element per path."""
 
     names: list[str]
-    """Flow id of each way, for messages."""
+    """Flow id of each path, for messages."""
     flow: list[int]
     ways: list[JsonObject]
     backups: list[JsonObject]
 
     @classmethod
     def of(cls, routes: Sequence[object], flows: Flows, origin: str) -> _Routes:
-        """Take routes apart, those of unknown flows left out."""
+        """Return the paths of these routes, without those of unknown flows."""
         rows = {flow: row for row, flow in enumerate(flows.ids)}
         seen: set[str] = set()
         found = cls([], [], [], [])
@@ -118,7 +117,7 @@ class _Routes:
         return found
 
     def add(self, row: int, name: str, route: JsonObject, origin: str) -> None:
-        """The ways of one route, and as many backups."""
+        """Add the paths of one route, and a backup for each."""
         ways, backups = route.get("paths"), route.get("backups") or []
         if not isinstance(ways, list) or not ways or not isinstance(backups, list):
             raise refuse(origin, f"route {short(name)}", "has no paths; give one, or drop it")
@@ -135,7 +134,7 @@ _NOWHERE: JsonObject = {"nodes": [], "keys": []}
 
 
 def _paths(routes: _Routes, records: list[JsonObject], structure: Structure, origin: str) -> Paths:
-    """Paths of records that stand in parallel to the ways of the routes."""
+    """Return the paths in ``records``, which has one element for each of the routes' paths."""
     for name, record in zip(routes.names, records, strict=True):
         if not _is_way(record):
             reason = "needs lists nodes and keys for each path, keys one fewer than nodes"
@@ -157,7 +156,7 @@ def _is_way(record: object) -> bool:
 
 
 def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
-    """First and last QP of each way."""
+    """Return the first and last QP of each path."""
     for name, way in zip(routes.names, routes.ways, strict=True):
         match way.get("qps"):
             case [int(first), int(last)] if 0 <= first <= last < LARGEST:
@@ -171,13 +170,13 @@ def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
 def _arcs(
     routes: _Routes, records: list[JsonObject], hops: Ints, structure: Structure, origin: str
 ) -> Ints:
-    """Arcs of all paths, from ids and keys."""
+    """Return the arcs of all paths, one path after another, found by node ids and link keys."""
     names = [*chain.from_iterable(record["nodes"] for record in records)]
     keys = [*chain.from_iterable(record["keys"] for record in records)]
     index = structure.index
     try:
         nodes = np.array([index.get(name, NONE) for name in names], dtype=np.int64)
-    except TypeError as error:  # a list or an object: no dictionary can look it up
+    except TypeError as error:  # a list or an object is not hashable
         raise refuse(origin, "routes", "nodes must be lists of node ids") from error
     counts = np.array([len(record["nodes"]) for record in records], dtype=np.int64)
     if (nodes == NONE).any():
@@ -199,7 +198,7 @@ def _arcs(
 
 
 def arcs_between(structure: Structure, tail: Ints, head: Ints, keys: Sequence[str]) -> Ints:
-    """The arc of each pair of nodes and key, ``NONE`` where there is none."""
+    """Return the arc from ``tail[i]`` to ``head[i]`` with key ``keys[i]``; ``NONE`` if absent."""
     numbers = {name: at for at, name in enumerate(dict.fromkeys(map(str, structure.links.key)))}
     known = np.array([numbers[str(key)] for key in structure.links.key], dtype=np.int64)
     wanted = np.array([numbers.get(key, NONE) for key in keys], dtype=np.int64)
@@ -216,7 +215,10 @@ def arcs_between(structure: Structure, tail: Ints, head: Ints, keys: Sequence[st
 
 
 def _fits(structure: Structure, flows: Flows, paths: Paths) -> Bools:
-    """Whether each flow has paths from its source to its destination for just its QPs."""
+    """Return whether the paths of each flow suit it, shape (flows,).
+
+    They must lead from its source to its destination and cover exactly its QPs.
+    """
     fits = np.zeros(len(flows), dtype=np.bool_)
     fits[paths.flow] = True
     long = np.diff(paths.first) > 0
@@ -237,7 +239,10 @@ def _fits(structure: Structure, flows: Flows, paths: Paths) -> Bools:
 
 
 def _as_it_was(fabric: Fabric, records: object, origin: str) -> Fabric:
-    """The fabric in the states that a plan was made for; what is gone by now has none."""
+    """Return the fabric with the states in a plan's records; skip nodes and links that are gone.
+
+    Without records (None), return the fabric unchanged.
+    """
     if records is None:
         return fabric
     if not isinstance(records, list):
@@ -260,7 +265,7 @@ def _as_it_was(fabric: Fabric, records: object, origin: str) -> Fabric:
 
 
 def _reasons(records: object, origin: str) -> dict[str, str]:
-    """Why flows had no path in the plan as it was."""
+    """Return the reason of each flow that had no path in the plan, by flow id."""
     if records is None:
         return {}
     try:
@@ -270,7 +275,7 @@ def _reasons(records: object, origin: str) -> dict[str, str]:
 
 
 def _certificate(record: object, origin: str) -> Certificate:
-    """The certificate as told; an empty one where there is none."""
+    """Return the certificate in a record, or an empty one if there is no record."""
     if record is None:
         return Certificate()
     if not isinstance(record, Mapping):

@@ -1,18 +1,19 @@
 """port-paths.json: which path each UDP source port takes, where switches hash.
 
-One object for each two NICs, and in it one for each path that ports are known to take::
+There is one object for each pair of NICs. It has one object for each path that ports are known to
+take::
 
     {"pairs": [{"source": "n0", "destination": "n1",
                 "paths": [{"nodes": ["n0", "l0", "s1", "l1", "n1"], "keys": [0, 0, 0, 0],
                            "ports": [49152, 49160], "learned": "probed"}]}]}
 
-``keys`` may be left out where no links run parallel, ``learned`` ("probed" or "modelled") where
-packets were followed. More names may come.
+``keys`` may be left out if the path uses no parallel links. ``learned`` is "probed" or "modelled"
+and may be left out for "probed". Unknown names are ignored.
 
-NICs may be named by their addresses, and what was probed by the addresses that answered:
-``"hops": ["10.0.1.1", null, "10.0.3.1"]`` in place of nodes and keys. An address is that of a node
-or of the end of a link. What is silent is filled in where only one switch can be there; ports
-teach nothing where it stays open which way they took.
+NICs may be named by their addresses. A probed path may be given by the addresses that answered,
+with ``"hops": ["10.0.1.1", null, "10.0.3.1"]`` in place of nodes and keys. An address belongs to a
+node or to the end of a link. A hop that did not answer (null) is filled in if only one switch can
+be there. If the path remains ambiguous, its ports are ignored.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ def load_port_paths(path: Path, fabric: Fabric) -> PortPaths:
     """Read a port-paths.json, plain or gzip.
 
     Raises:
-        InputError: the file cannot be read, is not JSON, or names what the fabric does not have.
+        InputError: the file cannot be read, is not JSON, or names nodes or links that are not in
+            the fabric.
     """
     return parse_port_paths(read_json(path, _CEILING), fabric, str(path))
 
 
 def save_port_paths(known: PortPaths, fabric: Fabric, path: Path) -> None:
-    """Write a port-paths.json, gzip where the name ends in ``.gz``.
+    """Write a port-paths.json, as gzip if the name ends in ``.gz``.
 
     Raises:
         InputError: the file cannot be written.
@@ -58,7 +60,7 @@ def save_port_paths(known: PortPaths, fabric: Fabric, path: Path) -> None:
 
 
 def parse_port_paths(document: object, fabric: Fabric, origin: str) -> PortPaths:
-    """What a document knows of the ports of a fabric.
+    """Return the ways of source ports that a document contains.
 
     Raises:
         InputError: with ``origin`` as its source, and a problem for each faulty pair of NICs (at
@@ -84,11 +86,11 @@ def parse_port_paths(document: object, fabric: Fabric, origin: str) -> PortPaths
 
 
 class _Fault(Exception):  # noqa: N818 - says what is wrong with a record
-    """Why a record is no path."""
+    """A record is not a path; the message says why."""
 
 
 class _Rows:
-    """Paths as columns, one element a path."""
+    """Paths as columns, one element per path."""
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
@@ -101,7 +103,11 @@ class _Rows:
         self._ports: list[list[int]] = []
 
     def take(self, pair: object) -> None:
-        """Note the paths of two NICs; _Fault if anything is wrong with them."""
+        """Add the paths between two NICs.
+
+        Raises:
+            _Fault: the object is faulty.
+        """
         if not isinstance(pair, dict) or not isinstance(pair.get("paths"), list):
             raise _Fault(f"is {short(pair)}; give source, destination and paths")
         ends = [self._nic(name, pair.get(name)) for name in ("source", "destination")]
@@ -142,7 +148,7 @@ class _Rows:
         self._ports.append(ports)
 
     def _named(self, path: dict[str, Any], ends: list[int]) -> tuple[list[int], list[str]]:
-        """Nodes and keys of a path that tells them."""
+        """Return the node rows and link keys of a path that is given by node ids."""
         names = _list_of(path.get("nodes"), str)
         nodes = [self._structure.index.get(name, NONE) for name in names]
         if NONE in nodes:
@@ -157,7 +163,10 @@ class _Rows:
     def _answered(
         self, path: dict[str, Any], ends: list[int]
     ) -> tuple[list[int], list[str]] | None:
-        """Nodes and keys of a path, from the addresses that answered; None where it stays open."""
+        """Return the node rows and link keys of a path given by the addresses that answered.
+
+        None if the path is ambiguous.
+        """
         hops = path["hops"]
         if not isinstance(hops, list) or not {str, type(None)} >= set(map(type, hops)):
             raise _Fault(
@@ -195,7 +204,11 @@ class _Rows:
         return nodes, [str(keys[row]) for row in links]
 
     def _silent(self, before: int, after: int) -> list[int] | None:
-        """The one switch that can be between two nodes, and the second; None if there are more."""
+        """Return the nodes after ``before``, up to ``after``, across hops that did not answer.
+
+        If the two have a link, that is ``after`` alone. Otherwise it is the only switch that has
+        links to both, and ``after``. None if there is no such switch, or more than one.
+        """
         if self._links(before, after):
             return [after]
         structure = self._structure
@@ -211,7 +224,10 @@ class _Rows:
         return [*self._structure.links_between.get((min(one, two), max(one, two)), ())]
 
     def _only_keys(self, rows: list[int]) -> list[Any] | None:
-        """Keys of the only links between nodes; None where several, or none, are there."""
+        """Return the keys of the links between consecutive nodes, "" where there is no link.
+
+        None if two of them have parallel links.
+        """
         keys = []
         for one, two in pairwise(rows):
             found = self._links(one, two)
@@ -221,7 +237,7 @@ class _Rows:
         return keys
 
     def unknown_links(self) -> list[Problem]:
-        """Paths over links that are not in the fabric."""
+        """Return a problem for each path with a link that is not in the fabric."""
         arcs = self._arcs()
         bounds = starts(np.array([len(keys) for keys in self._keys], dtype=np.int64))
         bad = np.unique(np.searchsorted(bounds, np.flatnonzero(arcs == NONE), side="right") - 1)
@@ -243,7 +259,7 @@ class _Rows:
         return arcs_between(self._structure, ends[0], ends[1], keys)
 
     def known(self) -> PortPaths:
-        """The ways, once every link is known."""
+        """Return the ways. All links must exist, see ``unknown_links``."""
         count = np.array([len(ports) for ports in self._ports], dtype=np.int64)
         hops = np.array([len(keys) for keys in self._keys], dtype=np.int64)
         path = np.repeat(np.arange(len(count)), count)
@@ -260,7 +276,7 @@ class _Rows:
 
 
 def _addresses(structure: Structure) -> dict[str, tuple[int, int]]:
-    """Node row by address, and the row of the link that has it, ``NONE`` for the node's own."""
+    """Map each address to its node row and link row. The link is ``NONE`` for a node's own."""
     links = structure.links
     at: dict[str, tuple[int, int]] = {}
     for row, ends in enumerate(links.address):
@@ -278,7 +294,7 @@ def _list_of(value: object, kind: type) -> list[Any]:
 
 
 def port_paths_document(known: PortPaths, fabric: Fabric) -> dict[str, Any]:
-    """The document of what is known; ``parse_port_paths`` gives the same back."""
+    """Return the document of some ways; ``parse_port_paths`` reads the same ways back."""
     structure = fabric.structure
     ids, keys = structure.nodes.ids, structure.links.key
     pairs: list[dict[str, Any]] = []

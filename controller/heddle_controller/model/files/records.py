@@ -1,8 +1,8 @@
-"""Columns of JSON records, checked while they are taken.
+"""Columns of JSON records, checked while they are extracted.
 
-A fabric has tens of thousands of records and almost never a fault, so each field
-is taken as one column whose types are checked as a set; only a column that fails
-is looked at record by record, to name the faulty ones.
+A fabric has tens of thousands of records, and they are almost always correct. So each field is
+extracted as one column, and its types are checked as a set. Only a column that fails this check is
+examined record by record, to name the faulty ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from heddle_controller.model.errors import (
 )
 
 LARGEST = 2**62
-"""Integers above are refused: no count or index is as large."""
+"""Integers from this one up are refused, because no count or index is as large."""
 
 
 class Records:
-    """Records of one kind, and what was found wrong with them so far."""
+    """Records of one kind, and the problems found in them so far."""
 
     def __init__(
         self,
@@ -41,7 +41,14 @@ class Records:
         *,
         kept: bool = False,
     ) -> None:
-        """``kept`` are records whose names were taken once, however long they are."""
+        """Take records to check.
+
+        Args:
+            records: JSON objects of one kind.
+            origin: The file or request that they came in.
+            label: Returns the name of a record, given its row, for messages.
+            kept: Whether they were accepted earlier and stored; long names are allowed then.
+        """
         self.records = records
         self.origin = origin
         self.label = label
@@ -49,26 +56,26 @@ class Records:
         self.problems: list[Problem] = []
 
     def fault(self, row: int, reason: str) -> None:
-        """Note what is wrong with one record."""
+        """Note a problem of one record, unless ``MAX_PROBLEMS`` are noted already."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(self.label(row), reason))
 
     def faults(self, rows: Iterable[int], reason: Callable[[int], str]) -> None:
-        """Note the same fault of several records."""
+        """Note the same kind of problem for several records, up to ``MAX_PROBLEMS`` in all."""
         for row in list(rows)[: MAX_PROBLEMS - len(self.problems)]:
             self.fault(row, reason(row))
 
     def finish(self) -> None:
-        """Raise ``InputError`` if anything was wrong."""
+        """Raise an ``InputError`` if any problem was noted."""
         if self.problems:
             raise InputError(self.origin, *self.problems)
 
     def column(self, field: str) -> list[Any]:
-        """Values of one field as they are; None where absent or null."""
+        """Return the values of one field unchecked. None where a record lacks it or has null."""
         return [record.get(field) for record in self.records]
 
     def strings(self, field: str, *, required: bool = False) -> list[str]:
-        """Strings; integers are taken as their digits; "" where absent."""
+        """Return a field of strings. Integers become their digits; "" where absent."""
         column = self.column(field)
         types = set(map(type, column))
         if types <= {str}:
@@ -85,13 +92,13 @@ class Records:
         return names
 
     def bound(self, field: str, names: Sequence[str]) -> None:
-        """Note names that are too long."""
+        """Note names with more than ``MAX_NAME`` characters, unless the records are ``kept``."""
         if not self.kept and max(map(len, names), default=0) > MAX_NAME:
             long = (row for row, name in enumerate(names) if len(name) > MAX_NAME)
             self.faults(long, lambda row: too_long(field, len(names[row]), MAX_NAME))
 
     def integers(self, field: str) -> Ints:
-        """Integers from 0 up; ``NONE`` where absent."""
+        """Return a field of integers, which must be 0 or more. ``NONE`` where absent."""
         column = self.column(field)
         if set(map(type, column)) == {type(None)}:
             return np.full(len(column), NONE, dtype=np.int64)
@@ -106,7 +113,7 @@ class Records:
         return np.array([NONE if value is None else value for value in column], dtype=np.int64)
 
     def addresses(self, field: str) -> list[str]:
-        """IP addresses, each of one record alone; "" where absent."""
+        """Return a field of IP addresses, each of which may occur once. "" where absent."""
         column = self.strings(field)
         row_of = {address: row for row, address in enumerate(column)}
         row_of.pop("", None)
@@ -127,7 +134,7 @@ class Records:
         return column
 
     def rates(self, field: str) -> Floats:
-        """Rates in Gbit/s; every record must have a sensible one."""
+        """Return a field of rates in Gbit/s. Every record must have one that is ``sensible``."""
         column = self.column(field)
         if not set(map(type, column)) <= {int, float}:
             self.faults(
@@ -143,13 +150,19 @@ class Records:
         return rates
 
     def choices(self, field: str, names: Mapping[str, int], default: str | None) -> Ints:
-        """Numbers of names; without a default every record must name one."""
+        """Return the number of the name that each record has in a field.
+
+        Args:
+            field: The field.
+            names: The allowed names and their numbers.
+            default: The name that a record without the field has; None if it is required.
+        """
         column = self.column(field)
         codes: dict[str | None, int] = {None: names[default] if default else NONE}
         codes.update(names)
         try:
             found = np.array([codes.get(value, NONE) for value in column], dtype=np.int64)
-        except TypeError:  # a list or an object, which no dictionary can look up
+        except TypeError:  # a list or an object, which is not hashable
             known = [value if isinstance(value, str) else "" for value in column]
             found = np.array([names.get(value, NONE) for value in known], dtype=np.int64)
         self.faults(
@@ -164,7 +177,7 @@ class Records:
 
 
 def short(value: object) -> str:
-    """A value in a message: one line, never long."""
+    """Return a short representation of a value for messages, on one line."""
     return reprlib.repr(value)
 
 

@@ -1,13 +1,13 @@
-"""YAML from strangers: under ceilings, with the line of every mapping.
+"""Read YAML from untrusted sources, within limits, and keep the line of every mapping.
 
-The fast parser of libyaml builds its tree by recursion in C, and a file of
-100,000 opening brackets ends the process there. So the events are counted first,
-which needs no stack: depth and number of records have ceilings, as the size has.
-An alias counts as all that its anchor stands for: nine lines of aliases to aliases
-are a billion records to whoever merges, walks or prints them.
+The fast parser of libyaml builds its tree by recursion in C, and a file of 100,000 opening brackets
+would crash the process. So the events are counted first, which needs no recursion, and the size,
+the depth and the number of records are limited. An alias counts as everything that its anchor
+stands for: nine lines of aliases to aliases can mean a billion records for code that merges, walks
+or prints them.
 
-Numbers are those of JSON. What YAML 1.1 takes besides (``1_000``, ``012`` for ten,
-``1:30`` for ninety) is text here, which no field for a number takes.
+Numbers are those of JSON. Other forms that YAML 1.1 allows (``1_000``, ``012`` for ten, ``1:30``
+for ninety) are read as text, which fields for numbers refuse.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from heddle_controller.model.files.content import MEBIBYTE, open_content
 _CEILING = 16 * MEBIBYTE
 MAX_DEPTH = 32
 MAX_EVENTS = 1_000_000
-"""Records, keys and values, aliases written out; 100 jobs on 4,096 hosts each have some 400,000."""
+"""Most records, keys and values, with aliases expanded. 100 jobs on 4,096 hosts each have about
+400,000."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Record(dict[Any, Any]):
-    """A mapping of the file, and the line it starts on (from 1)."""
+    """A mapping in the file, with the line it starts on (counted from 1)."""
 
     line = 0
 
 
 class _RecordLoader(_Loader):  # type: ignore[misc]  # chosen at run time: libyaml may be absent
-    """Safe types only; mappings become records."""
+    """Loads safe types only. Mappings become ``Record`` values."""
 
 
 def _record(loader: Any, node: yaml.MappingNode) -> Iterator[Record]:  # noqa: ANN401 - see _Loader
     record = Record()
     record.line = node.start_mark.line + 1
-    yield record  # first, so that an alias inside can refer to it
+    yield record  # before its content, so that an alias inside can refer to it
     record.update(loader.construct_mapping(node))
 
 
@@ -76,11 +77,13 @@ _RecordLoader.add_implicit_resolver(
 
 
 def load_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
-    """The document in a YAML file, plain or gzip; mappings are ``Record``s.
+    """Return the document in a YAML file, plain or gzip. Mappings are ``Record`` values.
+
+    None if the file has no document, for example only comments.
 
     Raises:
-        InputError: the file cannot be read, is empty, too large, too deep or no YAML;
-            with the line where one is to blame.
+        InputError: the file cannot be read, is empty, too large, too deep or not YAML, or has a
+            key twice in one mapping. It names the line if there is one.
     """
     with open_content(path, _CEILING) as file:
         content = file.read(_CEILING + 1)
@@ -114,7 +117,10 @@ def _load(content: bytes) -> Any:  # noqa: ANN401 - whatever the file holds
 
 
 def _no_key_twice(root: yaml.Node) -> None:
-    """Looked at before anything is made of the tree, as merging (``<<``) changes it."""
+    """Raise an error if a mapping has a key twice.
+
+    This is checked before construction, because merging (``<<``) changes the tree.
+    """
     waiting: list[yaml.Node] = [root]
     met: set[int] = set()
     while waiting:
@@ -141,18 +147,18 @@ def _refuse_twice(keys: list[yaml.Node]) -> None:
 
 @dataclass(slots=True)
 class _Size:
-    """What a node comes to with its aliases written out."""
+    """Size of a node with its aliases expanded."""
 
     anchor: str | None = None
     events: int = 1
     height: int = 0
-    """Collections below one another, itself included."""
+    """Levels of nested collections, including the node itself; 0 for a scalar."""
 
 
 def _count(content: bytes, path: Path) -> None:
     documents = 0
     above: list[_Size] = []
-    """The collections that the event is in."""
+    """The collections that enclose the current event."""
     anchored: dict[str, _Size] = {}
     for count, event in enumerate(yaml.parse(content, Loader=_RecordLoader)):
         whole = _ended(event, anchored, above, path)
@@ -172,7 +178,7 @@ def _count(content: bytes, path: Path) -> None:
 def _ended(
     event: yaml.Event, anchored: dict[str, _Size], above: list[_Size], path: Path
 ) -> _Size | None:
-    """The node that ends with an event; None if none does."""
+    """Return the size of the node that ends with this event, or None if no node ends."""
     if isinstance(event, yaml.CollectionStartEvent):
         above.append(_Size(event.anchor, height=1))
     elif isinstance(event, yaml.CollectionEndEvent):
@@ -187,7 +193,7 @@ def _ended(
 def _meant(
     event: yaml.AliasEvent, anchored: dict[str, _Size], above: list[_Size], path: Path
 ) -> _Size:
-    """What an alias stands for."""
+    """Return the size of the node that an alias refers to."""
     if any(one.anchor == event.anchor for one in above):
         raise refuse(str(path), _line(event), f"*{event.anchor} stands within itself; take it out")
     known = anchored.get(

@@ -1,1 +1,1 @@
-"""Values to bytes and back, the same for every form of the store; never pickle."""
+"""Converts values to bytes and back, in the same way for each kind of store. Never by pickle."""

@@ -1,12 +1,11 @@
-"""Columns of numbers and a little JSON in one compressed piece of bytes.
+"""Containers: columns of numbers and some JSON as one compressed string of bytes.
 
-Like npz without the zip file and without pickle: a header in JSON names each
-column with its type and length, then the columns follow raw. Integers are kept in
-the narrowest type that holds them, and come back as int64: row numbers of a plan
-need two bytes in most fabrics, and halving twice is worth more than compressing
-harder. zlib's checksum tells of damage.
+The form is like npz without the zip file and without pickle. A header in JSON names each column
+with its type and length, and the raw columns follow. Integers are stored in the narrowest type that
+holds them, and read back as int64. Row numbers of a plan need two bytes in most fabrics, and a
+quarter of the size is worth more than a higher compression level. zlib's checksum reveals damage.
 
-Small values are JSON, as orjson makes it of dataclasses, and are read back by their types.
+Small values are stored as JSON, as orjson writes dataclasses, and ``parser`` reads them back.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import orjson
 
 MAGIC = b"HDL1"
 LEVEL = 1
-"""Higher levels take five times as long for a tenth less."""
+"""Level of zlib. Higher levels take five times as long to save a tenth of the size."""
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _LIMITS = [(np.dtype(kind), int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in _INTEGERS]
@@ -33,16 +32,20 @@ _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 class DamagedError(ValueError):
-    """Bytes that are not what ``pack`` or orjson made."""
+    """Stored bytes are damaged: they are not what ``pack`` or orjson made."""
 
 
 _Value = TypeVar("_Value")
 
 
 def parser(kind: type[_Value], what: str) -> Callable[[bytes], _Value]:
-    """Reads values of a dataclass from JSON that has each of its fields; else ``DamagedError``."""
+    """Return a function that reads a value of a dataclass from its JSON.
+
+    It raises ``DamagedError``, which begins with ``what``, for anything else. The JSON must have
+    each field.
+    """
     make = _maker(kind)
-    assert make is not None  # of a dataclass
+    assert make is not None  # never None for a dataclass
 
     def parse(content: bytes) -> _Value:
         try:
@@ -55,7 +58,7 @@ def parser(kind: type[_Value], what: str) -> Callable[[bytes], _Value]:
 
 
 def _maker(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type, or what stands for one
-    """How a value is made of what JSON has of it; None where that is the value."""
+    """Return a function that makes a value of this type from JSON; None if JSON has it as it is."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         makers = [(one.name, _maker(hints[one.name])) for one in fields(kind)]
@@ -72,17 +75,17 @@ def _maker(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type, 
 
 
 def pack(meta: Mapping[str, Any], columns: Mapping[str, _Column]) -> bytes:
-    """One piece of bytes; columns have one dimension and are int64 or float64."""
+    """Pack JSON and columns. Columns have one dimension and are int64 or float64."""
     return pack_raw(raw(meta, {name: narrowed(column) for name, column in columns.items()}))
 
 
 def pack_raw(content: bytes) -> bytes:
-    """One piece of bytes of what ``raw`` gave."""
+    """Compress what ``raw`` returned, as ``pack`` does."""
     return MAGIC + zlib.compress(content, LEVEL)
 
 
 def raw(meta: Mapping[str, Any], narrow: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """What is compressed, of columns that ``narrowed`` gave."""
+    """Return the uncompressed content of a container. ``narrowed`` must have made the columns."""
     header = orjson.dumps(
         {
             "meta": meta,
@@ -95,10 +98,10 @@ def raw(meta: Mapping[str, Any], narrow: Mapping[str, npt.NDArray[Any]]) -> byte
 
 
 def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON part and the columns, as int64 or float64.
+    """Return the JSON part and the columns, as int64 or float64.
 
     Raises:
-        DamagedError: not made by ``pack``, or changed since.
+        DamagedError: the bytes were not made by ``pack``, or were changed since.
     """
     if packed[: len(MAGIC)] != MAGIC:
         raise DamagedError("does not begin as a record of the store does")
@@ -118,7 +121,7 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, Any], int]:
     columns: dict[str, Any] = {}
     for name, kind, length in listed:
-        if kind not in _NAMES.values() or length < 0:  # -1 would be "all that is left" to numpy
+        if kind not in _NAMES.values() or length < 0:  # numpy takes -1 as "the rest"
             raise DamagedError(f"column {name!r} has type {kind!r} and length {length!r}")
         column = np.frombuffer(content, dtype=kind, count=length, offset=start)
         start += column.nbytes
@@ -127,7 +130,7 @@ def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, A
 
 
 def narrowed(column: _Column) -> npt.NDArray[Any]:
-    """The same numbers in the narrowest type that holds them all."""
+    """Return the same numbers in the narrowest integer type that holds them, or as float64."""
     if column.dtype.kind == "f":
         return np.ascontiguousarray(column, dtype=np.float64)
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)

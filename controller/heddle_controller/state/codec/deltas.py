@@ -1,10 +1,10 @@
-"""A plan as what it has otherwise than the one before it.
+"""Codec of deltas: a plan as its differences from the plan before.
 
-A lost link moves a few of some ten thousand flows. To compress and write the other paths again is
-most of what a commit costs, so a plan of the same flows on the same structure is kept as a delta:
-of every table the rows of the plan before that are gone, and the rows that stand in their place,
-with where they stand. So what is written follows from what the event changed. To read a plan takes
-the last one that was stored whole, and each delta since.
+A lost link moves a few of perhaps ten thousand flows. Compressing and writing all other paths again
+would be most of the cost of a commit. So a plan of the same flows on the same structure is stored
+as a delta. For each table it has the numbers of the old rows that are gone, and the new rows with
+their numbers. So the size of a write depends on what changed. Reading a plan takes the last plan
+that was stored whole, and each delta since.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ from heddle_controller.state.codec.plans import (
 )
 
 _MOST = 1 / 8
-"""Of the rows of a table, beyond which a plan is packed whole."""
+"""Part of the rows of a table that may change; beyond it, a plan is packed whole."""
 
 Whole = tuple[Plan, Program]
+"""A complete plan and its program."""
 
 
 def pack_delta(made: Whole, before: Whole) -> bytes | None:
-    """Bytes of a plan and its program after those before; None where they are better whole."""
+    """Return a plan and its program as a delta to those before.
+
+    None if they must or should be stored whole: the structure or the flows differ, or too many
+    rows do.
+    """
     (plan, program), (earlier, was) = made, before
     structure = plan.fabric.structure
     if structure is not earlier.fabric.structure or not plan.flows.same_as(earlier.flows):
@@ -62,30 +67,31 @@ def pack_delta(made: Whole, before: Whole) -> bytes | None:
         return None
     columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
     columns |= ports_columns(plan)
-    # Most have few rows: as one column they are looked at once, and not thirty times.
+    # Most columns have few rows. Joined into one, they are packed once and not thirty times.
     lengths = [[name, len(column)] for name, column in columns.items()]
     rows = np.concatenate([*columns.values()])
     return pack(plan_meta(plan, program) | {"columns": lengths}, {"rows": rows})
 
 
 class _Form(NamedTuple):
-    """Columns of a table of compressed rows."""
+    """Names of the columns of a table with compressed rows."""
 
     flat: tuple[str, ...]
-    """One element a row."""
+    """Columns with one element per row."""
     long: str
+    """The column with several elements per row."""
     first: str
-    """Where the elements of ``long`` begin that are of each row."""
+    """The column that says where each row's elements begin in ``long``."""
 
 
 _PATHS, _ENTRIES = _Form(PATHS, "arcs", "first"), _Form(ENTRIES, "risk_links", "risk_first")
 
 
 def unpack_delta(packed: bytes, before: Whole) -> Whole:
-    """The plan and its program, of a delta and of what was before.
+    """Return the plan and program that a delta makes of those before.
 
     Raises:
-        DamagedError: the bytes are not what ``pack_delta`` made of a plan after this one.
+        DamagedError: the bytes are not a delta that ``pack_delta`` made to these.
     """
     meta, together = unpack(packed)
     try:
@@ -102,9 +108,10 @@ def _worth(edit: Edit, old: Paths | Entries) -> bool:
 
 
 def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
-    """Flows are all the same or all other: of one that moved every path is written.
+    """Return the difference between two sets of paths.
 
-    Unless arcs are all that differs.
+    If only arcs differ, single paths are replaced. Otherwise all paths of each flow that differs
+    are.
     """
     rows = changed_rows(old, new)
     if rows is not None:
@@ -114,7 +121,7 @@ def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
 
 
 def _compared(old: Entries, new: Entries) -> Edit | None:
-    """None where entries that stay do not keep their order."""
+    """Compare two sets of entries. None if those that are in both have changed their order."""
     partner = partners(old, new)
     kept = np.ones(len(new), dtype=np.bool_)
     kept[difference(old, new, partner)[0]] = False
@@ -128,7 +135,7 @@ def _compared(old: Entries, new: Entries) -> Edit | None:
 
 
 def _packed(name: str, form: _Form, edit: Edit, some: Paths | Entries) -> dict[str, Any]:
-    """Columns of an edit; ``some`` are the rows that came."""
+    """Return an edit of the table ``name`` as columns. ``some`` has the rows that came."""
     columns = {f"{name}.{one}": getattr(some, one) for one in (*form.flat, form.long)}
     columns[f"{name}.lengths"] = np.diff(getattr(some, form.first))
     return columns | {f"{name}.gone": edit.gone, f"{name}.came": edit.came}
@@ -160,14 +167,14 @@ def _applied(meta: dict[str, Any], columns: Mapping[str, Any], earlier: Whole) -
 def _edited(
     columns: Mapping[str, Any], name: str, form: _Form, old: Paths | Entries
 ) -> dict[str, Ints]:
-    """The columns of a table after its edit."""
+    """Return the columns of a table after its edit."""
     gone, came = columns[f"{name}.gone"], columns[f"{name}.came"]
     _check(gone, len(old))
     _check(came, len(old) - len(gone) + len(came))
     kept = np.ones(len(old), dtype=np.bool_)
     kept[gone] = False
     stay = old.take(np.flatnonzero(kept))
-    # Row of the old ones that stay, or behind them of those that came, for each new row.
+    # For each new row, its place among the rows that stay followed by those that came.
     order = np.full(len(stay) + len(came), NONE, dtype=np.int64)
     order[came] = len(stay) + np.arange(len(came))
     order[order == NONE] = np.arange(len(stay))
@@ -188,6 +195,6 @@ def _edited(
 
 
 def _check(rows: Ints, count: int) -> None:
-    """Raises ``ValueError`` for what is no ascending rows of so many."""
+    """Raise ``ValueError`` unless rows ascend and lie between 0 and ``count - 1``."""
     if len(rows) and (rows[0] < 0 or rows[-1] >= count or (np.diff(rows) <= 0).any()):
         raise ValueError("rows out of place")

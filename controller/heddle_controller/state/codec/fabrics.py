@@ -1,11 +1,8 @@
-"""Structures as compressed node-link JSON, named by their digest.
+"""Codec of fabrics: structures as compressed node-link JSON, and states as columns.
 
-A structure is kept once however many plans were made on it, and states are kept
-apart, as columns: a link that goes down writes some kilobytes, not the fabric.
-
-How links and nodes stand, apart from the structure they belong to.
-
-Answers that are remembered with the id of the request they were given to.
+A structure is named by its digest and stored once, however many plans were made on it. States are
+stored apart from it, so a link that goes down writes some kilobytes and not the whole fabric. The
+module also parses answers that are remembered with the id of a request.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from heddle_controller.state.records import FabricSummary, LinkRecord
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedStructure:
-    """A structure, its name, and its bytes; ``structure`` is what reading them back gives."""
+    """A packed structure: its digest, its bytes, and the structure that they read back as."""
 
     digest: str
     body: bytes
@@ -36,10 +33,10 @@ class PackedStructure:
 
 
 def pack_structure(structure: Structure, origin: str) -> PackedStructure:
-    """Compress a structure, and read it back: nothing is kept that cannot be.
+    """Compress a structure, and read it back to be sure that it can be read later.
 
     Raises:
-        InputError: with ``origin`` as its source, where it is no sound fabric.
+        InputError: with ``origin`` as its source, if it is not a valid fabric.
     """
     up = Fabric(
         structure,
@@ -53,10 +50,10 @@ def pack_structure(structure: Structure, origin: str) -> PackedStructure:
 
 
 def unpack_structure(packed: bytes, digest: str) -> Structure:
-    """The structure kept under a digest.
+    """Return the structure in packed bytes.
 
     Raises:
-        DamagedError: the bytes are not those that were kept.
+        DamagedError: the bytes are damaged, or do not match the digest.
     """
     try:
         content = gzip.decompress(packed)
@@ -69,14 +66,14 @@ def unpack_structure(packed: bytes, digest: str) -> Structure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class States:
-    """How links and nodes stand: the columns that change without the structure."""
+    """Administrative states of links and nodes, and when each link's last changed."""
 
     link_admin: Ints
     node_admin: Ints
     time: Floats
 
     def packed(self) -> bytes:
-        """As bytes."""
+        """Return the states as bytes."""
         return pack(
             {},
             {
@@ -88,7 +85,7 @@ class States:
 
 
 def unpack_states(packed: bytes) -> States:
-    """Raises ``DamagedError`` for anything that ``States.packed`` did not make."""
+    """Return the states that ``States.packed`` made into bytes. Raises ``DamagedError``."""
     try:
         return States(**unpack(packed)[1])
     except TypeError as error:
@@ -98,7 +95,17 @@ def unpack_states(packed: bytes) -> States:
 def state_times(
     old: tuple[Structure, States] | None, structure: Structure, states: States, now: float
 ) -> Floats:
-    """When each link was last wanted otherwise: carried over where it is wanted as before."""
+    """Return when the administrative state of each link last changed, shape (links,).
+
+    It is carried over for links whose state is as before, ``now`` for those whose state differs,
+    and 0 for new links. Links are matched by their ends and key.
+
+    Args:
+        old: The structure and states before; None for a new fabric.
+        structure: The new structure.
+        states: The new states.
+        now: Unix seconds.
+    """
     times = np.zeros(len(structure.links.key))
     if old is None:
         return times

@@ -1,7 +1,4 @@
-"""Jobs and their records as JSON.
-
-Demand sets as columns; repeated names are kept once.
-"""
+"""Codec of jobs, as JSON, and of demand sets, as columns with each repeated name stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from heddle_controller.state.records import JobFacts, JobRecord
 
 
 def job_json(job: Job) -> bytes:
-    """A job as one JSON object."""
+    """Return a job as a JSON object with sorted keys."""
     return orjson.dumps(job, option=orjson.OPT_SORT_KEYS)
 
 
@@ -30,7 +27,7 @@ _NUMBERS = ("gbps", "qps", "traffic_class")
 
 
 def pack_demands(demands: Demands) -> bytes:
-    """Bytes of a demand set."""
+    """Return a demand set as bytes."""
     meta: dict[str, Any] = {"ids": demands.ids}
     columns = {name: getattr(demands, name) for name in _NUMBERS}
     for name in _NAMED:
@@ -42,7 +39,7 @@ def pack_demands(demands: Demands) -> bytes:
 
 
 def unpack_demands(packed: bytes) -> Demands:
-    """Raises ``DamagedError`` for anything that ``pack_demands`` did not make."""
+    """Return the demand set that ``pack_demands`` made into bytes. Raises ``DamagedError``."""
     meta, columns = unpack(packed)
     try:
         named: dict[str, Any] = {

@@ -1,12 +1,13 @@
-"""Plans and their programs as columns; the structure they speak of is kept apart.
+"""Codec of plans and their programs, as columns. The structure is stored apart.
 
-Long tables in pieces, so that a plan that differs little from the last is packed in little time.
+Long tables are packed in pieces, so that a plan that differs little from the last is packed in
+little time. A piece is a container of its own with some rows of one table. A table is cut by
+content (after each block of flows or of switches) and not by position. So if rows are added or
+removed, the pieces before and after do not change.
 
-A piece is a container of its own, of some rows of one table. Cuts go by content (flows or switches
-in blocks of so many), not by place: where rows come or go, the pieces before and after stay what
-they were. What a piece was compressed to is remembered by a hash of what went in, and beside the
-columns of the newest few tables, so that most pieces are compared with those of the plan before and
-not even hashed. What comes out is whole and the same whoever packed it, and whatever came before.
+The compressed form of each piece is remembered by a hash of its content. It is also remembered with
+the columns of the newest few tables, so most pieces are only compared with those of the plan before
+and not even hashed. The result is complete, and it is the same bytes whatever was packed before.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ from heddle_controller.state.codec.container import (
 
 _MAGIC = b"HDL2"
 _KEPT = 4096
-"""Pieces remembered, in all some tens of megabytes at most."""
+"""How many pieces are remembered, together at most some tens of megabytes."""
 _SIZE = 4
+"""Bytes of a number of pieces, and of the length of a piece."""
 
 TABLES_KEPT = 12
-"""Of which the columns are remembered: a few plans, most often of one fabric."""
+"""How many tables have their columns remembered: those of a few plans, usually of one fabric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of one table, and where they are cut: as many bounds for each, the ends included."""
+    """Columns of a table, and the bounds of its pieces in each column, including both ends."""
 
     name: str
     columns: Mapping[str, npt.NDArray[Any]]
@@ -62,18 +64,18 @@ class Table:
 
     @property
     def piece_count(self) -> int:
-        """Into how many it is cut."""
+        """Number of pieces."""
         return len(next(iter(self.bounds.values()))) - 1
 
     def piece(self, part: int) -> dict[str, npt.NDArray[Any]]:
-        """The columns of one piece."""
+        """Return the columns of one piece."""
         return {
             name: column[self.bounds[name][part] : self.bounds[name][part + 1]]
             for name, column in self.columns.items()
         }
 
     def like(self, other: Table) -> bool:
-        """Whether it is a table of the same columns, and about as long."""
+        """Return whether both have the same name, columns and number of pieces."""
         return (
             self.name == other.name
             and self.columns.keys() == other.columns.keys()
@@ -81,7 +83,7 @@ class Table:
         )
 
     def same_pieces(self, other: Table) -> Bools:
-        """Which pieces are just those of another table ``like`` this one."""
+        """Return which pieces equal those of another table, which must be ``like`` this one."""
         same = np.ones(self.piece_count, dtype=np.bool_)
         for name, column in self.columns.items():
             was = other.columns[name]
@@ -106,9 +108,15 @@ class _Packed:
 
 
 def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
-    """A table cut where ``key``, an ascending number a row, enters another block of so many.
+    """Make a table and cut it into pieces.
 
-    Where it has compressed rows, "lengths" says how many elements of column ``long`` are of each.
+    Args:
+        name: Name of the table.
+        columns: Its columns.
+        key: A number of each row, ascending. A cut is made where it passes a multiple of ``block``.
+        block: How many numbers of ``key`` go into one piece.
+        long: Column of compressed rows, if any. The column "lengths" then says how many of its
+            elements each row has.
     """
     most = int(key[-1]) + 1 if len(key) else 0
     cuts = np.searchsorted(key, np.arange(block, most, block))
@@ -120,19 +128,22 @@ def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: s
 
 
 class PiecePacker:
-    """Packs tables in pieces, and remembers what it packed; threads may share one."""
+    """Packs tables in pieces, and remembers what it packed. Threads may share one."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
-        """Compressed pieces by a hash of what they hold; the newest last."""
+        """Compressed pieces by the hash of their content; the last used comes last."""
         self._tables: deque[_Packed] = deque(maxlen=TABLES_KEPT)
-        """The newest last."""
+        """The tables packed last, with their pieces; the newest comes last."""
 
     def pack(self, heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
-        """Containers, and then the tables, in one piece of bytes.
+        """Return containers, followed by the pieces of tables, as bytes.
 
-        JSON parts of containers are told apart by their keys; a "table" is that of their columns.
+        Args:
+            heads: Packed containers. Their JSON parts are merged when they are read, so their keys
+                must differ. The key "table" gives the table that a container's columns belong to.
+            tables: The tables.
         """
         pieces = list(heads)
         for one in tables:
@@ -141,7 +152,7 @@ class PiecePacker:
         return _MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
 
     def _packed(self, one: Table) -> Sequence[bytes]:
-        """The pieces of a table, those that the table before had too without a second look."""
+        """Return the packed pieces of a table, reusing those that equal the table before."""
         with self._lock:
             known = next((k for k in reversed(self._tables) if k.table.like(one)), None)
         same = one.same_pieces(known.table) if known else np.zeros(one.piece_count, dtype=np.bool_)
@@ -171,10 +182,10 @@ class PiecePacker:
 
 
 def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON parts together, and all columns, those of tables as "table.column".
+    """Return the merged JSON parts, and all columns. Columns of tables are named "table.column".
 
     Raises:
-        DamagedError: not made by ``PiecePacker``, or changed since.
+        DamagedError: the bytes were not made by ``PiecePacker``, or were changed since.
     """
     meta: dict[str, Any] = {}
     parts: dict[str, list[npt.NDArray[Any]]] = {}
@@ -229,21 +240,23 @@ ENTRIES = (
 
 
 FLOWS_A_PIECE = 256
+"""How many flows have their paths in one piece."""
 NODES_A_PIECE = 16
+"""How many nodes have their entries in one piece."""
 FLOWS_KEPT = 4
-"""Sets of flows whose packed form is remembered."""
+"""How many sets of flows have their packed form remembered."""
 
 
 class PlanPacker:
-    """Packs plans; one that is like an earlier one takes little time."""
+    """Packs plans. A plan that is similar to an earlier one takes little time."""
 
     def __init__(self) -> None:
         self._pieces = PiecePacker()
         self._flows: deque[tuple[Flows, bytes]] = deque(maxlen=FLOWS_KEPT)
-        """The newest few, and what they were packed to."""
+        """The sets of flows packed last, with their packed form."""
 
     def pack(self, plan: Plan, program: Program) -> bytes:
-        """Bytes of a plan and its program, without the structure."""
+        """Return a plan and its program as bytes, without the structure."""
         entries = program.entries
         states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
         states |= ports_columns(plan)
@@ -259,7 +272,7 @@ class PlanPacker:
         )
 
     def _packed_flows(self, flows: Flows) -> bytes:
-        """Most plans are of the flows of the one before, so these are packed once for them all."""
+        """Return packed flows. They are kept, as most plans share the flows of the one before."""
         for known, packed in [*self._flows]:
             if known is flows:
                 return packed
@@ -271,7 +284,7 @@ class PlanPacker:
 
 
 def plan_meta(plan: Plan, program: Program) -> dict[str, Any]:
-    """What there is to say of a plan and its program besides their tables."""
+    """Return all of a plan and its program that is not in tables, for JSON."""
     certificate = plan.certificate
     return {
         "certificate": [
@@ -290,20 +303,20 @@ def plan_meta(plan: Plan, program: Program) -> dict[str, Any]:
 
 
 def ports_columns(plan: Plan) -> dict[str, Ints]:
-    """The ports of NICs, if they carry flows; see ``ports_of``."""
+    """Return ``nic_ports`` of a plan as columns; empty if it is None. ``ports_of`` reads them."""
     ports = plan.nic_ports
     return {} if ports is None else {f"ports.{one}": getattr(ports, one) for one in _PORTS}
 
 
 def ports_of(columns: Mapping[str, Any]) -> NicPorts | None:
-    """The ports in columns."""
+    """Return the ``NicPorts`` in some columns, or None if there are none."""
     if f"ports.{_PORTS[0]}" not in columns:
         return None
     return NicPorts(*(columns[f"ports.{one}"] for one in _PORTS))
 
 
 def certificate_from_meta(meta: dict[str, Any]) -> Certificate:
-    """The certificate in what ``plan_meta`` gave."""
+    """Return the certificate in what ``plan_meta`` returned."""
     worst, bound, proof, tiers, after_loss, turns, bare = meta["certificate"]
     return Certificate(
         worst,
@@ -324,7 +337,7 @@ def _paths_table(name: str, paths: Paths) -> Table:
 
 
 def unpack_plan(packed: bytes, structure: Structure) -> tuple[Plan, Program]:
-    """The plan and its program on the structure that they were made on.
+    """Return a plan and its program from bytes and the structure that they were made on.
 
     Raises:
         DamagedError: the bytes are not what ``PlanPacker`` made.

@@ -1,7 +1,7 @@
-"""The embedded store: one SQLite file, durable, the default.
+"""The embedded store: one SQLite file. It is durable, and the default.
 
-Every write is in the write-ahead log and on the disk before it is acknowledged, so SIGKILL
-at any instruction loses nothing that a client was told.
+A write is in the write-ahead log and on the disk before it is acknowledged, except for facts that
+agents report again anyway. So SIGKILL at any instruction loses nothing that a client was told.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from heddle_controller.store.embedded.database import Database
 from heddle_controller.store.store import Store
 
 AUDIT_KEPT = Bounds().audit
-"""Records kept unless the operator says otherwise."""
+"""How many records of the audit trail are kept by default."""
 
 
 class EmbeddedStore(Store):
-    """``Store`` on one file; made by ``open_embedded``."""
+    """A ``Store`` on one file. ``open_embedded`` makes it."""
 
 
 async def open_embedded(
     path: Path, now: Callable[[], float] = time.time, *, audit_kept: int = AUDIT_KEPT
 ) -> EmbeddedStore:
-    """The store in the file at ``path``, made new where there is none.
+    """Open the store in the file at ``path``, or create it if there is none.
 
-    Of the audit trail the newest ``audit_kept`` records stay.
+    The newest ``audit_kept`` records of the audit trail are kept.
 
     Raises:
-        Unusable: another controller has it open, it is damaged, of another Heddle,
-            not Heddle's at all, or cannot be written; the text names the cure.
+        Unusable: another controller has the file open; or it is damaged, was written by another
+            version of Heddle or by another program, or cannot be written. The text names the cure.
     """
     database = await asyncio.to_thread(Database, path)
     applier = FileApplier(database, Bounds(audit=audit_kept))

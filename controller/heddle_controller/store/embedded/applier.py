@@ -1,14 +1,14 @@
-"""Applies changes to one SQLite file, in one transaction a batch.
+"""Applies changes to one SQLite file, with one transaction per batch.
 
-One process has the file, so its views are in memory and always of now: they are read from
-the file when it is opened, and again where it is not known what became of a transaction.
-Leadership is of this process; its epochs live in the file all the same, as agents refuse
-what an earlier process may still have under way. Whose file is gone leads no more: another
-may have begun with a copy of it.
+Only one process has the file, so its views are in memory and always current. They are read from the
+file when it is opened, and again when the result of a transaction is not known.
 
-What is read and written in the tables: a change is made whole, or not at all.
+Leadership never leaves this process. Its epochs are kept in the file all the same, so that agents
+refuse what an earlier process may still be sending. A process whose file is gone no longer leads,
+because another one may have started with a copy of it.
 
-No rule of intent is here: see ``state``. Whoever calls holds a transaction.
+The functions read and write the tables, and their callers hold a transaction. A change is made
+whole or not at all. The rules of intent are in ``state``, not here.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ from heddle_controller.store.applier import (
 from heddle_controller.store.embedded.database import Database, Work
 
 DONE = 1
-"""Number of every write that watchers are told of: there is one writer, and nobody follows it."""
+"""Number of every write that watchers are told of. Writes are not counted here, because there is
+only one writer and no replica follows it."""
 
 
 def write(connection: sqlite3.Connection, change: Change, ask: Ask, bounds: Bounds) -> Outcome:
-    """Make a change, unless something stands against it: then nothing is written."""
+    """Make a change and return its outcome. Unless that is ``done``, nothing is written."""
     before = remembered(connection, ask.request.id)
     if before is not None:
         return Outcome("replay", answer=before)
@@ -78,7 +79,7 @@ def write(connection: sqlite3.Connection, change: Change, ask: Ask, bounds: Boun
 
 
 def _hold(connection: sqlite3.Connection, fabric: str, guards: Iterable[Guard]) -> bool:
-    """Whether fields still hold what they are guarded for."""
+    """Return whether the guarded fields still have their values."""
     wanted = {_escaped(field): value for field, value in guards}
     found = connection.execute(
         "SELECT field, value FROM fields WHERE fabric = ? AND field IN "
@@ -90,7 +91,10 @@ def _hold(connection: sqlite3.Connection, fabric: str, guards: Iterable[Guard]) 
 
 
 def _point(connection: sqlite3.Connection, change: Change) -> bool:
-    """Point at blobs once more, and at others once less; False where one is not there."""
+    """Update the pointer counts of blobs, add new blobs, and delete those no longer used.
+
+    Returns False, with nothing written, if a blob that should exist does not.
+    """
     known = _listed({blob.id for blob in change.keep if blob.body is None})
     (lacking,) = connection.execute(
         "SELECT count(*) FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE id = value)",
@@ -126,9 +130,10 @@ def _point(connection: sqlite3.Connection, change: Change) -> bool:
 
 
 def _set(connection: sqlite3.Connection, fabric: str, sets: Mapping[str, bytes | None]) -> None:
-    """One statement for all fields of one value, in which nobody waits for the interpreter.
+    """Write fields, with one statement for all fields that get the same value.
 
-    They may be thousands: what switches hold, hosts of a job.
+    There may be thousands of them, such as the hosts of a job. SQLite runs a statement without
+    the interpreter lock, so other threads go on meanwhile.
     """
     fields: dict[bytes | None, list[str]] = {}
     for field, value in sets.items():
@@ -148,7 +153,7 @@ def _set(connection: sqlite3.Connection, fabric: str, sets: Mapping[str, bytes |
 
 
 def _move(connection: sqlite3.Connection, change: Change) -> None:
-    """Count a change of intent or of facts."""
+    """Increase the version of intent or of facts, whichever the change moves."""
     moved = {INTENT: INTENT_VERSION, FACTS: FACTS_VERSION}.get(change.moves)
     if moved is None:
         return
@@ -162,7 +167,10 @@ def _move(connection: sqlite3.Connection, change: Change) -> None:
 
 
 def _record(connection: sqlite3.Connection, entry: AuditEntry, kept: int) -> None:
-    """Add to the audit trail; the last of the records dropped beyond ``kept`` is the anchor."""
+    """Add a record to the audit trail and keep the newest ``kept``.
+
+    The last record that is dropped becomes the anchor.
+    """
     head = _head(connection).follow(entry.content())
     connection.execute(
         "INSERT INTO audit VALUES (?, ?, ?)", (head.number, head.hash, orjson.dumps(entry))
@@ -187,7 +195,7 @@ def _anchor(connection: sqlite3.Connection) -> Mark:
 
 
 def audit_page(connection: sqlite3.Connection, after: int, limit: int) -> AuditPage:
-    """See ``Applier``."""
+    """Return a page of the audit trail; see ``Applier.audit``."""
     rows = connection.execute(
         "SELECT number, hash, entry FROM audit WHERE number > ? ORDER BY number LIMIT ?",
         (after, limit or -1),
@@ -197,7 +205,7 @@ def audit_page(connection: sqlite3.Connection, after: int, limit: int) -> AuditP
 
 
 def remembered(connection: sqlite3.Connection, request: str) -> bytes | None:
-    """What is kept under the id of a request; None if it is new, or has none."""
+    """Return what is kept under a request id. None if the id is new or empty."""
     if not request:
         return None
     row = connection.execute("SELECT answer FROM requests WHERE id = ?", (request,)).fetchone()
@@ -212,7 +220,7 @@ def _remember(connection: sqlite3.Connection, request: str, answer: bytes, kept:
 
 
 def all_fields(connection: sqlite3.Connection) -> dict[str, list[tuple[str, bytes]]]:
-    """Those of every fabric."""
+    """Return the fields of every fabric, as names and values."""
     found: dict[str, list[tuple[str, bytes]]] = {}
     for fabric, field, value in connection.execute("SELECT fabric, field, value FROM fields"):
         found.setdefault(fabric, []).append((_plain(field), value))
@@ -220,30 +228,30 @@ def all_fields(connection: sqlite3.Connection) -> dict[str, list[tuple[str, byte
 
 
 def blob_of(connection: sqlite3.Connection, identity: str) -> bytes | None:
-    """A large value; None if it is there no more."""
+    """Return a large value, or None if it is gone."""
     row = connection.execute("SELECT body FROM blobs WHERE id = ?", (identity,)).fetchone()
     return bytes(row[0]) if row else None
 
 
 def leader_of(connection: sqlite3.Connection) -> Leader:
-    """The holder of the newest epoch."""
+    """Return the leader with the newest epoch."""
     return Leader(*connection.execute("SELECT epoch, holder FROM leader").fetchone())
 
 
 def next_leader(connection: sqlite3.Connection, holder: str, above: int) -> Leader:
-    """Begin the next epoch, greater than ``above``."""
+    """Begin an epoch that is greater than ``above`` and any before, and return its leader."""
     epoch = max(leader_of(connection).epoch, above) + 1
     connection.execute("UPDATE leader SET epoch = ?, holder = ?", (epoch, holder))
     return Leader(epoch, holder)
 
 
 def _escaped(field: str) -> str:
-    """A field's name as it is kept: SQLite's lists end a text at a zero."""
+    """Return a field's name as it is stored. SQLite's JSON functions end a text at a NUL."""
     return field.replace("\\", "\\\\").replace("\0", "\\0")
 
 
 def _plain(kept: str) -> str:
-    """The name that ``_escaped`` was given."""
+    """Return the name that ``_escaped`` was given."""
     if "\\" not in kept:
         return kept
     return "\\".join(part.replace("\\0", "\0") for part in kept.split("\\\\"))
@@ -257,7 +265,7 @@ _Answer = TypeVar("_Answer")
 
 
 class FileApplier:
-    """Implements ``Applier``; made by ``open_applier``."""
+    """Implements ``Applier`` on a SQLite file. ``open_embedded`` makes it."""
 
     def __init__(self, database: Database, bounds: Bounds) -> None:
         self.name = str(database.path)
@@ -267,25 +275,25 @@ class FileApplier:
         self._views: dict[str, View] = {}
         self._newest = Leader()
         self._doubtful = True
-        """Whether the file may have other fields than the views."""
+        """Whether the file may differ from the views."""
         self._looking: asyncio.Task[None] | None = None
         self._turn = asyncio.Condition()
         self._leading = 0
-        """Epoch of whoever leads in this process; 0 for nobody."""
+        """Epoch of the leader in this process; 0 if nobody leads."""
         self._closed = False
         self._writes = WriteBatcher(self.name, self._deliver)
 
     @property
     def epoch(self) -> int:
-        """See ``Applier``."""
+        """Implement ``Applier.epoch``."""
         return self._newest.epoch
 
     def check(self) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.check``."""
         self._database.check()
 
     async def fresh(self) -> None:
-        """See ``Applier``. Readers that come together look at the file once."""
+        """Implement ``Applier.fresh``. Concurrent readers share one look at the file."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
@@ -317,15 +325,15 @@ class FileApplier:
             raise
 
     def view(self, fabric: str) -> View:
-        """See ``Applier``."""
+        """Implement ``Applier.view``."""
         return self._views.get(fabric) or View(fabric)
 
     def fabrics(self) -> Sequence[str]:
-        """See ``Applier``."""
+        """Implement ``Applier.fabrics``."""
         return sorted(name for name, view in self._views.items() if view.known)
 
     async def apply(self, change: Change, ask: Ask) -> Outcome:
-        """See ``Applier``."""
+        """Implement ``Applier.apply``."""
         return await self._writes.send(change, ask)
 
     async def _deliver(self, batch: Sequence[Sent]) -> Sequence[Outcome]:
@@ -346,63 +354,63 @@ class FileApplier:
             self.feed.tell(change.fabric, change.fabric, minor=change.moves == FACTS)
 
     async def remembered(self, request: str) -> bytes | None:
-        """See ``Applier``."""
+        """Implement ``Applier.remembered``."""
         return await self._run(lambda c: remembered(c, request))
 
     async def blob(self, identity: str) -> bytes | None:
-        """See ``Applier``."""
+        """Implement ``Applier.blob``."""
         return await self._run(lambda c: blob_of(c, identity))
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``Applier``."""
+        """Implement ``Applier.audit``."""
         return await self._run(lambda c: audit_page(c, after, limit))
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Applier``."""
+        """Implement ``Applier.acquire_leadership``."""
         async with self._turn:
             if self._leading:
                 following(self._newest)
             await self._turn.wait_for(lambda: not self._leading or self._closed)
             if self._closed:
                 raise Unavailable("the store is closed, the controller is stopping")
-            # Not ``_run``, which would take the turn again.
+            # Not ``_run``: when it fails, it would lock ``_turn`` again.
             self._newest = await self._database.run(lambda c: next_leader(c, holder, above))
             self._leading = self.epoch
             return self._leading
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.leadership_lost``."""
         async with self._turn:
             await self._turn.wait_for(lambda: self._leading != epoch or self._closed)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.release_leadership``."""
         if self._leading == epoch:
             await self._lose()
 
     async def _lose(self) -> None:
-        """Nobody leads any more."""
+        """Note that nobody leads any more."""
         async with self._turn:
             self._leading = 0
             self._turn.notify_all()
 
     def leads(self, epoch: int) -> bool:
-        """See ``Applier``."""
+        """Implement ``Applier.leads``."""
         return self._leading == epoch and not self._closed
 
     async def leader(self) -> Leader:
-        """See ``Applier``."""
+        """Implement ``Applier.leader``."""
         await self.fresh()
         return self._newest
 
     def stale_for(self) -> float:
-        """See ``Applier``: the file is here, or nothing is."""
+        """Implement ``Applier.stale_for``. Always 0.0, because reads are current or fail."""
         return 0.0
 
     async def close(self) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.close``."""
         self.feed.close()
         async with self._turn:
             self._closed = True

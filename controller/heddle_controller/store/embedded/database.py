@@ -1,16 +1,14 @@
-"""One SQLite connection in one thread of its own.
+"""The SQLite connection of the embedded store, in a thread of its own, and its tables.
 
-A single thread makes every write a transaction that no other can come between,
-without locks in Python, and keeps fsync out of the event loop.
+With a single thread no transactions overlap, without locks in Python, and fsync does not block the
+event loop.
 
-What agents will say again by themselves need not wait for the disk (``lasting``): a
-controller that is killed loses nothing of it, and a machine that loses power no more than
-the newest. Writes stay in order: the next one that does wait takes all before it along.
+Facts that agents report again anyway need not wait for the disk (``lasting``). A controller that is
+killed loses none of them, and a machine that loses power loses only the newest. Writes stay in
+order: the next one that waits for the disk also makes all earlier ones durable.
 
-The tables of the embedded store, and what is checked before they are trusted.
-
-The file has the number of its form. One of another number is refused: guessing at what
-another Heddle meant loses data.
+The file is checked before it is used. It contains the number of its schema, and another number is
+refused, because guessing what another version of Heddle meant would lose data.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded.file import StoreFile
 
 APPLICATION_ID = 0x4844_4C31
-"""Tells a file of Heddle from any other SQLite file."""
+"""Distinguishes a file of Heddle from other SQLite files."""
 
 SCHEMA_VERSION = 10
 
@@ -70,10 +68,10 @@ CREATE TABLE anchor (             -- of the audit trail: the newest record that 
 
 
 def create_database(path: Path) -> None:
-    """A new store in an empty file.
+    """Create the tables of a new store in an empty file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     try:
         connection = sqlite3.connect(path, isolation_level=None)
@@ -90,12 +88,17 @@ def create_database(path: Path) -> None:
 
 
 def open_database(path: Path, told: Path) -> sqlite3.Connection:
-    """A connection to a sound file of this form; ``told`` is how people know the path.
+    """Check a store file and return a connection to it.
 
-    Commits are in the write-ahead log and on the disk when they return.
+    When a commit returns, it is in the write-ahead log and on the disk.
+
+    Args:
+        path: The file.
+        told: The path as the user gave it, for messages.
 
     Raises:
-        Unusable: not a file of Heddle's, damaged, of another form, or not writable.
+        Unusable: the file belongs to another program, is damaged, has another schema, or cannot
+            be written.
     """
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -147,10 +150,10 @@ Work = Callable[[sqlite3.Connection], _Answer]
 
 
 class Database:
-    """A store file, open and locked from making to ``close``."""
+    """A store file that is open and locked until ``close``."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ``Unusable``; the text names the cure."""
+        """Open and lock the file. Raises ``Unusable``; the text names the cure."""
         self.path = path
         self._file = StoreFile(path, create_database)
         try:
@@ -169,14 +172,14 @@ class Database:
         self._lost = False
 
     async def run(self, work: Work[_Answer], *, lasting: bool = True) -> _Answer:
-        """What ``work`` returns, called in the thread and inside a transaction.
+        """Run ``work`` in the thread, inside a transaction, and return its result.
 
-        Durable when this returns, unless it need not be ``lasting``: then a loss of power may
-        undo it. Nothing is written if ``work`` raises.
+        The transaction is durable when this returns. If it need not be ``lasting``, a power loss
+        may undo it. If ``work`` raises, nothing is written.
 
         Raises:
-            Unavailable: the file cannot be read or written now, or is closed, or is not what lies
-                at its path any more: then the transaction may have been made, in a lost file.
+            Unavailable: the file cannot be read or written now, is closed, or is no longer the one
+                at its path. In the last case the transaction may have been made in the lost file.
         """
         self._check_open()
         loop = asyncio.get_running_loop()
@@ -204,11 +207,11 @@ class Database:
 
     @property
     def lost(self) -> bool:
-        """Whether the file was not what lies at its path, when it was last looked at."""
+        """Whether the last check found the file missing, replaced or truncated."""
         return self._lost
 
     def check(self) -> None:
-        """Nothing while the file is what lies at its path. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the file is closed, missing, replaced or truncated."""
         self._check_open()
         trouble = self._file.trouble()
         self._lost = bool(trouble)
@@ -220,7 +223,7 @@ class Database:
             raise Unavailable(f"store {self.path}: closed, the controller is stopping")
 
     async def close(self) -> None:
-        """Finish what was begun, then let go of the file; twice does nothing more."""
+        """Finish the work in progress and release the file. A second call does nothing."""
         if not self._open:
             return
         self._open = False

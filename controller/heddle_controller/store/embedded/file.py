@@ -1,14 +1,14 @@
-"""The file of an embedded store: locked by what it is, not by what it is called, and watched.
+"""The file of an embedded store: locks it, and checks that it is still in place.
 
-Whoever opens the file takes an flock of the file itself, so another name of it (a link) is the
-same file. The kernel lets go when the process ends, however it ends. SQLite has locks of its own
-on it, of the kind that a process loses when it closes *any* descriptor of the file: ours is
-opened before SQLite's and closed after it. The write-ahead log is locked likewise, because the
-next process at the same path would take it for its own file's.
+The process takes an flock of the file itself, so another name of it (a link) is the same file. The
+kernel releases the lock when the process ends for any reason. SQLite has locks of its own, which a
+process loses when it closes *any* descriptor of the file. So our descriptor is opened before
+SQLite's and closed after it. The write-ahead log is locked in the same way, because the next
+process at the same path would take it for the log of its own file.
 
-A file that somebody takes away, replaces or cuts short under SQLite goes on taking writes that
-nobody will find again. So it is looked at around each transaction: is it still what lies at its
-path, and has it lost nothing?
+If the file is removed, replaced or truncated while SQLite uses it, SQLite goes on accepting writes
+that nobody will find again. So before and after each transaction the process checks that the file
+is still the one at its path and has not become shorter.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from heddle_controller.state.errors import Unusable
 
 
 class StoreFile:
-    """Held from making to ``release``."""
+    """A store file, locked until ``release``."""
 
     def __init__(self, path: Path, make: Callable[[Path], None]) -> None:
-        """Take the store file at ``path``; where there is none, ``make`` makes one.
+        """Open and lock the store file at ``path``, which ``make`` creates if there is none.
 
         Raises:
-            Unusable: another process has it, or it is none that a store may be kept in.
+            Unusable: another process has the file, or it cannot hold a store.
         """
         _check_name(path)
         self._told = path
         self.path = Path(os.path.realpath(path))
-        """Where it lies; SQLite puts its log beside it."""
+        """The path without symbolic links. SQLite puts its log in the same folder."""
         self._log = self.path.with_name(f"{self.path.name}-wal")
         if not self.path.exists():
             self._begin(make)
@@ -51,7 +51,7 @@ class StoreFile:
             raise
 
     def _begin(self, make: Callable[[Path], None]) -> None:
-        """Make the file, whole before it has its name: a crash leaves no half of one."""
+        """Create the file under another name and rename it, so that a crash leaves nothing."""
         if self._log.exists():
             raise self._unusable(
                 f"is gone, but its log {self._log.name} is there: bring the file back, or, if all "
@@ -62,7 +62,7 @@ class StoreFile:
         except OSError as error:
             raise self._no_place(error) from None
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # one at a time, or the second would replace it
+            fcntl.flock(folder, fcntl.LOCK_EX)  # or a second process would replace the file
             if not self.path.exists():
                 self._make(make)
             os.fsync(folder)
@@ -116,15 +116,17 @@ class StoreFile:
             ) from None
 
     def lock_log(self) -> None:
-        """Lock the log as it now is; before SQLite opens it, and again once it has made it.
+        """Lock the write-ahead log, if there is one.
+
+        Called before SQLite opens the log, and again after SQLite has created it.
 
         Raises:
-            Unusable: another process has it.
+            Unusable: another process has the log.
         """
         if self._log_file is not None:
             if self._log_stands(os.fstat(self._log_file)):
                 return
-            os.close(self._log_file)  # of a crash, and SQLite is through with it
+            os.close(self._log_file)  # the log of a crashed process, which SQLite no longer uses
             self._log_file = None
         if not self._log.exists():
             return
@@ -132,7 +134,7 @@ class StoreFile:
         self._take(self._log_file)
 
     def trouble(self) -> str:
-        """What has become of the file that no write to it may be acknowledged; empty: nothing."""
+        """Return why no write to the file may be acknowledged, or "" if it is in order."""
         try:
             now = self._told.stat()
         except OSError as error:
@@ -154,7 +156,7 @@ class StoreFile:
         return (now.st_dev, now.st_ino) == (known.st_dev, known.st_ino)
 
     def release(self) -> None:
-        """Let go, once SQLite has."""
+        """Release the locks. SQLite must have closed the file before."""
         for file in (self._log_file, self._file):
             if file is not None:
                 os.close(file)
@@ -168,7 +170,7 @@ class StoreFile:
 
 
 def _check_name(path: Path) -> None:
-    """Nothing, where the name is one of a file. Raises ``Unusable`` for SQLite's own words."""
+    """Raise ``Unusable`` if the path names no file or has a special meaning for SQLite."""
     if path.name in {"", ".", ".."} or path.name.startswith(":"):
         raise Unusable(
             f"store {path}: does not name a file; a store outlives its controller: give a path "
@@ -177,7 +179,7 @@ def _check_name(path: Path) -> None:
 
 
 def _holder(file: int) -> str:
-    """The process that has the flock of a file, as the kernel tells; "unknown" if it does not."""
+    """Return the id of the process that has the flock of a file, or "unknown"."""
     inode = os.fstat(file).st_ino
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")

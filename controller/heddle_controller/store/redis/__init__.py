@@ -1,4 +1,5 @@
 """The store on Redis, which several controllers share.
 
-``store`` has it. Who only reads addresses does not load the client of Redis for that.
+It is in the module ``store``. This package imports nothing, so that code that only parses addresses
+need not load the Redis client.
 """

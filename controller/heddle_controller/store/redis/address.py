@@ -1,14 +1,14 @@
-"""Where a Redis is: the forms of ``--store`` that name one.
+"""Addresses of a Redis, as ``--store`` takes them.
 
     redis://[user:password@]host[:port][/db]            plain
     rediss://...                                        the same over TLS
     unix:///path/to/socket[?db=0]                       a socket of this machine
     redis+sentinel://[user:password@]host[:port],host[:port].../service[/db]
-    rediss+sentinel://...                               whoever the sentinels say is the master
+    rediss+sentinel://...                               the master that the sentinels name
     redis+cluster://[user:password@]host[:port],host[:port]...
     rediss+cluster://...                                the master of our slot, by any of these
 
-``?name=...`` keeps several controllers' stores apart in one server.
+``?name=...`` keeps several stores apart in one server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PORTS = {"": 6379, "cluster": 6379, "sentinel": 26379}
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """PEM files for ``rediss``; None: the system's authorities, and no certificate of our own."""
+    """PEM files for ``rediss``. None means the system's authorities, or no client certificate."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -42,14 +42,14 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed address; ``str`` tells it without the password."""
+    """A parsed address. ``str()`` gives it without user and password."""
 
     hosts: tuple[tuple[str, int], ...]
-    """Of the server, of the sentinels, or of nodes of the cluster; none for a socket."""
+    """Host and port of the server, the sentinels or nodes of the cluster; empty for a socket."""
     path: str = ""
-    """Of a socket."""
+    """Path of a Unix socket, or empty."""
     service: str = ""
-    """That the sentinels watch; empty without sentinels."""
+    """Name of the service that the sentinels watch; empty without sentinels."""
     cluster: bool = False
     """Whether the hosts are nodes of a cluster."""
     database: int = 0
@@ -57,11 +57,11 @@ class Address:
     password: str | None = field(default=None, repr=False)
     tls: bool = False
     name: str = "heddle"
-    """Part of every key."""
+    """Name of the store, which is part of every key."""
 
     @property
     def moves(self) -> bool:
-        """Whether another server may take the place of the one that it is now."""
+        """Whether another server may take over from the present one."""
         return self.cluster or bool(self.service)
 
     def __str__(self) -> str:
@@ -74,10 +74,10 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """The address in a URL.
+    """Parse the URL of a store.
 
     Raises:
-        ValueError: it is none of the forms; the text says which are, and has no password in it.
+        ValueError: the URL has none of the forms. The text lists them and contains no password.
     """
     try:
         parts = urlsplit(url)

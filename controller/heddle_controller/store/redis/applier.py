@@ -1,25 +1,23 @@
-"""Applies changes to a Redis that several controllers share: one script compares and writes.
+"""Applies changes to a Redis that several controllers share.
 
-Each controller decides on what it knows of the store (``Mirror``), kept up to date by the
-log of writes. Redis decides nothing.
+Each controller decides on what it knows of the store (``Mirror``), which the log of writes keeps up
+to date. Redis decides nothing: a script compares the guards and writes, in one step.
 
-Large values, in pieces, so that no single call takes a server or a connection for long.
+*Blobs.* Large values are stored in pieces, so that no single call occupies a server or a connection
+for long. A blob is written under a name of its own before the change that refers to it. It expires
+after some minutes unless the change makes it permanent. So a blob disappears by itself if its
+change was refused or its writer died.
 
-A blob is written under a name of its own before the change that points at it, and lives
-for some minutes only; the change makes it last. So one whose change was refused, or whose
-writer died, goes by itself.
+*Recovery.* A server that comes back may be older than before: its disk was a second behind, a
+replica without the last writes took over, a backup was restored, or somebody emptied it. Then
+writes that were acknowledged to clients are lost. The content of the server counts from then on: it
+is read anew, and clients must repeat what is missing. REPLICAS.md says how to set up a server so
+that this does not happen.
 
-A server that came back: is it the one we knew, or is it older?
-
-One that is older (its disk was a second behind, a replica took over that had not heard of the
-last writes, a backup was put in place, somebody emptied it) lacks writes that clients were told
-were kept. What it has counts from then on: it is read anew and what is missing has to be asked
-for again. How a server is set so that this does not happen is told in REPLICAS.md.
-
-Leases of the older server are void. Epochs go on from the highest that was seen here or by any
-agent, and versions from above the highest that was told of, so that nobody who compares takes
-the new for the old. The secret in use is agreed on again, or a controller that starts later
-would agree with nobody.
+All leases are void then. Epochs continue above the highest that this controller or any agent has
+seen, and versions above the highest that was handed out, so that nobody who compares them takes new
+state for old. The secrets in use are written again, so that controllers that start later use the
+same ones.
 """
 
 from __future__ import annotations
@@ -51,20 +49,21 @@ from heddle_controller.store.redis.mirror import Follower, Mirror, OlderError
 from heddle_controller.store.redis.writes import FORM, LIFT, Durability, Keys, Writes
 
 PIECE = 256 * 1024
-"""Bytes of one piece."""
+"""Most bytes of one piece."""
 UNCLAIMED_SECONDS = 600
+"""Time after which a blob expires that no change refers to."""
 _COUNT = b"count"
 
 
 class Blobs:
-    """Reads and writes them."""
+    """Reads and writes large values (blobs)."""
 
     def __init__(self, link: Link, keys: Keys) -> None:
         self.link = link
         self.keys = keys
 
     async def write(self, blob: Blob) -> None:
-        """Bring a blob to the server, unless it is there whole. Raises ``Unavailable``."""
+        """Write a blob, unless the server already has all of it. Raises ``Unavailable``."""
         key, body = self.keys.blob(blob.id), blob.body
         if body is None:
             return
@@ -81,7 +80,7 @@ class Blobs:
         await call(lambda c: c.hset(key, mapping=values))  # type: ignore[arg-type]
 
     async def read(self, identity: str) -> bytes | None:
-        """A blob; None if it is there no more.
+        """Return a blob, or None if it is gone.
 
         Raises:
             Unavailable: the server is away.
@@ -114,23 +113,26 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Recovery:
-    """What is done when the server is there again."""
+    """What a controller does when the server is reachable again."""
 
     def __init__(self, mirror: Mirror, end_leases: Callable[[], None]) -> None:
-        """``end_leases`` is called where the store is not the one that gave them out."""
+        """``end_leases`` is called if the server came back older, which makes leases void."""
         self._mirror = mirror
         self._link = mirror.link
         self._keys = mirror.keys
         self._end_leases = end_leases
         self.returns = 0
-        """Times that the server came back older."""
+        """How often the server came back older."""
         self.secrets: dict[str, bytes] = {}
-        """That are in use here, by name."""
+        """Secrets that this controller uses, by name."""
         self._told: dict[str, Versions] = {}
-        """Of before the server came back older, until it is taken up again."""
+        """Versions before the server came back older, until recovery is complete."""
 
     async def look_again(self) -> None:
-        """See what the server has; before anybody else may use it."""
+        """Compare the server's content with what is known here, before others may use it.
+
+        If the server came back older, recover from that.
+        """
         mirror = self._mirror
         try:
             await mirror.follow(inner=True)
@@ -146,15 +148,15 @@ class Recovery:
             )
             self._end_leases()
             await mirror.load(inner=True)
-        if self._told:  # also where it was cut short, by the server going again
+        if self._told:  # also after a recovery that was interrupted by another loss
             await self._take_up(self._told)
             self._told = {}
 
     def _be_patient(self, error: OlderError) -> None:
-        """Leave an older server alone for a while, where there may be a newer one.
+        """Raise ``Unavailable`` while a newer server than this older one may still be found.
 
-        A master that died and was started again at once still counts as the master until
-        the sentinels have agreed on another.
+        A master that died and restarted at once still counts as the master until the sentinels
+        agree on another one.
         """
         if self._link.silent_for() < self._link.patience:
             raise Unavailable(f"another master is looked for, since {error}") from error
@@ -171,7 +173,7 @@ class Recovery:
         await self._mirror.load(inner=True)
 
     async def _agree_again(self) -> None:
-        """Give back what replicas agree on besides: the form of all this, and secrets in use."""
+        """Write again what replicas must agree on: the form of the store, and secrets in use."""
         keys, secrets = self._keys, self.secrets
 
         async def agree(client: Any) -> None:  # noqa: ANN401 - the library's types are unions
@@ -183,18 +185,19 @@ class Recovery:
 
 
 class RedisApplier:
-    """Implements ``Applier``."""
+    """Implements ``Applier`` on a Redis."""
 
     def __init__(
         self, mirror: Mirror, *, bounds: Bounds, durability: Durability, lease: float
     ) -> None:
-        """On a mirror that has read everything.
+        """Start to apply changes and to follow the log.
 
         Args:
-            mirror: What is known of the store.
-            bounds: How much is kept of what grows.
+            mirror: What is known of the store; it must have loaded everything.
+            bounds: How many records of each growing kind are kept.
             durability: What each write waits for.
-            lease: Seconds for which a leader that was killed is waited for.
+            lease: Length of a leader's lease in seconds. After a leader was killed, others wait
+                this long at most.
         """
         self.link = mirror.link
         self.keys = mirror.keys
@@ -213,27 +216,27 @@ class RedisApplier:
 
     @property
     def epoch(self) -> int:
-        """See ``Applier``."""
+        """Implement ``Applier.epoch``."""
         return self._mirror.leader.epoch
 
     def check(self) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.check``."""
         self.link.check()
 
     async def fresh(self) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.fresh``."""
         await self._mirror.fresh()
 
     def view(self, fabric: str) -> View:
-        """See ``Applier``."""
+        """Implement ``Applier.view``."""
         return self._mirror.views.get(fabric) or View(fabric)
 
     def fabrics(self) -> Sequence[str]:
-        """See ``Applier``."""
+        """Implement ``Applier.fabrics``."""
         return sorted(name for name, view in self._mirror.views.items() if view.known)
 
     async def apply(self, change: Change, ask: Ask) -> Outcome:
-        """See ``Applier``."""
+        """Implement ``Applier.apply``."""
         self.link.check()
         for blob in change.keep:
             await self._blobs.write(blob)
@@ -246,15 +249,15 @@ class RedisApplier:
             self.feed.tell(fabric, fabric, minor=sent.change.moves == FACTS)
 
     async def remembered(self, request: str) -> bytes | None:
-        """See ``Applier``."""
+        """Implement ``Applier.remembered``."""
         return await self._writes.remembered(request)
 
     async def blob(self, identity: str) -> bytes | None:
-        """See ``Applier``."""
+        """Implement ``Applier.blob``."""
         return await self._blobs.read(identity)
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """See ``Applier``."""
+        """Implement ``Applier.audit``."""
         keys = self.keys
 
         async def read(client: Redis) -> list[Any]:
@@ -272,31 +275,34 @@ class RedisApplier:
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Applier``."""
+        """Implement ``Applier.acquire_leadership``."""
         return await self._leases.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.leadership_lost``."""
         await self._leases.leadership_lost(epoch)
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.release_leadership``."""
         await self._leases.release_leadership(epoch)
 
     def leads(self, epoch: int) -> bool:
-        """See ``Applier``."""
+        """Implement ``Applier.leads``."""
         return self._leases.leads(epoch)
 
     async def leader(self) -> Leader:
-        """See ``Applier``."""
+        """Implement ``Applier.leader``."""
         return await self._leases.leader()
 
     def stale_for(self) -> float:
-        """See ``Applier``."""
+        """Implement ``Applier.stale_for``."""
         return self.link.silent_for()
 
     async def secret(self, name: str, proposal: bytes) -> bytes:
-        """What all replicas share under a name: the first that anybody proposed."""
+        """Return the secret that all replicas share under a name.
+
+        It is the first one that any replica proposed.
+        """
         key = self.keys.secrets
 
         async def agree(client: Any) -> bytes:  # noqa: ANN401 - the library's types are unions
@@ -309,7 +315,7 @@ class RedisApplier:
         return agreed
 
     async def close(self) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.close``."""
         if self.link.ending:
             return
         self.link.ending = True

@@ -1,11 +1,12 @@
-"""Leadership over Redis: a lease that runs out, and an epoch that only grows.
+"""Leadership over Redis: a lease that expires, and an epoch that only grows.
 
-Whoever takes the lease gets the next epoch, in one script; every write of a leader is
-compared with the newest epoch in the step that writes. So the lease only has to be good
-enough for two not to work against each other, never for safety.
+A controller that takes the lease gets the next epoch in the same script. The script that writes
+compares the epoch of each write with the newest one. So safety does not depend on the lease; it
+only keeps two leaders from working against each other.
 
-The holder goes by its own clock, counted from before it asked: what it cannot know to
-have is over. A process that was stopped and goes on finds that out before anything else.
+The holder measures the lease by its own clock, from the moment before it asked, so it never
+believes that it holds a lease that has ended. A process that was suspended and resumes notices that
+first of all.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from heddle_controller.store.redis.writes import LEAD, RENEW, RESIGN
 log = structlog.stdlib.get_logger(__name__)
 
 RENEWALS = 4
-"""In the time of one lease."""
+"""How often a lease is renewed during its length."""
 MARGIN = 0.05
-"""Seconds by which our lease is over before anybody else's begins."""
+"""Seconds by which the holder considers its lease over before another one can begin."""
 
 
 @dataclass(slots=True, eq=False)
 class Term:
-    """A lease that we have."""
+    """A lease that this controller holds."""
 
     until: float
-    """By the monotonic clock."""
+    """End of the lease by the monotonic clock."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     renewing: asyncio.Task[None] | None = None
 
     def left(self) -> float:
-        """Seconds that it is certain to last."""
+        """Return the seconds for which the lease is certain to last."""
         return 0.0 if self.over.is_set() else max(self.until - time.monotonic(), 0.0)
 
 
 class Leases:
-    """What ``Applier`` says of leadership and of how old reads are."""
+    """Implements the methods of ``Applier`` for leadership, and ``stale_for``."""
 
     def __init__(self, mirror: Mirror, writer: str, bounds: Bounds, seconds: float) -> None:
-        """None yet; for so many ``seconds`` a leader that was killed is waited for."""
+        """Begin without a lease. ``seconds`` is the length of each lease."""
         self._mirror = mirror
         self._link = mirror.link
         self._keys = mirror.keys
@@ -57,18 +58,18 @@ class Leases:
         self._seconds = seconds
         self._new_token = Tokens()
         self._terms: dict[int, Term] = {}
-        """By epoch."""
+        """Leases that this controller holds, by epoch."""
         self._turn = asyncio.Event()
-        """Set when a lease was taken or given up."""
+        """Set when any controller takes or gives up a lease."""
 
     def wake(self) -> None:
-        """A lease was taken or given up."""
+        """Note that some controller took or gave up a lease."""
         self._turn.set()
 
     async def acquire_leadership(
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
-        """See ``Applier``."""
+        """Implement ``Applier.acquire_leadership``."""
         while True:
             self._check_open()
             self._turn.clear()
@@ -80,7 +81,7 @@ class Leases:
                 await self._until_returned()
                 continue
             if epoch:
-                self._check_open()  # then the lease is given up with all others
+                self._check_open()  # if closing, ``resign_all`` gives this lease up too
                 return epoch
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -91,7 +92,11 @@ class Leases:
             raise Unavailable("the store is closed, the controller is stopping")
 
     async def _ask(self, holder: str, above: int) -> tuple[int, float]:
-        """Our epoch; or 0, and for how many seconds the lease of another lasts."""
+        """Ask for the lease.
+
+        Returns:
+            The new epoch and 0.0; or 0 and the seconds for which another's lease still lasts.
+        """
         keys, asked = self._keys, time.monotonic()
         least = max(above, self._mirror.highest)
         names = [keys.lease, keys.leader, keys.sequence, keys.log]
@@ -115,7 +120,7 @@ class Leases:
         return epoch, 0.0
 
     async def _until_returned(self) -> None:
-        """Wait for the server, or for the end of the store."""
+        """Wait until the server is back or the store is closing."""
         link = self._link
         while not link.up and not link.ending:
             self._turn.clear()
@@ -139,7 +144,7 @@ class Leases:
             self._end(epoch)
 
     async def _renewed(self, epoch: int, term: Term) -> bool:
-        """Whether it is not known to be another's turn."""
+        """Renew a lease. Return False only if the server says that it is over."""
         keys, asked = self._keys, time.monotonic()
         names, args = [keys.lease, keys.leader], [epoch, round(self._seconds * 1000)]
         try:
@@ -157,20 +162,20 @@ class Leases:
             term.over.set()
 
     def end_all(self) -> None:
-        """The store is not the one that gave the leases out."""
+        """End all leases at once, because the server no longer knows them."""
         for epoch, term in list(self._terms.items()):
             if term.renewing is not None:
                 term.renewing.cancel()
             self._end(epoch)
 
     async def leadership_lost(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.leadership_lost``."""
         term = self._terms.get(epoch)
         if term is not None:
             await term.over.wait()
 
     async def release_leadership(self, epoch: int) -> None:
-        """See ``Applier``."""
+        """Implement ``Applier.release_leadership``."""
         term = self._terms.get(epoch)
         if term is None:
             return
@@ -186,21 +191,21 @@ class Leases:
             log.warning("lease not handed over, it runs out", epoch=epoch, why=str(error))
 
     def leads(self, epoch: int) -> bool:
-        """See ``Applier``."""
+        """Implement ``Applier.leads``."""
         term = self._terms.get(epoch)
         return term is not None and term.left() > 0 and not self._link.closed
 
     async def leader(self) -> Leader:
-        """See ``Applier``."""
+        """Implement ``Applier.leader``."""
         await self._mirror.fresh()
         self._link.check()
         return self._mirror.leader
 
     def stale_for(self) -> float:
-        """See ``Applier``."""
+        """Implement ``Applier.stale_for``."""
         return self._link.silent_for()
 
     async def resign_all(self) -> None:
-        """Give up all that we have."""
+        """Give up all leases."""
         for epoch in list(self._terms):
             await self.release_leadership(epoch)

@@ -1,14 +1,12 @@
-"""The connection to Redis: whether it can be had, and how it is had again.
+"""The connection to Redis: it notices when the server is lost, and reconnects.
 
-After the first call that fails, or that is not answered in time, every further one is
-refused at once: a slow server must not hang the callers of the API one after the other.
-Meanwhile one task knocks, with growing, jittered pauses. When the server answers again,
-those who have to look at what it has (``on_return``) do so before anybody else may use it.
+After the first call that fails or is not answered in time, all further calls are refused at once. A
+slow server must not block one caller of the API after another. Meanwhile one task tries to
+reconnect, with growing pauses that have jitter. When the server answers again, the callbacks in
+``on_return`` check its content before anybody else may use it.
 
-Clients for each form of address, once it is known which server that is now.
-
-Retries are ours (``link``), so the library's are off: a call that failed has to be seen to have
-failed.
+The module also makes clients for each form of address, after finding out which server it means now.
+The retries of the client library are off, because ``Link`` must see each call that fails.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ from heddle_controller.store.redis.address import Address, Files
 
 
 async def find(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each
-    """The server itself: whoever the sentinels, or the nodes of the cluster, say it is now.
+    """Return the address of the server itself, as sentinels or cluster nodes name it now.
 
     Raises:
-        RedisError: nobody of them answers, or none knows.
+        RedisError: none of them answers, or none knows it.
     """
     if address.cluster:
         return await _find_in_cluster(address, files, timeout)
@@ -68,16 +66,16 @@ async def find(address: Address, files: Files, timeout: float) -> Address:  # no
 
 
 def _nobody_knows(address: Address, told: str) -> str:
-    """What the library tells of the sentinels, in a line without its own representations."""
+    """Return what the library says about the sentinels, in one readable line."""
     hosts = ",".join(f"{host}:{port}" for host, port in address.hosts)
     trouble = told.rpartition("> - ")[2] if "> - " in told else "none of them knows it"
     return f"no master {address.service!r} by the sentinels {hosts}: {trouble}"
 
 
 async def _find_in_cluster(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each
-    """The master of the slot that all our keys are in, by the first node that knows."""
+    """Return the master of the slot of all our keys, as the first node that answers names it."""
     slot, trouble = key_slot(f"{{{address.name}}}".encode()), ""
-    for host, port in random.sample(address.hosts, len(address.hosts)):  # one may be long silent
+    for host, port in random.sample(address.hosts, len(address.hosts)):  # one may be down for long
         node = replace(address, hosts=((host, port),), cluster=False)
         try:
             async with connect(node, files, timeout) as client:
@@ -87,24 +85,24 @@ async def _find_in_cluster(address: Address, files: Files, timeout: float) -> Ad
             continue
         for first, last, (at, at_port, *_), *_replicas in ranges:
             if first <= slot <= last:
-                # A node that does not know by which name it is reached leaves that out.
+                # A node that does not know its own host name leaves it out.
                 return replace(node, hosts=((at.decode() if at else host, at_port),))
         trouble = f"{host}:{port} knows no node that has slot {slot}"
     raise ClusterDownError(trouble)
 
 
 def connect(address: Address, files: Files, timeout: float, block: float = 0.0) -> Redis:
-    """A client; connections are made when they are first needed.
+    """Return a client. It connects when it is first used.
 
     Args:
-        address: Where: what ``find`` found.
-        files: For TLS.
-        timeout: Seconds that a server may take to answer, or to be connected to.
-        block: Seconds more for a client whose calls wait in the server.
+        address: The server, as returned by ``find``.
+        files: PEM files for TLS.
+        timeout: Seconds that the server may take to answer, and to accept a connection.
+        block: Additional seconds to answer, for a client whose calls wait in the server.
     """
     options = _options(address, files, timeout, block)
     if address.path:
-        # Redis(unix_socket_path=...) would not pass on the time that connecting may take.
+        # Redis(unix_socket_path=...) would not pass on the timeout for connecting.
         return Redis.from_pool(
             ConnectionPool(UnixDomainSocketConnection, path=address.path, **options)
         )
@@ -137,13 +135,13 @@ log = structlog.stdlib.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
 BLOCK_SECONDS = 0.5
-"""For which a call may wait in the server."""
+"""How long a call of the ``blocking`` client may wait in the server."""
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-"""Seconds between knocks."""
+"""Seconds between attempts to reconnect."""
 WHY_MOST = 160
-"""Characters of an error that are worth telling."""
+"""Most characters of an error that are reported."""
 AWAY = (
-    AskError,  # and MovedError: our slot is, or is to be, with another node of the cluster
+    AskError,  # and MovedError: our slot is on, or moves to, another node of the cluster
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
@@ -158,35 +156,36 @@ AWAY = (
 
 
 class Link:
-    """One server, or whichever is the master now."""
+    """The connection to one server, or to whichever server is the master now."""
 
     def __init__(
         self, address: Address, files: Files, timeout: float, patience: float = 0.0
     ) -> None:
-        """A link that is up until a call fails.
+        """Make a link, which counts as up until a call fails.
 
         Args:
-            address: Of the server, or of the sentinels that know it.
-            files: For TLS.
-            timeout: Seconds within which the server has to answer a call.
-            patience: Seconds for which a server that is older than the one before is
-                not believed to be the one: the right one may still be found.
+            address: Address of the server, of its sentinels, or of nodes of its cluster.
+            files: PEM files for TLS.
+            timeout: Seconds within which the server must answer a call.
+            patience: Seconds for which a server with older data than before is not accepted,
+                because the right one may still be found.
         """
         self._address = address
         self._files = files
         self.name = str(address)
-        """Of the server, for people; without a password."""
+        """Name of the server for people, without the password."""
         self.timeout = timeout
         self.patience = patience
         self.on_return: list[Callable[[], Awaitable[None]]] = []
-        """Called, in order, when the server is there again, before others may use it."""
+        """Called in order when the server is reachable again, before others may use it."""
         self.returned = asyncio.Event()
         """Set while the server can be used."""
         self.returned.set()
         self.why = ""
         self.closed = False
         self.ending = False
-        """Set before ``closed``: what was begun is finished, nobody waits any longer."""
+        """Set before ``closed``: work in progress is finished, but nobody waits for leadership
+        or for the server any longer."""
         self.losses = 0
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -194,31 +193,31 @@ class Link:
         self._client: Redis | None = None
         self._blocking: Redis | None = None
         self._old: list[tuple[float, Redis]] = []
-        """Clients of before, which may have calls under way, and when they have none."""
+        """Earlier clients that may have calls in progress, and the time when these are over."""
         self._heard = time.monotonic()
         self._knocking: asyncio.Task[None] | None = None
 
     @property
     def up(self) -> bool:
-        """Whether calls are let through."""
+        """Whether calls are allowed."""
         return self.returned.is_set() and not self.closed
 
     def silent_for(self) -> float:
-        """Seconds since the server was last heard, while it is away; otherwise 0."""
+        """Return the seconds since the server last answered while it is away, else 0."""
         return 0.0 if self.up else max(time.monotonic() - self._heard, 1e-3)
 
     async def call(
         self, make: Callable[[Redis], Awaitable[_Answer]], *, inner: bool = False
     ) -> _Answer:
-        """What ``make`` answers, within the time.
+        """Call the server and return its answer.
 
         Args:
-            make: Speaks to the server.
+            make: Makes the call on a client, within twice the ``timeout``.
             inner: Whether to try even while the server counts as away.
 
         Raises:
-            Unavailable: the server is away, or did not answer in time, and then it may
-                have done what it was asked or not.
+            Unavailable: the server is away, or refused the call, or did not answer in time. In
+                the last case it may or may not have done what it was asked to do.
         """
         self.check(inner=inner)
         client, asked = self._client, asked_to_end()
@@ -231,7 +230,7 @@ class Link:
         except AWAY as error:
             if asked_to_end() > asked:
                 raise asyncio.CancelledError from error
-            if client is self._client:  # not of one that has been given up already
+            if client is self._client:  # not an earlier client that was already replaced
                 self.lost(error)
             raise self.refusal() from error
         except RedisError as error:
@@ -241,15 +240,15 @@ class Link:
             if not self._under_way:
                 self._idle.set()
         self.heard()
-        if asked_to_end() > asked:  # the library may take a cancellation for an answer
+        if asked_to_end() > asked:  # the library may swallow a cancellation
             raise asyncio.CancelledError
         return answer
 
     async def _find(self) -> Redis:
-        """A client of whichever is the server now; the one before is given up.
+        """Make and return a client of the present server, in place of the one before.
 
-        All connections of one client are to one server: a mixture of two masters, the old
-        one and the new, would answer each question by the other's facts.
+        All connections of a client lead to the same server. If some led to the old master and
+        some to the new one, their answers would contradict each other.
         """
         found = await find(self._address, self._files, self.timeout)
         now = time.monotonic()
@@ -261,7 +260,7 @@ class Link:
         return self._client
 
     async def _drop(self, now: float) -> None:
-        """Let go of clients whose calls are over."""
+        """Close the earlier clients whose calls are over by the time ``now``."""
         over = [client for end, client in self._old if end <= now]
         self._old = [(end, client) for end, client in self._old if end > now]
         for client in over:
@@ -269,29 +268,32 @@ class Link:
 
     @property
     def blocking(self) -> Redis:
-        """A client of the same server whose calls may wait there, ``BLOCK_SECONDS`` at most."""
+        """A client whose calls may wait in the server for up to ``BLOCK_SECONDS``.
+
+        Raises ``Unavailable`` if there is none yet.
+        """
         if self._blocking is None:
             raise self.refusal()
         return self._blocking
 
     def check(self, *, inner: bool = False) -> None:
-        """Nothing while the server can be used. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the server cannot be used now."""
         if self.closed:
             raise Unavailable(f"store {self.name}: closed, the controller is stopping")
         if not inner and not self.returned.is_set():
             raise self.refusal()
 
     def refusal(self) -> Unavailable:
-        """What callers are told while the server is away."""
+        """Return the error that callers get while the server is away."""
         return Unavailable(f"store {self.name} is away: {self.why}", LAST_PAUSE)
 
     def heard(self) -> None:
-        """The server answered; while it is looked at, that does not count."""
+        """Note that the server answered. This does not count while it is still being checked."""
         if self.up:
             self._heard = time.monotonic()
 
     def lost(self, error: BaseException) -> None:
-        """A call failed: refuse the next ones, and knock."""
+        """Note that a call failed: refuse further calls, and try to reconnect."""
         if self.closed:
             return
         self.why = _words(error)
@@ -305,7 +307,7 @@ class Link:
     async def _knock(self) -> None:
         pause = FIRST_PAUSE
         while not self.closed:
-            # Jitter, so that all replicas do not come at the same moment.
+            # Jitter, so that not all replicas try at the same moment.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
             pause = min(2 * pause, LAST_PAUSE)
             try:
@@ -326,22 +328,23 @@ class Link:
                 return
 
     async def close(self) -> None:
-        """No more calls."""
+        """Wait for calls in progress, and close all connections."""
         self.ending = self.closed = True
         if self._knocking is not None:
             await end(self._knocking)
-        await self._idle.wait()  # what is under way when a client is closed is never let go of
+        # Connections that are in use when a client is closed would never be released.
+        await self._idle.wait()
         self._old += [(0.0, one) for one in (self._client, self._blocking) if one is not None]
         await self._drop(float("inf"))
 
 
 def _words(error: BaseException) -> str:
-    """What went wrong in one line; the library's own can be pages."""
+    """Return an error in one short line. The library's messages can be very long."""
     return " ".join(str(error).split())[:WHY_MOST] or "no answer in time"
 
 
 async def _usable(client: Redis) -> None:
-    """Nothing if the server can be written. Raises what says that it cannot."""
+    """Raise ``ReadOnlyError`` if the server is not a master."""
     role = await client.execute_command("ROLE")  # type: ignore[no-untyped-call]
     if role[0] != b"master":
         raise ReadOnlyError(f"is a {role[0].decode()} now")

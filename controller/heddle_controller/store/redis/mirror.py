@@ -1,18 +1,17 @@
-"""What this replica knows of everything in the store, kept up to date.
+"""A copy in memory of everything in the store, kept up to date.
 
-A read asks the server one thing: what changed since the write that I know of? The answer
-is the present value of every field that did, taken in one step, so that what is read is
-of one moment and of now. Readers that come together share one question. While the server
-is away the mirror is what reads are answered from.
+A read asks the server which fields have changed since the last write that the mirror knows. The
+answer has the present values of all of them, taken in one step, so that a read is consistent and
+current. Readers that come at the same time share one question. While the server is away, reads are
+answered from the mirror.
 
-The position is a number and the token of the write that got it. A server that has fewer
-writes than we know of, or another one in that place, is not the one we knew: it came
-back older (``OlderError``), and has lost what clients were told was kept.
+The mirror's position is the number of a write and that write's token. If the server has fewer
+writes, or another token at that number, it came back older (``OlderError``) and has lost writes
+that were acknowledged to clients.
 
-Hears of every write: wakes who watches, and keeps the mirror warm.
-
-What the log tells is that something of a fabric changed, and whether it is intent or
-facts. Our own writes are told of when they are made, so they are passed over here.
+The ``Follower`` reads the log of writes. It wakes watchers and keeps the mirror up to date between
+reads. The log says which fabric changed, and whether intent or facts did. Writes of this replica
+are announced when they are made, so the follower skips them.
 """
 
 from __future__ import annotations
@@ -31,31 +30,33 @@ from heddle_controller.store.redis.link import BLOCK_SECONDS, Link
 from heddle_controller.store.redis.writes import LEASE, NEWS, POSITION, Keys, note_of
 
 _MOST_ENTRIES = 2_000
-"""Writes told of one by one; beyond, everything is read again."""
+"""Most writes to catch up with by the log. If there are more, everything is read again."""
 
 
 class OlderError(Exception):
-    """The server does not have a write that it once had."""
+    """The server lacks a write that it once had."""
 
 
 class Mirror:
-    """All fabrics, as of ``number``."""
+    """All fabrics as of the write with ``number``."""
 
     def __init__(self, link: Link, keys: Keys) -> None:
         self.link = link
         self.keys = keys
         self.number = 0
-        """Of the newest write that is known here."""
+        """Number of the newest write that is known here."""
         self.token = ""
         self.leader = Leader()
         self.highest = 0
-        """Epoch ever seen: a server that came back older must not give it out again."""
+        """Highest epoch ever seen. A server that came back older must not give it out again."""
         self.views: dict[str, View] = {}
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
     async def fresh(self) -> None:
-        """All that was written before this call is here; or the server is away.
+        """Bring the mirror up to date with all writes before this call.
+
+        Does nothing while the server is away.
 
         Raises:
             Unavailable: the store is closed.
@@ -77,10 +78,10 @@ class Mirror:
         except OlderError as error:
             self.link.lost(error)
         except Unavailable:
-            return  # the link says so, to whoever asks
+            return  # the link reports this to whoever asks
 
     async def follow(self, *, inner: bool = False) -> None:
-        """Take in what changed.
+        """Ask the server for changes and apply them.
 
         Raises:
             OlderError: the server has lost writes.
@@ -100,7 +101,7 @@ class Mirror:
             await self.load(inner=inner)
             return
         if int(number) < self.number:
-            return  # a write of our own was taken in meanwhile, and all before it was known
+            return  # a write of our own was applied meanwhile, and all before it was known
         token, epoch, holder, *fabrics = rest
         for name, whole, values in fabrics:
             self._take(name.decode(), whole=bool(whole), values=values)
@@ -117,7 +118,7 @@ class Mirror:
             view.take(field, value)
 
     def advance(self, change: Change, number: int, token: str) -> None:
-        """Take in a write of our own, if nothing that is not known here came before it."""
+        """Apply a write of this replica, if all writes before it are known here."""
         if number != self.number + 1:
             return
         self.views.setdefault(change.fabric, View(change.fabric)).advance(change)
@@ -129,9 +130,9 @@ class Mirror:
         self.highest = max(self.highest, self.leader.epoch)
 
     async def load(self, *, inner: bool = False) -> None:
-        """Read everything.
+        """Read everything from the server.
 
-        The position is taken first: what is written meanwhile is read twice, not missed.
+        The position is read first, so that a write in the meantime is read twice and not missed.
 
         Raises:
             Unavailable: the server is away.
@@ -154,10 +155,11 @@ class Mirror:
 
 
 _AT_ONCE = 1_000
+"""Most entries of the log to read at once."""
 
 
 class Follower:
-    """Reads the log from where the mirror stands."""
+    """Follows the log of writes from the mirror's position."""
 
     def __init__(
         self,
@@ -178,14 +180,14 @@ class Follower:
         self._task = asyncio.create_task(self._run(0), name="store log")
 
     async def begin_anew(self) -> None:
-        """Begins again from where the mirror stands now; everything may have changed."""
+        """Start again from the mirror's present position, and announce all fabrics as changed."""
         await self._end()
         self._last = self._mirror.number
         self._task = asyncio.create_task(self._run(self._start), name="store log")
         self._tell_all()
 
     async def _end(self) -> None:
-        self._start += 1  # the library may take a cancellation for an answer
+        self._start += 1  # the library may swallow a cancellation
         await end(self._task)
 
     def _tell_all(self) -> None:
@@ -230,11 +232,11 @@ class Follower:
             self._feed.tell(note.fabric, note.fabric, minor=note.kind == FACTS)
 
     async def _warm(self) -> None:
-        if self._link.up and self._mirror.number < self._last:  # of our own writes all is known
+        if self._link.up and self._mirror.number < self._last:  # our own writes are known
             await self._mirror.fresh()
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Stop following the log."""
         await self._end()
         if self._warming is not None:
             await end(self._warming)

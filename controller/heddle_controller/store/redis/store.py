@@ -1,16 +1,14 @@
 """The Redis store: one server, or a master with replicas, shared by several controllers.
 
-What is acknowledged is as durable as the server is set to be: with ``appendfsync
-always`` it is on the disk, with ``everysec`` a machine that loses power may lose the last
-second, without ``appendonly`` a server that ends loses what it had not saved. A master
-that fails over loses what no replica had yet; ``Durability`` waits for replicas.
-Everything a replica knows can be had again from the server and the agents.
+Acknowledged writes are as durable as the server's settings make them. With ``appendfsync always``
+they are on the disk. With ``everysec``, a machine that loses power may lose the last second.
+Without ``appendonly``, a server that ends loses what it had not saved. A failover loses what no
+replica had yet; ``Durability`` makes writes wait for replicas. A controller keeps nothing that it
+cannot get again from the server and the agents.
 
-What to do where a Redis cannot be had at the start: said by what was in the way.
-
-Most of what fails at the first start is not a server that is down: a password that is
-missing, an authority that is not the one, a file that is not there. Who is then told to
-start the server looks in the wrong place.
+If the server cannot be used at the start, the error says what to do. Most first starts fail for
+other reasons than a server that is down: a missing password, the wrong authority, a missing file.
+Advice to start the server would then mislead.
 """
 
 from __future__ import annotations
@@ -42,14 +40,15 @@ TRUST = (
 
 
 CLOSED = "closed by server"
-"""In what the library says of a connection that the server has ended."""
+"""Part of the client library's message when the server has closed a connection."""
 
 
 def redis_cure(error: BaseException, *, tls: bool) -> str:
-    """What to do about a failed first call.
+    """Return advice about a failed first call, as a sentence without a full stop.
 
-    Over ``tls`` a server that does not take our certificate says so only after we believe the
-    connection made, and ends it: what arrives first, its word or the end, is a matter of luck.
+    With TLS, a server that rejects our certificate says so only after the client considers the
+    connection established, and then closes it. Its message may arrive after the close, so over
+    ``tls`` a closed connection also counts as a certificate problem.
     """
     behind = list(_behind(error))
     if any(isinstance(one, AuthenticationError) for one in behind):
@@ -60,20 +59,20 @@ def redis_cure(error: BaseException, *, tls: bool) -> str:
 
 
 def _is_end(error: BaseException) -> bool:
-    """Whether a connection that was made has been ended."""
+    """Return whether the error means that an established connection was closed."""
     ends = ConnectionResetError, BrokenPipeError, EOFError
     return isinstance(error, ends) or CLOSED in str(error)
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it came of."""
+    """Yield an error and the errors that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def check_readable(files: Files) -> None:
-    """Nothing where all files can be read. Raises ``Unusable`` naming the first that cannot."""
+    """Raise ``Unusable``, naming the file, if one of the files cannot be read."""
     for option, path in (
         ("--store-ca", files.ca),
         ("--store-cert", files.cert),
@@ -91,13 +90,13 @@ def check_readable(files: Files) -> None:
 log = structlog.stdlib.get_logger(__name__)
 
 LEASE_SECONDS = 1.5
-"""For which a leader that was killed is waited for."""
+"""Length of a lease: how long others wait for a leader that was killed."""
 ELECTION_SECONDS = 3.0
-"""Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
+"""Time that sentinels or a cluster take to change the master. The old one may come back in it."""
 
 
 class RedisStore(Store):
-    """``Store`` on a Redis; made by ``open_redis``."""
+    """A ``Store`` on a Redis. ``open_redis`` makes it."""
 
     def __init__(self, applier: RedisApplier, now: Callable[[], float]) -> None:
         super().__init__(applier, now)
@@ -105,11 +104,11 @@ class RedisStore(Store):
 
     @property
     def link(self) -> Link:
-        """The connection, for what else is kept in the same server."""
+        """The connection, for other data in the same server."""
         return self._redis.link
 
     def figures(self) -> Iterable[tuple[str, str, Callable[[], float]]]:
-        """What an operator should see of the server: name, meaning, and how to read it."""
+        """Metrics of the server: name, help text, and a function that reads the value."""
         recovery = self._redis.recovery
         return (
             ("heddle_store_losses", "Times that the store was lost", lambda: self.link.losses),
@@ -121,7 +120,10 @@ class RedisStore(Store):
         )
 
     async def secret(self, name: str, proposal: bytes) -> bytes:
-        """What all replicas share under a name: the first that anybody proposed."""
+        """Return the secret that all replicas share under a name.
+
+        It is the first one that any replica proposed.
+        """
         return await self._redis.secret(name, proposal)
 
 
@@ -135,20 +137,21 @@ async def open_redis(
     lease: float = LEASE_SECONDS,
     now: Callable[[], float] = time.time,
 ) -> RedisStore:
-    """The store in the Redis at ``url``.
+    """Open the store in the Redis at ``url``.
 
     Args:
-        url: See ``address``.
-        files: For TLS.
-        timeout: Seconds within which the server has to answer.
+        url: Address of the Redis; see the module ``address``.
+        files: PEM files for TLS.
+        timeout: Seconds within which the server must answer.
         durability: What each write waits for.
-        bounds: How much is kept of what grows.
-        lease: Seconds for which a leader that was killed is waited for.
-        now: Unix seconds.
+        bounds: How many records of each growing kind are kept.
+        lease: Length of a lease in seconds: how long others wait for a leader that was killed.
+        now: Returns the time in Unix seconds.
 
     Raises:
-        Unavailable: the server cannot be reached, or is still loading; says what to do.
-        Unusable: what it has is of another Heddle, the address is none, or a file cannot be read.
+        Unavailable: the server cannot be reached, or is still loading. The text says what to do.
+        Unusable: the data is of another version of Heddle, the address is not valid, or a file
+            cannot be read.
     """
     try:
         address = parse_address(url)
@@ -182,7 +185,7 @@ async def open_redis(
 
 
 async def _claim(client: Redis, keys: Keys, name: str) -> None:
-    """Say whose the keys are. Raises ``Unusable`` where they are of another Heddle."""
+    """Mark the keys as ours. Raises ``Unusable`` if another version of Heddle wrote them."""
     await client.hsetnx(keys.meta, "form", FORM)
     form = await client.hget(keys.meta, "form")
     if form != FORM.encode():
@@ -193,14 +196,14 @@ async def _claim(client: Redis, keys: Keys, name: str) -> None:
 
 
 async def _warn(client: Any, name: str) -> None:  # noqa: ANN401 - the library's types are unions
-    """Say how durable what is acknowledged is, where the server tells."""
+    """Log how durable writes are, if the server reveals its settings."""
     settings: dict[str, str] = {}
     for setting in ("appendonly", "appendfsync", "maxmemory-policy"):
         try:
             for value in (await client.config_get(setting)).values():
                 settings[setting] = value.decode() if isinstance(value, bytes) else value
         except ResponseError:
-            return  # not everybody may ask
+            return  # this user may not read settings
     log.info("store settings", store=name, **settings)
     if settings.get("maxmemory-policy", "").startswith("allkeys"):
         log.error("the server may throw away what it keeps: set maxmemory-policy noeviction")

@@ -1,14 +1,14 @@
-"""How a batch of changes goes to Redis: one call of the script for each, all in one pipeline.
+"""Sends batches of changes to Redis; the scripts that run there, and the keys of a store.
 
-With ``appendfsync always`` the server then waits for its disk once a batch, not once a
-change. Records of the audit trail are a chain, of which each hash covers the one before: they
-are linked here, each to the one that is expected before it, and the script refuses a link to
-another. What is refused so is linked anew, and goes again with the next batch.
+A batch is one pipeline with one call of the ``write`` script per change. With ``appendfsync
+always`` the server then waits for its disk once per batch and not once per change.
 
-The scripts that run in Redis, and the keys that they are given.
+Records of the audit trail form a chain, in which each hash covers the one before. They are linked
+here, each to the record that is expected before it. The script refuses a record whose predecessor
+is not the newest. A refused change is linked again and goes with the next batch.
 
-Leadership covers the whole store and every fenced write compares the epoch in the step
-that writes, so all keys have one hash tag: in a cluster they share a slot.
+Every write of a leader compares its epoch in the same step that writes. So all keys have one hash
+tag, and in a cluster they share a slot.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from heddle_controller.store.redis.link import AWAY, Link
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script, and the name under which a server remembers it."""
+    """A Lua script, and the SHA-1 digest by which a server remembers it."""
 
     text: str
     digest: str
 
     async def call(self, client: Redis, keys: Sequence[str], args: Sequence[Any]) -> Any:  # noqa: ANN401 - whatever the script answers
-        """Run it; by name, and whole where the server does not know it."""
+        """Run the script by its digest, or by its text if the server does not know it."""
         try:
             return await client.evalsha(self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return await client.eval(self.text, len(keys), *keys, *args)
 
     def queue(self, pipeline: Pipeline, keys: Sequence[str], args: Sequence[Any]) -> None:
-        """Add a call to a pipeline, whose sender looks for ``NoScriptError``."""
+        """Add a call to a pipeline. The caller must handle ``NoScriptError``."""
         pipeline.evalsha(self.digest, len(keys), *keys, *args)
 
 
@@ -56,7 +56,7 @@ def _script(name: str) -> Script:
 
 
 FORM = "5"
-"""Of what is stored: another one is refused."""
+"""Version of the stored form. Another version is refused."""
 
 WRITE = _script("write")
 NEWS = _script("news")
@@ -68,64 +68,64 @@ LIFT = _script("lift")
 
 
 class Note(NamedTuple):
-    """What the log tells of a write."""
+    """An entry of the log: what a write changed."""
 
     token: str
-    """Of the write."""
+    """Unique name of the write."""
     writer: str
-    """Who made it."""
+    """The replica that made it."""
     kind: str
-    """What it moves; see ``Change``. Or ``LEASE``."""
+    """What it moves (see ``Change.moves``), or ``LEASE``."""
     fabric: str = ""
     fields: tuple[str, ...] = ()
-    """Those that changed; "*": so many that all are read again."""
+    """Fields that changed. "*" means that so many changed that all are read again."""
 
 
 LEASE = "l"
-"""A lease was taken or given up."""
+"""Kind of a ``Note``: a lease was taken or given up."""
 
 
 def note_of(entry: Mapping[bytes, bytes]) -> Note:
-    """What an entry of the log says."""
+    """Parse an entry of the log."""
     token, writer, kind, *rest = orjson.loads(entry[b"n"])
     return Note(token, writer, kind, rest[0] if rest else "", tuple(rest[1:]))
 
 
 class Keys:
-    """The names of everything in one store."""
+    """The names of all keys of one store."""
 
     def __init__(self, name: str) -> None:
         tag = f"{{{name}}}"
         self.sequence = f"{tag}:sequence"
-        """Number of the newest write."""
+        """Counter: number of the newest write."""
         self.log = f"{tag}:log"
-        """Stream of what the newest writes changed: names only."""
+        """Stream of the fields that the newest writes changed, without values."""
         self.leader = f"{tag}:leader"
         """Hash of the newest epoch and its holder."""
         self.lease = f"{tag}:lease"
-        """The epoch that leads, for as long as it does."""
+        """The epoch that leads; expires with its lease."""
         self.requests = f"{tag}:requests"
         """Hash of answers by request id."""
         self.request_order = f"{tag}:requests:order"
         """List of request ids, oldest first."""
         self.references = f"{tag}:references"
-        """Hash of how often each blob is pointed at."""
+        """Hash of the number of references to each blob."""
         self.fabrics = f"{tag}:fabrics"
         """Set of the fabrics' names."""
         self.audit = f"{tag}:audit"
         """Stream of the audit trail."""
         self.audit_marks = f"{tag}:audit:marks"
-        """Hash of its head and its anchor."""
+        """Hash of the head and the anchor of the audit trail."""
         self.secrets = f"{tag}:secrets"
-        """Hash of what all replicas share and nobody else may know."""
+        """Hash of the secrets that all replicas share."""
         self.meta = f"{tag}:meta"
-        """Hash that says whose store this is, and in which form."""
+        """Hash with the version of the stored form."""
         self.fabric_prefix = f"{tag}:fabric:"
-        """Before a fabric's name: the hash of all that is known of it."""
+        """Prefix of a fabric's name; that key is a hash of the fabric's fields."""
         self._blob_prefix = f"{tag}:blob:"
 
     def blob(self, identity: str) -> str:
-        """Hash of the pieces of a large value."""
+        """Return the key of the hash with the pieces of a large value."""
         return self._blob_prefix + identity
 
 
@@ -134,14 +134,14 @@ Raw = str | bytes | int
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What else a write waits for, besides what the server's own settings say."""
+    """What a write waits for in addition to what the server's own settings require."""
 
     replicas: int = 0
-    """That must have it, within half the time that a call may take."""
+    """How many replicas must have the write. They get half the ``timeout`` of a call for it."""
 
 
 class Writes:
-    """Delivers batches."""
+    """Delivers batches of changes to the server."""
 
     def __init__(
         self, link: Link, keys: Keys, writer: str, bounds: Bounds, durability: Durability
@@ -152,12 +152,12 @@ class Writes:
         self._bounds = bounds
         self._durability = durability
         self._head = Mark()
-        """Of the audit trail, as far as is known."""
+        """Head of the audit trail, as far as it is known here."""
         self.on_done: list[Callable[[Sent, Outcome], None]] = []
-        """Called for each change that was written, whoever still waits for it."""
+        """Called for each change that was written, even if its caller is gone."""
 
     async def deliver(self, batch: Sequence[Sent]) -> list[Outcome | Exception]:
-        """What became of each. Raises ``Unavailable``."""
+        """Send a batch and return the outcome or error of each change. Raises ``Unavailable``."""
         linked = self._linked(batch)
         calls = [self._call(*one) for one in zip(batch, linked, strict=True)]
         answers = await self._exchange(calls)
@@ -165,7 +165,7 @@ class Writes:
         return [self._outcome(*one, held) for one in zip(batch, linked, answers, strict=True)]
 
     def _linked(self, batch: Sequence[Sent]) -> list[tuple[Mark, Mark]]:
-        """Head of the audit trail before and after each, if all are made."""
+        """Return the head of the audit trail before and after each change, if all are made."""
         found, head = [], self._head
         for sent in batch:
             before, entry = head, sent.change.audit
@@ -176,8 +176,8 @@ class Writes:
     async def _exchange(self, calls: list[tuple[list[str], list[Raw]]]) -> list[Any]:
         answers = await self._link.call(lambda c: self._pipe(c, calls))
         if any(isinstance(answer, NoScriptError) for answer in answers):
-            # A server that was restarted knows no scripts; one that was asked for in
-            # vain has done nothing, so the whole batch may go again in its order.
+            # A server that was restarted knows no scripts. A call that failed so has done
+            # nothing, so all of these may be sent again in their order.
             await self._link.call(lambda c: c.script_load(WRITE.text))
             again = [n for n, a in enumerate(answers[: len(calls)]) if isinstance(a, NoScriptError)]
             second = await self._link.call(lambda c: self._pipe(c, [calls[n] for n in again]))
@@ -265,11 +265,11 @@ class Writes:
         return self._unless_lost(outcome, held)
 
     async def remembered(self, request: str) -> bytes | None:
-        """What was answered to a request before.
+        """Return what is kept under a request id, or None if it is new.
 
         Raises:
-            Unavailable: also where fewer replicas have that write than writes wait for. A master
-                that is replaced may have been the only one to have it.
+            Unavailable: also if fewer replicas have that write than writes must wait for, because
+                the write could be lost with the master.
         """
 
         async def read(client: Redis) -> list[Any]:
@@ -288,12 +288,12 @@ class Writes:
         return outcome.answer
 
     def _wait(self, pipeline: Any) -> None:  # noqa: ANN401 - the library's types are unions
-        """Have the server wait until replicas have all that it did until then."""
+        """Make the server wait until enough replicas have all writes so far."""
         if self._durability.replicas:
             pipeline.wait(self._durability.replicas, round(self._link.timeout * 500))
 
     def _unless_lost(self, outcome: Outcome, held: int | Exception = 0) -> Outcome | Unavailable:
-        """The outcome, unless fewer replicas have it than writes wait for."""
+        """Return the outcome, or ``Unavailable`` if too few replicas have the write."""
         least = self._durability.replicas
         if not isinstance(held, Exception) and held >= least:
             return outcome
@@ -304,7 +304,11 @@ class Writes:
 
 
 def _packed(parts: Iterable[Raw]) -> bytes:
-    """As one argument: the library takes longer over fifty than the server over the change."""
+    """Pack arguments into one, each preceded by its length (4 bytes, big-endian).
+
+    For some fifty arguments the client library would take longer than the server does for the
+    change.
+    """
     packed: list[bytes] = []
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -313,7 +317,10 @@ def _packed(parts: Iterable[Raw]) -> bytes:
 
 
 def _fields(rows: Iterable[tuple[str, bytes | None]]) -> list[Raw]:
-    """How many, and then each with what it holds, as the script reads them."""
+    """Return the number of fields, then each name and value, in the form the script reads.
+
+    A value is preceded by "=". "-" stands for no value.
+    """
     listed: list[Raw] = []
     for field, value in rows:
         listed += (field, b"-" if value is None else b"=" + value)

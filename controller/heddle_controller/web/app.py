@@ -67,7 +67,6 @@ MOST_ROUTES = 200
 """Most routes, and most moved flows, in an answer."""
 LAST_CHANGES = 200
 """Records of the audit trail that are searched for changes of a fabric."""
-WORTH_PACKING = 1400
 """Bytes below which compressing an answer is not worth it."""
 STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,

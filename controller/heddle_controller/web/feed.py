@@ -59,7 +59,7 @@ class AgentsHere:
     structure: Structure
     switches: frozenset[str]
     missing: tuple[str, ...]
-    """Ids of the other switches, in order of their rows."""
+    """Ids of the other switches that should have one, in order of their rows."""
 
 
 class FabricView:
@@ -115,12 +115,12 @@ class FabricView:
             self.plan(committed)
         return self._plan if self._plan and same_structure(self._plan.plan.fabric, fabric) else None
 
-    def agents(self, api: Api, record: FabricRecord, links: SwitchLinks) -> AgentsHere:
+    def agents(self, api: Api, record: FabricRecord) -> AgentsHere:
         """Return the connected agents; read again only after sessions changed, for speed."""
         known, structure = self.connected, record.fabric.structure
         if known is None or known.structure is not structure:
             there, ids = frozenset(api.gateway.sessions(record.name)), structure.nodes.ids
-            missing = (ids[row] for row in links.switches.tolist() if ids[row] not in there)
+            missing = (ids[row] for row in structure.programmed.tolist() if ids[row] not in there)
             known = self.connected = AgentsHere(structure, there, tuple(missing))
         return known
 
@@ -264,8 +264,7 @@ class ViewFeed:
         committed = await api.store.committed(fabric)
         jobs = tuple(await api.store.list_jobs(fabric))
         seen = api.observations.of(fabric).seen(record.fabric)
-        links = await view.links(record)
-        agents = view.agents(api, record, links)
+        agents = view.agents(api, record)
         after = Sight(
             record=record,
             down=seen.down,

@@ -227,7 +227,8 @@ class StandingPlan:
 def overview(now: StandingPlan, links: SwitchLinks) -> _Json:
     """Return an overview as the page expects it, ready for JSON."""
     fabric = now.record.fabric
-    switches, missing = len(links.switches), now.missing
+    switches, expected = len(links.switches), len(fabric.structure.programmed)
+    missing = [one for one in now.missing if one not in now.aside]
     told = {
         "fabric": now.record.name,
         "title": now.record.title,
@@ -236,10 +237,11 @@ def overview(now: StandingPlan, links: SwitchLinks) -> _Json:
         "switches": switches,
         "links": _links(now, links),
         "agents": {
-            "connected": switches - len(missing),
+            "expected": expected,
+            "connected": expected - len(now.missing),
             "missing_count": len(missing),
             "missing": missing[:_NAMED],
-            "aside": sorted(now.aside)[:_NAMED],
+            "aside_count": len(now.aside),
         },
         "jobs": _jobs(now.jobs),
         "plan": _plan(now.plan),
@@ -284,8 +286,8 @@ def _suspicious(told: _Json) -> Iterator[str]:
         yield "No controller leads."
     if agents["missing_count"]:
         yield f"{_many(agents['missing_count'], 'agent has', 'agents have')} no session here."
-    if agents["aside"]:
-        yield f"{_many(len(agents['aside']), 'switch is', 'switches are')} set aside."
+    if agents["aside_count"]:
+        yield f"{_many(agents['aside_count'], 'switch is', 'switches are')} set aside."
     if links["down_count"]:
         yield f"{_many(links['down_count'], 'link is', 'links are')} down."
     if links["unwell_count"]:

@@ -136,7 +136,7 @@ function overviewView(fabric) {
         told.verdict.sentences.map((text) => h("p", {}, text))),
       facts([
         ["NICs", told.nics.toLocaleString("en")],
-        ["Switches with an agent here", `${agents.connected.toLocaleString("en")} of ${told.switches.toLocaleString("en")}`],
+        ["Switches with an agent here", `${agents.connected.toLocaleString("en")} of ${agents.expected.toLocaleString("en")}`],
         ["Plan", plan ? to(at(fabric, "plans"), `${plan.generation}`) : "none"],
         ["Switches that hold it", plan ? `${plan.programmed} of ${plan.switches}` : "–"],
         ["Flows routed", plan ? plan.routed.toLocaleString("en") : "–"],

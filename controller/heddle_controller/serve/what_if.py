@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.demand import resolve
-from heddle_controller.model.errors import Problem, refuse
+from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.job import Gpus, Job, in_use
 from heddle_controller.plan.limits import Fares, fares_of
@@ -187,6 +188,21 @@ def link_rows(
     return np.union1d(np.array(named, dtype=np.int64), of_nodes)
 
 
+def _rows_there(
+    fabric: Fabric, links: Iterable[common_pb2.LinkRef], switches: Iterable[str]
+) -> Ints:
+    """Return the same as ``link_rows``, leaving out links and switches that the fabric lacks."""
+    rows: set[int] = set()
+    for link in links:
+        with suppress(InputError):
+            rows.add(common.find_link(fabric, link, "links"))
+    for switch in switches:
+        with suppress(InputError):
+            node = _switch(fabric, switch, "switches")
+            rows.update(links_of(fabric, np.array([node], dtype=np.int64)).tolist())
+    return np.array(sorted(rows), dtype=np.int64)
+
+
 def _switch(fabric: Fabric, name: str, field: str) -> int:
     """Return the row of a switch; raises ``InputError`` if it is no switch of the fabric."""
     node = fabric.structure.index.get(name, -1)
@@ -256,7 +272,7 @@ class DrainWatch:
             committed: The newest plan, read no earlier than the version; None without a plan.
 
         Raises:
-            InputError: the fabric, or the fabric of the plan, lacks one of the links or switches.
+            InputError: the fabric lacks one of the links or switches.
         """
         wanted = self._request
         rows = link_rows(fabric, wanted.links, wanted.switches, "links", "switches")
@@ -264,15 +280,9 @@ class DrainWatch:
         self._out_since = (intent if self._out_since is None else self._out_since) if out else None
         if committed is None:
             return pb.DrainProgress(idle=out, planned=out)
-        same = committed.plan.fabric.structure is fabric.structure
-        planned = committed.plan.fabric
-        over = flows_over(
-            committed.plan,
-            rows
-            if same
-            else link_rows(planned, wanted.links, wanted.switches, "links", "switches"),
-            backups=True,
-        )
+        if committed.plan.fabric.structure is not fabric.structure:
+            rows = _rows_there(committed.plan.fabric, wanted.links, wanted.switches)
+        over = flows_over(committed.plan, rows, backups=True)
         settled, unsettled = committed.settled()
         answers = self._out_since is not None and committed.answered_version >= self._out_since
         if len(over) or not answers:

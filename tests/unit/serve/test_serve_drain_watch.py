@@ -1,0 +1,38 @@
+"""The progress of a drain, while the fabric is replaced under it."""
+
+from __future__ import annotations
+
+import pytest
+
+from heddle.v1 import common_pb2
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.errors import InputError
+from heddle_controller.serve.what_if import DrainWatch
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
+from tests.support.store_samples import clos, plan_of, program_of
+
+
+def test_a_link_that_the_plan_does_not_know_carries_nothing() -> None:
+    """The fabric has grown by a leaf since the plan was made: its link is told of, not refused.
+
+    The link of an old leaf, beside it, is told with the flows that the plan has on it.
+    """
+    plan = plan_of(clos(leaves=2))
+    committed = Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
+    grown = clos(leaves=3)
+    new = common_pb2.LinkRef(source="l2", target="s0")
+    old = common_pb2.LinkRef(source="l0", target="s0")
+    request = pb.WatchDrainRequest(links=[new])
+    assert DrainWatch(request).look(grown, 1, committed).flow_count == 0
+    known = DrainWatch(pb.WatchDrainRequest(links=[old])).look(plan.fabric, 1, committed)
+    both = DrainWatch(pb.WatchDrainRequest(links=[new, old])).look(grown, 1, committed)
+    assert both.flow_count == known.flow_count > 0
+
+
+def test_a_link_that_the_fabric_does_not_have_is_refused() -> None:
+    """Also while the plan is still of a fabric that has it."""
+    plan = plan_of(clos(leaves=3))
+    committed = Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
+    watch = DrainWatch(pb.WatchDrainRequest(switches=["l2"]))
+    with pytest.raises(InputError, match="l2"):
+        watch.look(clos(leaves=2), 1, committed)

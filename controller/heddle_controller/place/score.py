@@ -99,12 +99,13 @@ def gain_of_jobs(plan: Plan, other: Plan) -> float:
 
     It is the sum over jobs of the logarithm of old over new time. A job counts nothing if its time
     is infinite in both plans, because flows have no path, or 0 in one of them. If the time of a job
-    is infinite in only one plan, the sum is infinite.
+    is infinite in only one plan, the result is infinite: negative if a job loses its path.
     """
     was, now = scores(plan), scores(other)
     seconds = np.array([(was[job].seconds, now[job].seconds) for job in was]).reshape(-1, 2)
     lasting = np.isfinite(seconds).any(axis=1) & (seconds > 0).all(axis=1)
-    return float(np.log(seconds[lasting, 0] / seconds[lasting, 1]).sum())
+    gains = np.log(seconds[lasting, 0]) - np.log(seconds[lasting, 1])
+    return -np.inf if np.isneginf(gains).any() else float(gains.sum())
 
 
 def _rates(plan: Plan, used: Floats) -> Floats:

@@ -6,7 +6,7 @@ A datagram is a head, a body by its kind, and a tag::
     0       2      "Hb"
     2       1      version: 1
     3       1      kind: 1 HELLO, 2 NOTICE, 3 DIGEST, 4 VERSIONS
-    4       4      key id: the first bytes of SHA-256("heddle back door key" + key)
+    4       4      key id: the first bytes of SHA-256("heddle peer notice key" + key)
     8       8      fabric: the first bytes of SHA-256(name, "fabrics/f1")
     16      8      token of the sender: random, new at each start, not 0
     24      8      token of the receiver as the sender knows it; 0 if unknown (HELLO only)
@@ -117,7 +117,7 @@ class Versions(NamedTuple):
 
 def key_id(key: bytes) -> bytes:
     """Return an id of a key that does not reveal the key."""
-    return sha256(b"heddle back door key" + key).digest()[:4]
+    return sha256(b"heddle peer notice key" + key).digest()[:4]
 
 
 def fabric_id(name: str) -> bytes:

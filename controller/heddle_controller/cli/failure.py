@@ -30,7 +30,7 @@ UNROUTED = 3
 EXIT_CODES = """\b
 Exit codes:
   0  done
-  1  the controller failed, or the command was interrupted
+  1  the controller failed, a check found a fault, or the command was interrupted
   2  bad input, a refused request, or no controller to reach
   3  done, but some flow has no path
 """

@@ -58,7 +58,7 @@ class KeySchedule:
         return [self._key(fabric, number + step) for step in (0, 1, -1)]
 
     def _key(self, fabric: str, number: int) -> bytes:
-        text = f"heddle back door\n{fabric}\n{self.period:g}\n{number}"
+        text = f"heddle peer notices\n{fabric}\n{self.period:g}\n{number}"
         return hmac.digest(self.secret, text.encode(), "sha256")
 
 

@@ -46,7 +46,7 @@ class Term:
 
 
 class Leases:
-    """Implements the methods of ``Applier`` for leadership, and ``stale_for``."""
+    """Implements the methods of ``Applier`` for leadership."""
 
     def __init__(self, mirror: Mirror, writer: str, bounds: Bounds, seconds: float) -> None:
         """Begin without a lease. ``seconds`` is the length of each lease."""
@@ -200,10 +200,6 @@ class Leases:
         await self._mirror.fresh()
         self._link.check()
         return self._mirror.leader
-
-    def stale_for(self) -> float:
-        """Implement ``Applier.stale_for``."""
-        return self._link.silent_for()
 
     async def resign_all(self) -> None:
         """Give up all leases."""

@@ -26,29 +26,29 @@ if _version_not_supported:
 
 
 class AgentServiceStub:
-    """Agents dial in, to every controller they were given, and keep a stream open with
-    each at the same time. They tell all of them what they see, and obey the highest
-    epoch alone: pushes and orders of older ones are refused.
+    """Sessions with agents. An agent opens a stream to every controller that it was given, and keeps
+    all of them open. It tells every controller what it sees, and obeys only the highest epoch: it
+    refuses pushes and orders of older epochs.
 
-    1. The agent's first message is SessionParameters; the controller answers with
-    SessionAccepted or ends the stream with a status.
-    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
-    agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
-    is in the table, FIB once it is in the hardware or kernel. Where both come at
-    the same moment, FIB alone says both. A failed operation is reported in band
-    and does not hold up the others.
-    4. A push with an epoch below the highest the agent has ever seen is refused
-    whole with STALE_EPOCH; so is a generation below the highest of the same
-    epoch. Nothing of it is applied.
-    5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come from the leader at any time, and
-    every controller is told how the switch stands then.
-    7. An agent that can is told the NICs at its switch whose packets it counts where no
-    entry matches them, and again whenever the fabric changes.
-    8. An agent that takes notices from other agents says where; it is then told
-    its peers and their common keys, and again whenever either changes. It
-    keeps both for when there is no controller.
+    1. The agent's first message is SessionParameters, within 10 seconds by default. The controller
+    answers with SessionAccepted, or ends the stream with a status.
+    2. The controller that leads sends pushes. Its first push may only ask what the table holds (see
+    Push.tell_table). Its first push with operations is a FULL_SYNC, unless it knows what the
+    table holds, from the agent's parameters or from its answer.
+    3. The agent answers each push, identified by its nonce, with PushResults: RIB when the push is
+    in its table, FIB when it is in the hardware or kernel. If both happen at the same moment, one
+    FIB answer stands for both. An operation that fails is listed in the answer, and does not hold
+    up the other operations.
+    4. A push with an epoch below the highest that the agent has ever seen is refused as a whole with
+    STALE_EPOCH. So is a push with a generation below the highest of the same epoch.
+    5. The agent may send reports at any time. It begins with a full LinkStateReport.
+    6. The leader may order the agent at any time to withdraw or restore the overlay. The agent then
+    tells every controller in which state the switch is.
+    7. An agent with the capability UNMATCHED gets the NICs at its switch whose unmatched packets it
+    has to count, at the start and whenever the fabric changes.
+    8. An agent that accepts notices from other agents says at which address. It gets its peers and
+    their common keys, at the start and whenever they change. It keeps both for times without a
+    controller.
     """
 
     def __init__(self, channel):
@@ -65,33 +65,41 @@ class AgentServiceStub:
 
 
 class AgentServiceServicer:
-    """Agents dial in, to every controller they were given, and keep a stream open with
-    each at the same time. They tell all of them what they see, and obey the highest
-    epoch alone: pushes and orders of older ones are refused.
+    """Sessions with agents. An agent opens a stream to every controller that it was given, and keeps
+    all of them open. It tells every controller what it sees, and obeys only the highest epoch: it
+    refuses pushes and orders of older epochs.
 
-    1. The agent's first message is SessionParameters; the controller answers with
-    SessionAccepted or ends the stream with a status.
-    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
-    agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
-    is in the table, FIB once it is in the hardware or kernel. Where both come at
-    the same moment, FIB alone says both. A failed operation is reported in band
-    and does not hold up the others.
-    4. A push with an epoch below the highest the agent has ever seen is refused
-    whole with STALE_EPOCH; so is a generation below the highest of the same
-    epoch. Nothing of it is applied.
-    5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come from the leader at any time, and
-    every controller is told how the switch stands then.
-    7. An agent that can is told the NICs at its switch whose packets it counts where no
-    entry matches them, and again whenever the fabric changes.
-    8. An agent that takes notices from other agents says where; it is then told
-    its peers and their common keys, and again whenever either changes. It
-    keeps both for when there is no controller.
+    1. The agent's first message is SessionParameters, within 10 seconds by default. The controller
+    answers with SessionAccepted, or ends the stream with a status.
+    2. The controller that leads sends pushes. Its first push may only ask what the table holds (see
+    Push.tell_table). Its first push with operations is a FULL_SYNC, unless it knows what the
+    table holds, from the agent's parameters or from its answer.
+    3. The agent answers each push, identified by its nonce, with PushResults: RIB when the push is
+    in its table, FIB when it is in the hardware or kernel. If both happen at the same moment, one
+    FIB answer stands for both. An operation that fails is listed in the answer, and does not hold
+    up the other operations.
+    4. A push with an epoch below the highest that the agent has ever seen is refused as a whole with
+    STALE_EPOCH. So is a push with a generation below the highest of the same epoch.
+    5. The agent may send reports at any time. It begins with a full LinkStateReport.
+    6. The leader may order the agent at any time to withdraw or restore the overlay. The agent then
+    tells every controller in which state the switch is.
+    7. An agent with the capability UNMATCHED gets the NICs at its switch whose unmatched packets it
+    has to count, at the start and whenever the fabric changes.
+    8. An agent that accepts notices from other agents says at which address. It gets its peers and
+    their common keys, at the start and whenever they change. It keeps both for times without a
+    controller.
     """
 
     def Session(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """Opens the session of one switch with this controller. It lasts until one side ends the stream.
+        INVALID_ARGUMENT: a message is malformed, or the first one is not SessionParameters.
+        DEADLINE_EXCEEDED: SessionParameters came too late. NOT_FOUND: the fabric or the switch does
+        not exist. FAILED_PRECONDITION: the node is a NIC. PERMISSION_DENIED: the certificate or token
+        is not that of this switch. ABORTED: a newer session of the same switch has replaced this one.
+        RESOURCE_EXHAUSTED: the switch is set aside for a while, because its agent sends too much,
+        sends malformed messages repeatedly, opens session after session, or claims epochs that no
+        leader had; RetryInfo says for how long. UNAVAILABLE: the controller is shutting down.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -113,29 +121,29 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService:
-    """Agents dial in, to every controller they were given, and keep a stream open with
-    each at the same time. They tell all of them what they see, and obey the highest
-    epoch alone: pushes and orders of older ones are refused.
+    """Sessions with agents. An agent opens a stream to every controller that it was given, and keeps
+    all of them open. It tells every controller what it sees, and obeys only the highest epoch: it
+    refuses pushes and orders of older epochs.
 
-    1. The agent's first message is SessionParameters; the controller answers with
-    SessionAccepted or ends the stream with a status.
-    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
-    agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
-    is in the table, FIB once it is in the hardware or kernel. Where both come at
-    the same moment, FIB alone says both. A failed operation is reported in band
-    and does not hold up the others.
-    4. A push with an epoch below the highest the agent has ever seen is refused
-    whole with STALE_EPOCH; so is a generation below the highest of the same
-    epoch. Nothing of it is applied.
-    5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come from the leader at any time, and
-    every controller is told how the switch stands then.
-    7. An agent that can is told the NICs at its switch whose packets it counts where no
-    entry matches them, and again whenever the fabric changes.
-    8. An agent that takes notices from other agents says where; it is then told
-    its peers and their common keys, and again whenever either changes. It
-    keeps both for when there is no controller.
+    1. The agent's first message is SessionParameters, within 10 seconds by default. The controller
+    answers with SessionAccepted, or ends the stream with a status.
+    2. The controller that leads sends pushes. Its first push may only ask what the table holds (see
+    Push.tell_table). Its first push with operations is a FULL_SYNC, unless it knows what the
+    table holds, from the agent's parameters or from its answer.
+    3. The agent answers each push, identified by its nonce, with PushResults: RIB when the push is
+    in its table, FIB when it is in the hardware or kernel. If both happen at the same moment, one
+    FIB answer stands for both. An operation that fails is listed in the answer, and does not hold
+    up the other operations.
+    4. A push with an epoch below the highest that the agent has ever seen is refused as a whole with
+    STALE_EPOCH. So is a push with a generation below the highest of the same epoch.
+    5. The agent may send reports at any time. It begins with a full LinkStateReport.
+    6. The leader may order the agent at any time to withdraw or restore the overlay. The agent then
+    tells every controller in which state the switch is.
+    7. An agent with the capability UNMATCHED gets the NICs at its switch whose unmatched packets it
+    has to count, at the start and whenever the fabric changes.
+    8. An agent that accepts notices from other agents says at which address. It gets its peers and
+    their common keys, at the start and whenever they change. It keeps both for times without a
+    controller.
     """
 
     @staticmethod

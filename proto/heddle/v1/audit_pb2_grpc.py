@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """Tells of changes; nothing here changes anything. For operators only.
+    """Reads the audit trail; nothing here changes anything. Only operators may call it.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,12 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """Tells of changes; nothing here changes anything. For operators only.
+    """Reads the audit trail; nothing here changes anything. Only operators may call it.
     """
 
     def ListAuditRecords(self, request, context):
-        """Lists records by number, from the oldest that is kept.
+        """Lists records by number, beginning with the oldest one that is kept. By default the newest
+        100,000 records are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +71,7 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """Tells of changes; nothing here changes anything. For operators only.
+    """Reads the audit trail; nothing here changes anything. Only operators may call it.
     """
 
     @staticmethod

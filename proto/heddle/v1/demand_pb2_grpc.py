@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DemandServiceStub:
-    """Takes explicit demands, for traffic that no job describes, and measured rates.
+    """Takes demands for traffic that no job describes, and passes on measured rates.
     """
 
     def __init__(self, channel):
@@ -68,48 +68,59 @@ class DemandServiceStub:
 
 
 class DemandServiceServicer:
-    """Takes explicit demands, for traffic that no job describes, and measured rates.
+    """Takes demands for traffic that no job describes, and passes on measured rates.
     """
 
     def PutDemands(self, request_iterator, context):
-        """Sets flow demands. A set of demands is replaced whole when the client
-        half-closes after as many flows as it said; a stream that breaks before
-        changes nothing.
+        """Creates a demand set, or replaces it as a whole. The set is stored when the client half-closes
+        the stream after as many flows as it announced. A stream that breaks before that changes
+        nothing. If the stored set has the same content already, nothing is written. The answer comes
+        when the set is durably stored; its state is always ACCEPTED.
+        INVALID_ARGUMENT: a flow is faulty (unknown NIC, rate out of range, repeated id), or the number
+        of flows is not the announced one.
+        FAILED_PRECONDITION: a flow's id belongs to another set or to a job, or the name is reserved.
+        RESOURCE_EXHAUSTED: the set has more than 1,000,000 flows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDemandSets(self, request, context):
-        """Lists the sets of a fabric by name, and how far each has come.
+        """Lists the demand sets of a fabric by name, each with its state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDemands(self, request, context):
-        """Lists the demands of a set.
+        """Lists the demands of a set in the order in which they were put. NOT_FOUND: the set does not
+        exist. ABORTED: the page token has expired, because the set was replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteDemands(self, request, context):
-        """Takes a set away.
+        """Deletes a set. Its routes go with a later plan; see DeleteDemandsResponse. NOT_FOUND: the set
+        does not exist. INVALID_ARGUMENT: it is the set "unannounced".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportRates(self, request_iterator, context):
-        """Streams measured rates in, for example from NIC counters.
+        """Takes measured rates, for example from NIC counters, and passes each batch on to WatchRates as
+        it arrives. Rates are not stored, and only the controller that answers knows them.
+        INVALID_ARGUMENT: a batch is malformed, or the first message names no fabric.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRates(self, request, context):
-        """Streams the newest measured rates out.
+        """Streams measured rates: first the newest batch of each source (clients that report, and
+        switches that count), then each batch as it arrives.
+        RESOURCE_EXHAUSTED: the client is more than 256 batches behind; watch again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,7 +168,7 @@ def add_DemandServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DemandService:
-    """Takes explicit demands, for traffic that no job describes, and measured rates.
+    """Takes demands for traffic that no job describes, and passes on measured rates.
     """
 
     @staticmethod

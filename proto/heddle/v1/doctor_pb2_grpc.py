@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class DoctorServiceStub:
-    """Looks at what one controller knows and says what of it is wrong. Nothing here
-    changes anything.
+    """Reports what is wrong, as far as the controller that answers knows. Nothing here changes
+    anything.
     """
 
     def __init__(self, channel):
@@ -49,22 +49,22 @@ class DoctorServiceStub:
 
 
 class DoctorServiceServicer:
-    """Looks at what one controller knows and says what of it is wrong. Nothing here
-    changes anything.
+    """Reports what is wrong, as far as the controller that answers knows. Nothing here changes
+    anything.
     """
 
     def ExamineJob(self, request, context):
-        """Says why a job is slow: its slowest flow, the link that limits it, who shares
-        that link, whether switches hold its paths, what agents find wrong on them, and
-        what changed.
+        """Says why a job is slow: its slowest flow, the link that limits it, the jobs that share this
+        link, whether switches hold its paths, what agents report as wrong on them, and what changed.
+        NOT_FOUND: the job does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExamineInstallation(self, request, context):
-        """Says what is wrong with a fabric and with who looks after it: agents, their
-        versions and tables, links, the plan, the store.
+        """Says what is wrong with a fabric and everything that serves it: agents, their versions and
+        tables, links, jobs, the plan, the store and the controllers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,8 +92,8 @@ def add_DoctorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DoctorService:
-    """Looks at what one controller knows and says what of it is wrong. Nothing here
-    changes anything.
+    """Reports what is wrong, as far as the controller that answers knows. Nothing here changes
+    anything.
     """
 
     @staticmethod

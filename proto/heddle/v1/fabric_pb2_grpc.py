@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FabricServiceStub:
-    """Holds fabrics. A fabric is put whole; single links and switches are then
+    """Stores fabrics. A fabric is always put as a whole. Afterwards, single links and switches can be
     taken out of service and brought back by their administrative state.
     """
 
@@ -74,21 +74,23 @@ class FabricServiceStub:
 
 
 class FabricServiceServicer:
-    """Holds fabrics. A fabric is put whole; single links and switches are then
+    """Stores fabrics. A fabric is always put as a whole. Afterwards, single links and switches can be
     taken out of service and brought back by their administrative state.
     """
 
     def PutFabric(self, request, context):
-        """Creates a fabric, or replaces it whole. Refused with INVALID_ARGUMENT and a
-        BadRequest that names every faulty record, and with FAILED_PRECONDITION
-        where a running job uses a NIC that the new fabric lacks.
+        """Creates a fabric, or replaces it as a whole, including all administrative states. The overlay
+        (see OverlayService) stays as it is. Returns the stored fabric with all nodes and links.
+        INVALID_ARGUMENT: the fabric is faulty; a BadRequest names up to 20 faulty records.
+        ABORTED: an etag is given, and it is not that of the stored fabric or there is none.
+        FAILED_PRECONDITION: a job or a demand set needs something that the new fabric lacks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFabric(self, request, context):
-        """Gets a fabric with all its nodes and links.
+        """Gets a fabric with all its nodes and links. NOT_FOUND: it does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,28 +104,37 @@ class FabricServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLinks(self, request, context):
-        """Lists links with their administrative and their observed state.
+        """Lists links with their administrative and their observed state, in the order of the fabric.
+        ABORTED: the page token has expired, because the fabric or a link has changed since the first
+        page; list again from the start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetLinkState(self, request, context):
-        """Sets the administrative state of one link.
+        """Sets the administrative state of one link. If the link has that state already, nothing is
+        written. The answer has no addresses, and says nothing of the link's condition. NOT_FOUND: the
+        link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetSwitchState(self, request, context):
-        """Sets the administrative state of one switch, and with it of all its links.
+        """Sets the administrative state of one switch, which applies to all its links, too. If the
+        switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
+        NIC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchFabric(self, request, context):
-        """Streams changes of a fabric, the present state first.
+        """Streams changes of a fabric. It begins with the fabric, the links that are not up and the
+        switches that are not up; all others are up. Then comes "synced", and then each link or switch
+        whose administrative or observed state changes. Addresses are told, conditions are not: see
+        ListLinks. NOT_FOUND: the fabric does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,7 +187,7 @@ def add_FabricServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FabricService:
-    """Holds fabrics. A fabric is put whole; single links and switches are then
+    """Stores fabrics. A fabric is always put as a whole. Afterwards, single links and switches can be
     taken out of service and brought back by their administrative state.
     """
 

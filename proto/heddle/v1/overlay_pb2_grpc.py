@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class OverlayServiceStub:
-    """Sets whether switches follow their entries. Plans are made, entries pushed and
-    repaired all the while, so that the way back is one step too.
+    """Sets whether switches follow their entries. In either state, plans are made and entries are
+    pushed and repaired, so going back takes a single step.
     """
 
     def __init__(self, channel):
@@ -49,20 +49,21 @@ class OverlayServiceStub:
 
 
 class OverlayServiceServicer:
-    """Sets whether switches follow their entries. Plans are made, entries pushed and
-    repaired all the while, so that the way back is one step too.
+    """Sets whether switches follow their entries. In either state, plans are made and entries are
+    pushed and repaired, so going back takes a single step.
     """
 
     def SetOverlay(self, request, context):
-        """Sets the state. Durable when answered; agents are told at once, those that
-        are away when they come back.
+        """Sets the state. It is stored durably before the answer, and stays when the fabric is replaced.
+        Connected agents are ordered to follow it at once, or within seconds if the controller that
+        answers does not lead; other agents when they connect. GetOverlay says how many have done so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOverlay(self, request, context):
-        """Gets the state, and how many agents have it.
+        """Gets the state, and how many agents are in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,8 +91,8 @@ def add_OverlayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OverlayService:
-    """Sets whether switches follow their entries. Plans are made, entries pushed and
-    repaired all the while, so that the way back is one step too.
+    """Sets whether switches follow their entries. In either state, plans are made and entries are
+    pushed and repaired, so going back takes a single step.
     """
 
     @staticmethod

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PlacementServiceStub:
-    """Takes job placements and tells how far their flows have come.
+    """Takes jobs with their placement, says how far the network is ready for them, recommends
+    placements, and reserves hosts.
     """
 
     def __init__(self, channel):
@@ -93,19 +94,25 @@ class PlacementServiceStub:
 
 
 class PlacementServiceServicer:
-    """Takes job placements and tells how far their flows have come.
+    """Takes jobs with their placement, says how far the network is ready for them, recommends
+    placements, and reserves hosts.
     """
 
     def SubmitJob(self, request, context):
-        """Accepts a job. The answer comes when the job is durably stored; planning and
-        programming follow and are watched with WatchJobs.
+        """Adds a job. The answer comes when the job is durably stored. Planning and programming follow;
+        WatchJobs shows their progress.
+        INVALID_ARGUMENT: the job is faulty or does not fit the fabric (unknown hosts, parallelism that
+        does not match the number of ranks, a collective that cannot be run).
+        ALREADY_EXISTS: there is a job of this name.
+        FAILED_PRECONDITION: hosts or GPUs are in use or reserved, the reservation to redeem is over,
+        or a demand set has ids of the job's flows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """Gets one job.
+        """Gets one job. NOT_FOUND: it does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,70 +126,79 @@ class PlacementServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """Replaces the specification of a job, in one step: other hosts, more or fewer of
-        them, suspended or not. With the one that it has nothing is written: the job is
-        answered as it stands. Who gives the etag of the job that was read changes
-        nothing that somebody else has changed since.
+        """Replaces the specification of a job in one step: it may get other hosts, or more or fewer of
+        them, and may be suspended or resumed. Its state becomes ACCEPTED. If the specification is
+        unchanged and no reservation is redeemed, nothing is written and the job is returned as it is.
+        A client that passes the etag of the job that it read cannot overwrite somebody else's change.
+        INVALID_ARGUMENT: as for SubmitJob. NOT_FOUND: the job does not exist. ABORTED: the etag is not
+        that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, or the
+        reservation to redeem is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Ends a job and takes its routes away. The answer comes when that is durably
-        stored; its routes go later, see DeleteJobResponse.
+        """Deletes a job and frees its hosts. The answer comes when this is durably stored. Its routes go
+        with a later plan; see DeleteJobResponse. NOT_FOUND: the job does not exist. ABORTED: an etag
+        is given and is not that of the stored job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Streams jobs, the present ones first, then each that changed. What is sent is
-        how a job stands, not each state it went through: where one state follows
-        another before it was sent, only the last is. A job that was deleted and
-        submitted again meanwhile comes as a job with another etag.
+        """Streams jobs: first all jobs, then "synced", and then each job that changes or is deleted. Each
+        event shows a job as it is now. States that it went through before the event could be sent are
+        left out. A job that was deleted and submitted again in the meantime has another etag.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OrderRanks(self, request, context):
-        """Says in which order the ranks of a job had best go over hosts that are given:
-        tp inside hosts, cp and ep below few switches, dp rings inside leaves and
-        zones, pp across. Orders are weighed by the plans that they would have beside
-        what runs. Changes nothing.
+        """Recommends an order of a job's ranks over given hosts: tp inside hosts, cp and ep below few
+        switches, dp rings inside leaves and zones, pp across. Orders are compared by the plans that
+        they would have beside the running jobs. Nothing is changed or reserved.
+        INVALID_ARGUMENT: the job is faulty or does not fit the fabric. FAILED_PRECONDITION: hosts or
+        GPUs are in use by other jobs. Reservations are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecommendPlacement(self, request, context):
-        """Says on which free hosts a job had best run, and in which order its ranks go
-        over them. Host sets are weighed by the plans that the job and all that runs
-        would have. Changes nothing; a client that goes away ends the work.
+        """Recommends free hosts for a job, each time with an order of its ranks. Placements are compared
+        by the plans that the job and all running jobs would have. Nothing is changed or reserved. If
+        the client cancels the call, the work stops.
+        INVALID_ARGUMENT: the request or the job is faulty. FAILED_PRECONDITION: too few hosts are free
+        or satisfy the constraints, or the reservation is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReservePlacement(self, request, context):
-        """Keeps free hosts for a job to come, for so long: no other job and no other
-        reservation gets them. It ends with its time, with the job that redeems it
-        (SubmitJobRequest.reservation), or with ReleasePlacement.
+        """Reserves free hosts for a later job. No other job and no other reservation can take them. The
+        reservation ends when its time is over, when a job redeems it (SubmitJobRequest.reservation),
+        or by ReleasePlacement.
+        INVALID_ARGUMENT: hosts are unknown or named twice, or a number is out of range.
+        ALREADY_EXISTS: there is a reservation of this name that is not over.
+        FAILED_PRECONDITION: hosts or GPUs are in use or reserved.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReservations(self, request, context):
-        """Lists the reservations of a fabric by name, those that are not over.
+        """Lists by name the reservations of a fabric that are not over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleasePlacement(self, request, context):
-        """Ends a reservation before its time.
+        """Ends a reservation early. NOT_FOUND: it does not exist or is already over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -255,7 +271,8 @@ def add_PlacementServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlacementService:
-    """Takes job placements and tells how far their flows have come.
+    """Takes jobs with their placement, says how far the network is ready for them, recommends
+    placements, and reserves hosts.
     """
 
     @staticmethod

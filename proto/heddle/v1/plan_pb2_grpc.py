@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PlanServiceStub:
-    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
-    ReportPortPaths, RollBackPlan and EndRollback.
+    """Answers questions about plans, goes back to earlier plans, and passes UDP source ports between
+    plans and hosts. Only RollBackPlan, EndRollback and ReportPortPaths change anything.
     """
 
     def __init__(self, channel):
@@ -114,122 +114,145 @@ class PlanServiceStub:
 
 
 class PlanServiceServicer:
-    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
-    ReportPortPaths, RollBackPlan and EndRollback.
+    """Answers questions about plans, goes back to earlier plans, and passes UDP source ports between
+    plans and hosts. Only RollBackPlan, EndRollback and ReportPortPaths change anything.
     """
 
     def GetPlan(self, request, context):
-        """Gets the newest plan of a fabric, or an earlier one, without routes.
+        """Gets the newest plan of a fabric, or an earlier one, without routes. NOT_FOUND: there is no
+        plan yet, or the plan of the generation does not exist or is not kept any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPlans(self, request, context):
-        """Lists plans, the newest first, with what led to each. The newest 1000 are
-        remembered, the newest 16 of them with their paths.
+        """Lists plans, the newest first, each with its causes. The newest 1000 plans are listed; the
+        newest 16 of them are kept with their paths.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ComparePlans(self, request, context):
-        """Says what moved from one plan to another, and which jobs fare otherwise.
+        """Says what differs between two plans: what they were made for, which flows moved, and which jobs
+        get more or less. NOT_FOUND: one of the plans does not exist or is not kept any more.
+        INVALID_ARGUMENT: before is 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollBackPlan(self, request, context):
-        """Goes back to an earlier plan and keeps to it for a time: what can have the paths it
-        had then has them, repairs go on from there, and nothing is planned better
-        meanwhile. The answer says that this is durably stored; the plan follows.
-        NOT_FOUND where the plan is not kept any more, FAILED_PRECONDITION where it was made
-        for other nodes or links.
+        """Goes back to an earlier plan and keeps to it for a time. Flows get the paths that they had then
+        where links and switches allow it. Later events are repaired from there, and no better plan is
+        looked for. It replaces a rollback that is already there. The answer says that the wish is
+        durably stored; a new plan follows. INVALID_ARGUMENT: generation or seconds is out of range.
+        NOT_FOUND: the plan does not exist or is not kept any more. FAILED_PRECONDITION: it was made
+        for other nodes or links, because the fabric was put since then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndRollback(self, request, context):
-        """Ends that before its time. NOT_FOUND where there is none.
+        """Ends a rollback early. NOT_FOUND: there is none, or it is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRoutes(self, request, context):
-        """Lists the routes of the newest plan.
+        """Lists the routes of the newest plan, in the order of its flows. NOT_FOUND: there is no plan
+        yet. INVALID_ARGUMENT: the link does not exist. ABORTED: the page token has expired, because
+        there is a newer plan; list again from the start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobFares(self, request, context):
-        """Says how jobs fare in the newest plan: the slowest flow of each, and its worst link.
+        """Lists what jobs get of their demand in the newest plan: the slowest flow of each job, and its
+        fullest link. NOT_FOUND: there is no plan yet. ABORTED: the page token has expired, because
+        there is a newer plan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLinkLoads(self, request, context):
-        """Lists the links that the newest plan uses, the hottest first, and who uses them.
+        """Lists the links that the newest plan uses, the fullest first, and who uses them. NOT_FOUND:
+        there is no plan yet. ABORTED: the page token has expired, because there is a newer plan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchPlan(self, request, context):
-        """Streams plans as they are committed and programmed, the present one first.
+        """Streams the newest plan: the current one first, each new one, and the same one again whenever
+        something about it changes, for example as more switches hold it. If there is no plan yet, the
+        stream waits for the first. NOT_FOUND: the fabric does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainFlow(self, request, context):
-        """Says why a flow goes where it goes, or why it has no path.
+        """Says why a flow of the newest plan has its path, or why it has none. NOT_FOUND: there is no
+        plan yet, or it does not have the flow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhatIf(self, request, context):
-        """Plans as if, without applying: is this drain safe, would this job fit.
+        """Computes the plan that supposed changes would lead to, and applies nothing. It answers
+        questions such as: is this drain safe, would this job fit? INVALID_ARGUMENT: a link, switch,
+        job or flow is unknown or faulty, or more than 1000 jobs are supposed. FAILED_PRECONDITION: a
+        supposed job has hosts or GPUs that another job uses. Reservations are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchDrain(self, request, context):
-        """Streams how far links and switches are from being idle: whether any switch holds
-        an entry that sends packets over them. What follows the underlay is not told.
+        """Streams how far links and switches are from being idle, which means that no switch holds an
+        entry that sends packets over them. Flows without entries, which follow the underlay, are not
+        observed. INVALID_ARGUMENT: a link or switch is unknown, or none is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJobPorts(self, request, context):
-        """Says which UDP source ports the QPs of a job have to use, so that their packets
-        take the paths of the newest plan.
+        """Gets the UDP source ports that the QPs of a job have to use, so that their packets take the
+        paths of the newest plan. A host may ask for the ports of its own flows only (PERMISSION_DENIED
+        otherwise). NOT_FOUND: there is no plan yet, or the job has no flow in it. INVALID_ARGUMENT: a
+        host or NIC is unknown. ABORTED: the page token has expired, because there is a newer plan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobPorts(self, request, context):
-        """Streams the ports of jobs: those of every job in the plan, "synced", and then of
-        each job whose ports changed or that went. It begins with the first plan.
+        """Streams the ports of jobs: first those of all jobs in the plan, then "synced", and then those
+        of each job whose ports change, or that is gone. If there is no plan yet, the stream waits for
+        the first. A host may ask for the ports of its own flows only (PERMISSION_DENIED otherwise).
+        INVALID_ARGUMENT: a host or NIC is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPortPaths(self, request, context):
-        """Tells what a host found out by probing: which path each UDP source port of its NICs
-        takes through switches that hash. Plans give QPs ports that are known so. It is not
-        stored: hosts tell every controller, at least once a minute. What they say of two
-        NICs replaces all that was said of these. Refused with RESOURCE_EXHAUSTED where a
-        host has told of too many, and with FAILED_PRECONDITION where no switch hashes.
+        """Takes what a host found by probing: which path each UDP source port of its NICs takes through
+        switches that hash. Plans give QPs ports whose paths are known. What the host says about a pair
+        of NICs replaces all that was known about the pair. Nothing is stored, so hosts tell every
+        controller, at least once a minute. Only operators and the host itself may call it
+        (PERMISSION_DENIED otherwise). INVALID_ARGUMENT: a host, NIC or address is unknown, a source is
+        not a NIC of the host, a pair or port is named twice, or there are too many ports.
+        FAILED_PRECONDITION: no switch of the fabric hashes. RESOURCE_EXHAUSTED: the host would have
+        told of more than 200,000 ports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -322,8 +345,8 @@ def add_PlanServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanService:
-    """Answers questions about plans, and goes back to earlier ones. Nothing here changes anything but
-    ReportPortPaths, RollBackPlan and EndRollback.
+    """Answers questions about plans, goes back to earlier plans, and passes UDP source ports between
+    plans and hosts. Only RollBackPlan, EndRollback and ReportPortPaths change anything.
     """
 
     @staticmethod

@@ -11,7 +11,7 @@ which on no plan uses the links and each answers an intent with the links out of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +34,7 @@ from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.codec import plan as plan_codec
 from heddle_controller.serve.codec.plan import NAMES_PER_ANSWER
 from heddle_controller.state.admission import admit_job
+from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import (
     Committed,
@@ -64,7 +65,8 @@ def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -
 
     Raises:
         InputError: a link, switch, job or flow is unknown or malformed.
-        FailedPrecondition: a supposed job has hosts that another job uses.
+        FailedPrecondition: a supposed job has hosts that another job uses, or a supposed flow has
+            the id of another.
     """
     if len(request.jobs) > MAX_JOBS:
         reason = f"there are {len(request.jobs)}: suppose {MAX_JOBS} at most"
@@ -86,7 +88,7 @@ def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -
         intent,
         fabric=fabric,
         jobs=tuple(jobs[name] for name in sorted(jobs)),
-        demands=(*intent.demands, *_demands(intent, fabric, request)),
+        demands=(*intent.demands, *_demands(intent, fabric, request, jobs)),
     )
 
 
@@ -127,10 +129,14 @@ def check_free(job: Job, others: Iterable[JobRecord]) -> None:
         raise FailedPrecondition(job.label, *taken)
 
 
-def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Iterator[DemandRecord]:
+def _demands(
+    intent: Intent, fabric: Fabric, request: pb.WhatIfRequest, jobs: Container[str]
+) -> Iterator[DemandRecord]:
     if request.demands:
         demands = demand_codec.demands_from_pb(request.demands)
         resolve(demands, fabric, origin="request")
+        others = ((record.name, record.demands) for record in intent.demands)
+        check_ids(_SUPPOSED, demands, others, jobs)
         yield DemandRecord(_SUPPOSED, demands, "", intent.change_time)
 
 

@@ -344,10 +344,10 @@ def probe(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Find out which path each UDP source port takes, where switches only hash.
 
-    Sends RoCEv2 datagrams (UDP port 4791) from each port with rising TTL, and records which
-    switches answer. No NIC accepts such a datagram as its own. `heddle plan --port-paths` reads the
-    output; to join files of several hosts, concatenate their "pairs". Needs root or the capability
-    CAP_NET_RAW, and switches that answer with ICMP time exceeded.
+    Sends UDP datagrams to the port of RoCEv2 (4791) from each port with rising TTL, and records
+    which switches answer. No NIC accepts such a datagram as its own. `heddle plan --port-paths`
+    reads the output; to join files of several hosts, concatenate their "pairs". Needs root or the
+    capability CAP_NET_RAW, and switches that answer with ICMP time exceeded.
     """
     from heddle_agent.host.hashes import Known, names_of, sampled, seeds_of  # noqa: PLC0415 - as above
     from heddle_agent.host.trace import Pace, Tracer, traced_document  # noqa: PLC0415
@@ -433,11 +433,11 @@ def steer(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Keep the QPs of this host on working paths, where switches only hash.
 
-    Writes the port that each QP has to use now into plan.json and plan.env of --directory, as
-    `heddle-agent host` does. When a path is lost, its QPs get the ports of their backups; the
-    program that opened them sets the port (mlx5dv_modify_qp_udp_sport). No controller and no agent
-    on any switch is involved. Needs root or the capability CAP_NET_RAW, and last switches that
-    answer every probe with ICMP time exceeded.
+    Writes the port that each QP has to use now into plan.json, plan.ports and plan.env of
+    --directory, as `heddle-agent host` does. When a path is lost, its QPs get the ports of their
+    backups; the program that opened them sets the port (mlx5dv_modify_qp_udp_sport). No controller
+    and no agent on any switch is involved. Needs root or the capability CAP_NET_RAW, and last
+    switches that answer every probe with ICMP time exceeded.
     """
     from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
     from heddle_agent.host import PortsFolder, file_steering, routes_of  # noqa: PLC0415

@@ -5,7 +5,7 @@ plain lists, because search touches few of them. Loads are arrays, because searc
 at a time. Paths here lead from terminal to terminal. The arcs of NICs with one link are fixed, and
 are added when an assignment becomes the paths of a plan (``exported_paths``).
 
-Load follows the rule of ``model.load``. Flows of a job with one phase, or with none, simply add up.
+Load follows the rule of ``phased_loads``. Flows of a job with one phase, or none, simply add up.
 Jobs with several phases have a small table each.
 """
 

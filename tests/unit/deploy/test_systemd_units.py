@@ -17,12 +17,15 @@ from tests.support.needs import missing
 SYSTEMD = Path(__file__).resolve().parents[3] / "deploy" / "systemd"
 PROGRAMS = Path(sys.executable).parent
 UNITS = ["heddle-agent", "heddle-controller", "heddle-host"]
-EXPOSURE = 1.3  # of 10, by systemd's own reckoning; an ordinary service has 9.6
+EXPOSURE = 1.3  # of 10, as systemd calculates it; an ordinary service has 9.6
 
 
 @pytest.fixture
 def analyze() -> str:
-    """The program that judges units; `.ci/setup test` installs it, so CI has no excuse."""
+    """Return systemd-analyze.
+
+    It may be missing except in CI, where `.ci/setup test` installs it.
+    """
     program = shutil.which("systemd-analyze")
     if program is None:
         assert os.environ.get("CI") != "true", "systemd is missing: see .ci/setup"
@@ -31,17 +34,17 @@ def analyze() -> str:
 
 
 def text(unit: str) -> str:
-    """A unit as it is committed."""
+    """Return a unit as it is committed."""
     return (SYSTEMD / f"{unit}.service").read_text(encoding="utf-8")
 
 
 def values(unit: str, key: str) -> list[str]:
-    """Every value of a key."""
+    """Return every value of a key."""
     return re.findall(rf"^{key}=(.*)$", text(unit), flags=re.MULTILINE)
 
 
 def placed(unit: str, folder: Path) -> Path:
-    """The unit as it would be here, with the programs of this environment."""
+    """Write a unit that starts the programs of this environment, and return its path."""
     path = folder / f"{unit}.service"
     path.write_text(text(unit).replace("/opt/heddle/bin/", f"{PROGRAMS}/"), encoding="utf-8")
     return path
@@ -54,7 +57,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_systemd_understands_every_line(unit: str, analyze: str, tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say; of an unknown key it would."""
+    """`systemd-analyze verify` prints nothing, while it does for an unknown key."""
     path = placed(unit, tmp_path)
     done = run(analyze, "verify", "--man=no", path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -64,7 +67,7 @@ def test_systemd_understands_every_line(unit: str, analyze: str, tmp_path: Path)
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_service_is_hardly_exposed(unit: str, analyze: str, tmp_path: Path) -> None:
-    """By systemd's own count it may do next to nothing."""
+    """By systemd's own figure, the service may do next to nothing."""
     path = placed(unit, tmp_path)
     limit = f"--threshold={EXPOSURE * 10:.0f}"
     done = run(analyze, "security", "--offline=true", "--no-pager", limit, path)
@@ -84,7 +87,7 @@ def test_the_installed_program_is_started(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_what_is_written_is_a_folder_of_the_service(unit: str) -> None:
-    """All that a service writes lies in the folder that systemd makes and keeps for it."""
+    """A service writes only into the folder that systemd creates and keeps for it."""
     kind, sign = {"heddle-host": ("RuntimeDirectory", "%t")}.get(unit, ("StateDirectory", "%S"))
     (folder,) = values(unit, kind)
     (variable,) = values(unit, "Environment")
@@ -94,7 +97,7 @@ def test_what_is_written_is_a_folder_of_the_service(unit: str) -> None:
 
 
 def test_a_stop_leaves_time_to_drain() -> None:
-    """The controller has its own bound, and time to close the store, before it is killed."""
+    """The time to stop is at least twice the controller's time to drain."""
     (stop,) = values("heddle-controller", "TimeoutStopSec")
     assert (
         int(stop.removesuffix("s")) >= 2 * ControllerSettings.model_fields["drain_seconds"].default
@@ -123,13 +126,18 @@ def test_tls_comes_by_credentials_that_are_loaded(
     assert fields == {name for name in settings.model_fields if name.startswith("tls_")}
 
 
-def test_the_drop_in_for_a_kernel_gives_what_it_takes(analyze: str, tmp_path: Path) -> None:
-    """Each line replaces one of the unit's; systemd understands it, and it is still a small one."""
-    lines = (SYSTEMD / "heddle-agent-linux.conf").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("unit", "drop_in"), [("heddle-agent", "linux"), ("heddle-host", "probes")]
+)
+def test_a_drop_in_gives_the_capabilities_that_it_names(
+    unit: str, drop_in: str, analyze: str, tmp_path: Path
+) -> None:
+    """Each line replaces one of the unit's, systemd understands it, and exposure stays small."""
+    lines = (SYSTEMD / f"{unit}-{drop_in}.conf").read_text(encoding="utf-8")
     told = dict(re.findall(r"^(\w+)=(.*)$", lines, flags=re.MULTILINE))
-    assert told.keys() <= set(re.findall(r"^(\w+)=", text("heddle-agent"), flags=re.MULTILINE))
+    assert told.keys() <= set(re.findall(r"^(\w+)=", text(unit), flags=re.MULTILINE))
     assert told["AmbientCapabilities"] == told["CapabilityBoundingSet"]
-    path = placed("heddle-agent", tmp_path)
+    path = placed(unit, tmp_path)
     for name, value in told.items():
         whole = re.sub(
             rf"^{name}=.*$", f"{name}={value}", path.read_text("utf-8"), flags=re.MULTILINE

@@ -5,7 +5,7 @@ worst arc over its bound. Paths longer than the candidates are also tried, since
 not tell what whole QPs may gain by them. Paths that go down and up again are the last resort, used
 only while a link is overloaded.
 
-Loads add up as in ``model.load``: a job with several phases puts its worst phase on an arc. Flows
+Loads add up as in ``phased_loads``: a job with several phases puts its worst phase on an arc. Flows
 between the same terminals, with the same rate of a QP, and with the same job and phase where that
 matters, form one group. An integer variable counts how many of its QPs take each path.
 

@@ -143,7 +143,7 @@ def tie(flows: Flows, together: Ints, tied: Bools) -> ColocatedFlows:
     """Tie the flows that ``tied`` marks to those with the same number in ``together``.
 
     The flow that represents them has the rate that they need at the same time, by the rule of
-    ``model.load``. Its phase is ``ANY_PHASE`` if their jobs or phases differ. It takes shortest
+    ``phased_loads``. Its phase is ``ANY_PHASE`` if their jobs or phases differ. It takes shortest
     paths if any of them must.
     """
     everyone = np.arange(len(flows), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Chromium: where it is, and how it is started for pages that are looked at by tests."""
+"""Find Chromium for tests that open pages, with the options that they start it with."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ QUIET = (
 
 
 def browser() -> str:
-    """The browser's path; the test is skipped where there is none."""
+    """Return the path of a Chromium program; without one, skip the test, or fail it in CI."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return found or missing("needs Chromium: on Debian, apt-get install chromium")

@@ -1,4 +1,4 @@
-"""Certificates that say a role, made as an operator's authority would make them."""
+"""Certificates that name a role, made as an operator's certificate authority would make them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Pair:
-    """PEM files of one certificate, its key and its authority."""
+    """The PEM files of a certificate, of its key, and of the authority that issued it."""
 
     cert: Path
     key: Path
     ca: Path
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As a client takes them."""
+        """Return gRPC credentials for a client that presents this certificate."""
         files = (self.ca, self.key, self.cert)
         return grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
 
     def options(self) -> tuple[str, ...]:
-        """As ``heddle`` and ``heddle-agent`` take them."""
+        """Return the TLS options of ``heddle`` and ``heddle-agent`` that name these files."""
         words = ("--tls-ca", self.ca, "--tls-cert", self.cert, "--tls-key", self.key)
         return tuple(map(str, words))
 
 
 class Authority:
-    """An authority with its files in a folder of its own."""
+    """A certificate authority whose files are in a folder."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(exist_ok=True)
@@ -46,16 +46,16 @@ class Authority:
         self._write(self.ca, made.sign(self._key, hashes.SHA256()))
 
     def server(self, name: str = "server") -> Pair:
-        """For a controller on this host."""
+        """Issue a server certificate for "localhost"."""
         return self.issue(name, x509.DNSName("localhost"))
 
     def role(self, path: str) -> Pair:
-        """For a client: "operator/ann", "agent/f1/l0"."""
+        """Issue a client certificate for a role, such as "operator/ann" or "agent/f1/l0"."""
         uri = x509.UniformResourceIdentifier(f"spiffe://heddle/{path}")
         return self.issue(path.replace("/", "-"), uri)
 
     def issue(self, name: str, *names: x509.GeneralName) -> Pair:
-        """A certificate with these alternative names."""
+        """Issue a certificate with these alternative names, valid for a day."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._subject, key)
         if names:

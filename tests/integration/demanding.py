@@ -10,7 +10,7 @@ from heddle_controller.model.demand import Demands
 
 
 def demands_of(pairs: Sequence[tuple[str, str]], gbps: float = 400.0) -> Demands:
-    """A flow of one QP for each pair, source first."""
+    """Return one flow of one QP for each pair (source, destination)."""
     count = len(pairs)
     return Demands(
         ids=tuple(f"f{row}" for row in range(count)),

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or are merely broken: each leaves with its work half done."""
+"""Clients that are hostile or broken: each one leaves with its work half done."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 CONNECTIONS = 250
 STREAMS = 12
-"""Of one visitor: below what one client is allowed."""
+"""Streams of one visitor, fewer than one client is allowed."""
 SESSION = agent_pb2.AgentMessage(
     session_parameters=agent_pb2.SessionParameters(fabric="fabrics/f1", switch="l0")
 )
 ALONE = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
-"""Options of a channel that shares no connection with others."""
+"""Options of a channel that shares its connection with no other channel."""
 
 
 def visitor(serving: Serving) -> aio.Channel:
-    """A connection of one's own."""
+    """Open a channel with a connection of its own."""
     return aio.insecure_channel(f"127.0.0.1:{serving.api.port}", ALONE)
 
 
 def watches(channel: aio.Channel) -> list[aio.UnaryStreamCall]:  # type: ignore[type-arg] # any
-    """Every stream that can be watched."""
+    """Start every kind of watch that the API has, one call each."""
     return [
         PlacementServiceStub(channel).WatchJobs(
             placement_pb2.WatchJobsRequest(parent="fabrics/f1")
@@ -49,21 +49,21 @@ def watches(channel: aio.Channel) -> list[aio.UnaryStreamCall]:  # type: ignore[
 
 
 async def drop_connections(serving: Serving) -> None:
-    """Hundreds connect and are gone: without a word, in the middle of one, or with nonsense."""
+    """Make hundreds of connections that end after nothing, half a preface, or nonsense."""
     chance = random.Random(1)
     said = [b"", PREFACE[:7], PREFACE, PREFACE + SETTINGS, b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 999]
     for _ in range(CONNECTIONS):
         with socket.create_connection(("127.0.0.1", serving.api.port)) as connection:
-            with contextlib.suppress(OSError):  # it may have heard enough already
+            with contextlib.suppress(OSError):  # the server may have closed it already
                 connection.sendall(chance.choice(said))
-            if chance.random() < 0.5:  # no farewell: a reset
+            if chance.random() < 0.5:  # end with a reset
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         if chance.random() < 0.2:
             await asyncio.sleep(0)
 
 
 async def never_read(serving: Serving) -> None:
-    """Watchers read nothing while much changes, and go without saying so."""
+    """Open watches that read nothing while much changes, and go away without closing them."""
     async with visitor(serving) as channel:
         held = [watch for _ in range(STREAMS // 4) for watch in watches(channel)]
         for number in range(40):
@@ -74,7 +74,7 @@ async def never_read(serving: Serving) -> None:
 
 
 async def read_slowly(serving: Serving) -> None:
-    """Watchers read one thing now and then, and cancel in the middle."""
+    """Open watches that read an event now and then; cancel half of them in the middle of it."""
     reads: list[asyncio.Future[object]] = []
     async with visitor(serving) as channel:
         held = [watch for _ in range(STREAMS // 4) for watch in watches(channel)]
@@ -89,7 +89,7 @@ async def read_slowly(serving: Serving) -> None:
 
 
 async def introduce_nobody(serving: Serving) -> None:
-    """Streams of agents begin, and nothing is ever said; half of them are half closed."""
+    """Open agent sessions and never send a message; half-close every second one."""
     async with visitor(serving) as channel:
         agents = AgentServiceStub(channel)
         held = [agents.Session() for _ in range(STREAMS)]
@@ -99,7 +99,7 @@ async def introduce_nobody(serving: Serving) -> None:
 
 
 async def half_close_sessions(serving: Serving) -> None:
-    """Agents introduce themselves, close their half, and read nothing; others just vanish."""
+    """Introduce agents, then half-close, cancel or abandon their sessions; read nothing."""
     async with visitor(serving) as channel:
         agents = AgentServiceStub(channel)
         for number in range(STREAMS):
@@ -112,7 +112,7 @@ async def half_close_sessions(serving: Serving) -> None:
 
 
 async def never_finish_uploads(serving: Serving) -> None:
-    """Uploads that begin and never end, some with a first part."""
+    """Begin uploads and never end them; every second one sends a first message."""
     async with visitor(serving) as channel:
         demands = DemandServiceStub(channel)
         part = demand_pb2.PutDemandsRequest(name="fabrics/f1/demands/d")

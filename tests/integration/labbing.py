@@ -1,4 +1,4 @@
-"""Labs for tests: small ones, removed whatever happens."""
+"""Small labs for tests, which are removed however the test ends."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.needs import missing
 
 
 def require_lab() -> None:
-    """Skip, or fail in CI, where there is no root, no FRR, no nftables."""
+    """Skip the test, or fail it in CI, where root, FRR or nftables is missing."""
     lacking = tools.missing()
     if lacking:
         missing(f"a lab: {lacking}")
 
 
 def small_fabric() -> Fabric:
-    """4 leaves, 2 spines, 2 hosts of one NIC on each leaf."""
+    """Return 4 leaves and 2 spines; each leaf has 2 hosts of one NIC."""
     return clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=1)
 
 
 def fresh_name() -> str:
-    """A lab's name that no other test has."""
+    """Return a lab name that no other test uses."""
     return f"test-{secrets.token_hex(3)}"
 
 
@@ -42,9 +42,13 @@ def small_lab(
     fabric: Fabric | None = None,
     controller: tuple[str, ...] = (),
 ) -> Iterator[tuple[Lab, Programs | None]]:
-    """A fabric, by default the small one, as a lab, converged and with witnesses.
+    """Run a lab whose routing has converged and whose switches count packets.
 
-    ``controller`` are further options of its controller, where it has ``programs``.
+    Args:
+        programs: Whether a controller and agents run in it.
+        rate_mbit: Speed of its cables, as in ``LabOptions``.
+        fabric: By default the small one.
+        controller: Further options of the controller, if there is one.
     """
     require_lab()
     options = LabOptions(rate_mbit=rate_mbit, seed=1)
@@ -60,7 +64,7 @@ def small_lab(
 
 
 def residue(lab: str) -> list[str]:
-    """Whatever bears a lab's mark: namespaces, processes in them, its folder."""
+    """Return all that is left of a lab: its namespaces, processes in them, and its folder."""
     spaces = mark.namespaces(lab)
     found = [*spaces, *(f"process {process}" for process in mark.processes(spaces))]
     if Path(mark.FOLDER, lab).exists():

@@ -1,4 +1,4 @@
-"""Hosts of a lab that steer by themselves, no agent on any switch."""
+"""Hosts of a lab that steer their flows themselves; no switch has an agent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PORTS = range(49152, 49168)
 
 
 class Steered(SteeringHosts):
-    """Two hosts of one leaf that send to two of another, each steering by itself."""
+    """Two hosts of one leaf that each send a flow to a host of another and steer it themselves."""
 
     def __init__(self, lab: Lab, hold: float, probe_milliseconds: int = 200, qps: int = 2) -> None:
-        """Probes are as rare by default as a machine wants that is silent for 60 ms at times."""
+        """Start the hosts; by default they probe seldom, as a busy machine may pause for 60 ms."""
         pairs = [(f"l0-h{host}-n0", f"l1-h{host}-n0") for host in range(2)]
         demands = replace(demands_of(pairs), qps=np.full(len(pairs), qps, dtype=np.int64))
         flows = resolve(demands, lab.layout.fabric, origin="test")
@@ -33,7 +33,7 @@ class Steered(SteeringHosts):
         self.ready(PATIENCE)
 
     def astray(self) -> set[tuple[str, int]]:
-        """Ports that were met off their paths, by the address that they leave."""
+        """Return the ports found to lead off their paths, each as (source address, port)."""
         files = [json.loads(path.read_text()) for path in self.folder.glob("*/plan.json")]
         flows = [flow for file in files for flow in file["flows"]]
         return {(flow["source_address"], port) for flow in flows for port in flow["astray"]}

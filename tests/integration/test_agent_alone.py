@@ -1,4 +1,4 @@
-"""What a switch gets when it installs the agent and nothing else."""
+"""What a switch gets that installs the agent and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_ON_A_SWITCH = ("ortools", "redis", "networkx", "heddle_controller", "heddle_
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output is in the failure if it fails."""
+    """Run a command to its end; if it fails, the error shows its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, f"{command} gave {done.returncode}\n{done.stdout}{done.stderr}"
     return done
@@ -45,7 +45,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_switch_gets_no_solver_and_no_database_client(switch: Path) -> None:
-    """Nothing of the controller can be imported beside the agent; the agent itself can."""
+    """The agent can be imported; the controller, the emulator and their libraries cannot."""
     script = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n)))"
     found = run(switch / "python", "-c", script, "heddle_agent", "heddle", *NOT_ON_A_SWITCH)
     assert found.stdout.split() == ["heddle_agent", "heddle"]
@@ -54,6 +54,6 @@ def test_a_switch_gets_no_solver_and_no_database_client(switch: Path) -> None:
 
 
 def test_the_agent_command_starts_with_what_it_declares(switch: Path) -> None:
-    """`heddle-agent --help` works: every package that it imports is among its dependencies."""
+    """``heddle-agent --help`` works, so every package that it imports is a declared dependency."""
     helped = run(switch / "heddle-agent", "--help")
     assert "Usage: heddle-agent" in helped.stdout

@@ -1,4 +1,4 @@
-"""``heddle-agent host`` against a real API: files that say what the plan says, and nothing else."""
+"""``heddle-agent host`` against a real API: its files say exactly what the plan says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 async def watching(
     folder: Path, *ports: int, wanted: Wanted | None = None, tls: Tls | None = None
 ) -> AsyncIterator[HostAgent]:
-    """The agent of host h0.0, in this process."""
+    """Run the agent of host h0.0 in this process."""
     wanted = wanted or Wanted("fabrics/f1", "h0.0")
     channels = Channels(tls)
     agent = HostAgent(
@@ -55,22 +55,22 @@ async def watching(
 
 
 def names(folder: Path) -> set[str]:
-    """Files in a folder."""
+    """Return the names of the files in a folder."""
     return {path.name for path in folder.iterdir()}
 
 
 def files(job: str) -> set[str]:
-    """Those of a job."""
+    """Return the names of a job's files."""
     return {f"{job}.{end}" for end in ("json", "ports", "env")}
 
 
 def read(path: Path) -> Any:
-    """A JSON file."""
+    """Read a JSON file."""
     return json.loads(path.read_text())
 
 
 async def test_files_follow_the_plan(tmp_path: Path) -> None:
-    """Three files for each job of the host; they change with the plan, and go with the job."""
+    """Each job of the host has three files, which change with the plan and go with the job."""
     folder = tmp_path / "run" / "ports"
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
@@ -94,7 +94,7 @@ async def test_files_follow_the_plan(tmp_path: Path) -> None:
 
 
 async def test_what_it_does_is_counted(tmp_path: Path) -> None:
-    """Ports told, files changed, the controller reached, and a disk that refuses."""
+    """Metrics count jobs, ports, changed files and failed writes, and show the connection."""
     folder = tmp_path / "ports"
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
@@ -121,7 +121,10 @@ async def test_what_it_does_is_counted(tmp_path: Path) -> None:
 
 
 async def test_variables_are_written_where_one_list_says_all(tmp_path: Path) -> None:
-    """One list for all connections; none where flows differ, and the file says so."""
+    """The variables of other programs are set only where one list of ports fits all connections.
+
+    Where flows of a pair have different ports, only Heddle's own variables are set.
+    """
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
         await commit(s, flows_of({"red": 2}, qps=2))
@@ -146,7 +149,10 @@ async def test_variables_are_written_where_one_list_says_all(tmp_path: Path) -> 
 
 
 async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
-    """They stay while nobody answers; what ended meanwhile goes with the next answer, no sooner."""
+    """Files stay while no controller answers; those of ended jobs go with the next answer.
+
+    Files of others in the same folder are never touched.
+    """
     folder = tmp_path / "ports"
     foreign = {"notes.json": "[]", "other.json": '{"fabric":"fabrics/f1","host":"x","job":"other"}'}
     folder.mkdir()
@@ -170,7 +176,10 @@ async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
 
 
 async def test_a_host_reads_its_own_ports_alone(tmp_path: Path) -> None:
-    """By its certificate; that of another host, or NICs by name, bring nothing."""
+    """A host's certificate opens its own ports, not another host's, nor ports by NIC names.
+
+    A reader's certificate may ask by NIC names.
+    """
     authority = Authority(tmp_path / "pki")
     server, own = authority.server(), authority.role("host/f1/h0.0")
     terms = replace(LOOPBACK, tls=ServerTls(server.cert, server.key, server.ca))
@@ -207,7 +216,7 @@ async def test_a_host_reads_its_own_ports_alone(tmp_path: Path) -> None:
 
 
 async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    """Settings from flags and variables; SIGTERM ends it with 0, and files stay."""
+    """Settings come from flags and variables; SIGTERM ends the command with 0, and files stay."""
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
         await commit(s, flows_of({"red": 1}))
@@ -230,7 +239,7 @@ async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None
 
 
 async def test_it_stops_whatever_just_ends(tmp_path: Path) -> None:
-    """Told so while controllers refuse it or answer it, at many moments: each time it ends."""
+    """A cancelled agent ends at each of 120 moments, whether controllers refuse or answer it."""
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
 
@@ -256,7 +265,7 @@ async def test_it_stops_whatever_just_ends(tmp_path: Path) -> None:
 
 
 async def test_bad_settings_end_it_with_a_line_each(tmp_path: Path) -> None:
-    """Status 2; each line names the flag and the variable, or the folder and the cure."""
+    """The command exits with 2 and says what is wrong: the flag and its variable, or the folder."""
     (tmp_path / "file").touch()
     here, there = f"--directory={tmp_path}/ports", f"--directory={tmp_path}/file/ports"
     known = ("--fabric=fabrics/f1", "--controller=127.0.0.1:1")

@@ -1,6 +1,6 @@
-"""The agent's own process in a network namespace: what it sees of links that fail in every way.
+"""The agent's own process in a network namespace, with links that fail in every way.
 
-Two switches, joined by two cables: the agent runs on one of them and the other only answers.
+Two switches are joined by two cables. The agent runs on the near one; the far one only answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DROP_ALL, DROP_SOME = "drop", "meta random < 800000000 drop"
 
 
 class Pair:
-    """The two namespaces."""
+    """The namespaces of the two switches."""
 
     def __init__(self, *, ipv6: bool) -> None:
         self.ipv6 = ipv6
@@ -33,7 +33,7 @@ class Pair:
         self.near, self.far = f"{mark}n", f"{mark}f"
 
     def build(self) -> None:
-        """Two cables with the addresses and aliases that agents go by."""
+        """Make both namespaces and two cables, with the addresses and aliases that agents read."""
         for space in (self.near, self.far):
             run("ip", "netns", "add", space)
             kept = ("net.ipv6.conf.all.keep_addr_on_down=1", "net.ipv6.conf.default.accept_dad=0")
@@ -42,7 +42,7 @@ class Pair:
             self.plug(number, f"up{number}")
 
     def plug(self, number: int, name: str) -> None:
-        """A cable, whose near end has this name."""
+        """Add a cable whose near end has this interface name."""
         names = (name, f"down{number}")
         run(
             *("ip", "link", "add", names[0], "netns", self.near, "type", "veth"),
@@ -55,56 +55,56 @@ class Pair:
             run("ip", "-n", space, "link", "set", end, "alias", alias, "up")
 
     def address(self, number: int) -> str:
-        """One of those of the cables' ends."""
+        """Return the address of a cable's end: near ends have even numbers, far ends odd ones."""
         return f"fd00:c::{number}" if self.ipv6 else f"198.18.0.{number}"
 
     def remove(self) -> None:
-        """Remove both, and all that is in them."""
+        """Remove both namespaces and all that is in them."""
         for space in (self.near, self.far):
             subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
 
     def unplug(self, number: int) -> None:
-        """Take both ends of a cable away, as a driver does that is loaded anew."""
+        """Take both ends of a cable away, as reloading a driver does."""
         run("ip", "-n", self.near, "link", "delete", f"up{number}")
 
     def limit(self, number: int, rate: str) -> None:
-        """Let the near end send no faster than this."""
+        """Limit the rate at which the near end of a cable sends."""
         where = ("dev", f"up{number}", "root")
         limits = ("tbf", "rate", rate, "burst", "5kb", "limit", "100kb")
         run("ip", "netns", "exec", self.near, "tc", "qdisc", "add", *where, *limits)
 
     def carrier(self, number: int, *, up: bool) -> None:
-        """Pull a cable at the far end, or put it back."""
+        """Take the carrier of a cable away at the far end, or give it back."""
         state = "up" if up else "down"
         run("ip", "-n", self.far, "link", "set", f"down{number}", state)
 
     def route(self, number: int, *, there: bool = True) -> None:
-        """Have the near end send what is for networks beyond over a cable, or no longer."""
+        """Add a route to networks beyond the far switch over a cable, or delete it."""
         gateway = ("via", self.address(2 * number + 1), "dev", f"up{number}")
         what = "add" if there else "delete"
         beyond = "fd00:a::/64" if self.ipv6 else "10.9.0.0/16"
         run("ip", "-n", self.near, "route", what, beyond, *gateway)
 
     def lose(self, number: int, what: str) -> None:
-        """Drop packets that arrive at the far end; carrier stays."""
+        """Drop packets that arrive at the far end of a cable; the carrier stays."""
         hook = f"type filter hook ingress device down{number} priority 0"
         table = f"table netdev t {{ chain c {{ {hook}; {what}; }}; }}"
         run("ip", "netns", "exec", self.far, "nft", table)
 
     def heal(self) -> None:
-        """Drop nothing any more."""
+        """Stop dropping packets."""
         run("ip", "netns", "exec", self.far, "nft", "delete", "table", "netdev", "t")
 
 
 def run(*words: str) -> str:
-    """What a command prints that must succeed."""
+    """Return what a command prints; fail if the command fails."""
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, (words, done.stderr)
     return done.stdout
 
 
 def answers(pair: Pair) -> int:
-    """Echo replies that the near switch's kernel has counted."""
+    """Return how many echo replies the near switch's kernel has received."""
     if pair.ipv6:
         told = run("ip", "netns", "exec", pair.near, "cat", "/proc/net/snmp6")
         return int(dict(map(str.split, told.splitlines()))["Icmp6InEchoReplies"])
@@ -115,7 +115,7 @@ def answers(pair: Pair) -> int:
 
 @pytest.fixture(params=["ipv4", "ipv6"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Both switches, removed in the end."""
+    """Both switches, over IPv4 and over IPv6; they are removed at the end."""
     if os.geteuid() != 0:
         missing("network namespaces need root")
     for program in ("ip", "nft"):
@@ -130,7 +130,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 class Running:
-    """An agent's process and what it says of its links."""
+    """An agent's process and the lines that it has logged."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -138,7 +138,7 @@ class Running:
         self.reading = asyncio.create_task(self._read())
 
     def links(self, number: int) -> list[tuple[str, str]]:
-        """Events of the link to a spine, in order, each with its reason."""
+        """Return the events of the link to a spine in order, each with its reason."""
         name = f"leaf0,spine{number},0"
         return [
             (str(line["event"]), str(line["reason"]))
@@ -147,15 +147,15 @@ class Running:
         ]
 
     def events(self) -> list[str]:
-        """All that it has said."""
+        """Return all events that it has logged."""
         return [str(line["event"]) for line in self.lines]
 
     async def says(self, number: int, event: str, reason: str) -> None:
-        """Wait until this is the last that is said of a link."""
+        """Wait until this event and reason are the last ones of a link."""
         await until(lambda: self.links(number)[-1:] == [(event, reason)], f"{event}: {reason}")
 
     async def has_said(self, number: int, event: str) -> None:
-        """Wait until something was ever said of a link."""
+        """Wait until an event of a link was logged at any time."""
         name = f"leaf0,spine{number},0"
         lines = self.lines
         await until(
@@ -163,7 +163,7 @@ class Running:
         )
 
     async def is_answered(self, pair: Pair) -> None:
-        """Wait for some answers to probes: silence from the start proves nothing."""
+        """Wait until some probes were answered: silence from the start would prove nothing."""
         await until(lambda: answers(pair) > 10, "answers to probes")
 
     async def _read(self) -> None:
@@ -174,7 +174,7 @@ class Running:
 
 @asynccontextmanager
 async def agent(pair: Pair, *options: str) -> AsyncIterator[Running]:
-    """The agent of leaf0, without a controller; it must log JSON and end in order."""
+    """Run the agent of leaf0 without a controller; it must log JSON and exit with 0."""
     process = await asyncio.create_subprocess_exec(
         *("ip", "netns", "exec", pair.near, str(AGENT), "run", "--fabric=fabrics/f1"),
         *("--switch=leaf0", "--controller=127.0.0.1:9", "--probe-milliseconds=20", *options),
@@ -196,7 +196,7 @@ async def agent(pair: Pair, *options: str) -> AsyncIterator[Running]:
 
 @contextmanager
 def flood(pair: Pair, number: int) -> Iterator[None]:
-    """Send more over a cable than any of these carries, 40 Mbit/s, without regard to answers."""
+    """Send UDP at 40 Mbit/s over a cable, twice the speed in its alias, answered or not."""
     script = (
         "import socket, time\n"
         f"s = socket.socket(socket.AF_INET{'6' * pair.ipv6}, socket.SOCK_DGRAM)\n"
@@ -213,7 +213,7 @@ def flood(pair: Pair, number: int) -> Iterator[None]:
 
 
 async def test_carriers_lost_at_once_are_both_seen(pair: Pair) -> None:
-    """The kernel may tell of the second one late: the agent asks. Both come back."""
+    """Two carriers that go at once are both seen, though the kernel may tell of the second late."""
     async with agent(pair, "--interfaces=alias") as one:
         for number in range(2):
             pair.carrier(number, up=False)
@@ -227,7 +227,7 @@ async def test_carriers_lost_at_once_are_both_seen(pair: Pair) -> None:
 
 
 async def test_a_link_that_swallows_packets_is_down(pair: Pair) -> None:
-    """Carrier stays, probes do not come back: down; the other link is not touched by that."""
+    """A link with carrier whose probes do not come back is down; the other link is not affected."""
     async with agent(pair, "--interfaces=alias") as one:
         await one.is_answered(pair)
         pair.lose(0, DROP_ALL)
@@ -238,7 +238,7 @@ async def test_a_link_that_swallows_packets_is_down(pair: Pair) -> None:
 
 
 async def test_a_link_that_comes_and_goes_is_kept_down(pair: Pair) -> None:
-    """The second return is not believed at once, and that is said."""
+    """After a second loss the link is kept down for a while, and the agent logs that."""
     async with agent(pair, "--interfaces=alias") as one:
         for _ in range(2):
             pair.carrier(0, up=False)
@@ -251,7 +251,7 @@ async def test_a_link_that_comes_and_goes_is_kept_down(pair: Pair) -> None:
 
 
 async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
-    """It stays in use; how much it loses is said."""
+    """A link that loses some packets stays in use, and the agent logs the share that it loses."""
     async with agent(pair, "--interfaces=alias") as one:
         await one.is_answered(pair)
         pair.lose(1, DROP_SOME)
@@ -264,7 +264,10 @@ async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
 
 @pytest.mark.parametrize("name", ["up0", "swp7s0"])
 async def test_an_interface_made_anew_is_taken_up(pair: Pair, name: str) -> None:
-    """A driver loaded anew, a port broken out: by its name or its alias it is the same link."""
+    """An interface that is made again, by a driver or a breakout, is the same link.
+
+    The agent knows it by its name or by its alias.
+    """
     async with agent(pair, "--interfaces=alias") as one:
         await one.is_answered(pair)
         pair.unplug(0)
@@ -279,7 +282,7 @@ async def test_an_interface_made_anew_is_taken_up(pair: Pair, name: str) -> None
 
 
 async def test_an_interface_may_get_another_name(pair: Pair) -> None:
-    """It is the same one: nothing is lost, and its carrier is still watched."""
+    """A renamed interface is the same link: its carrier is still watched."""
     async with agent(pair, "--interfaces=alias") as one:
         run("ip", "-n", pair.near, "link", "set", "up0", "down")
         await one.says(0, "link down", "carrier")
@@ -290,32 +293,32 @@ async def test_an_interface_may_get_another_name(pair: Pair) -> None:
 
 
 async def test_a_bridge_that_an_interface_leaves_takes_nothing_with_it(pair: Pair) -> None:
-    """The kernel tells of the end of its part in the bridge much as of its own."""
+    """Leaving a bridge does not end a link, though the kernel's message looks much like it."""
     async with agent(pair, "--interfaces=alias") as one:
         near = ("ip", "-n", pair.near, "link")
         run(*near, "add", "br0", "type", "bridge")
         run(*near, "set", "up0", "master", "br0")
         run(*near, "set", "up0", "nomaster")
-        pair.carrier(1, up=False)  # told after all that
+        pair.carrier(1, up=False)  # the kernel tells of this after the rest
         await one.says(1, "link down", "carrier")
         assert "link taken up on a new interface" not in one.events()
         assert one.links(0) in ([], [("link down", "probe")])  # a bridge answers no probes
 
 
 async def test_a_link_slower_than_it_should_be_is_told(pair: Pair) -> None:
-    """Packets wait while it sends a quarter of its rate: slow. Idle: well.
+    """A link that sends a quarter of its speed while packets wait is reported slow, no other is.
 
-    At its rate it is well, too, where the machine has time to send so much: see the unit tests.
+    Unit tests check a link at its full speed: a busy machine may not manage to send so much.
     """
     for number in range(2):
         alias = f"spine{number},0,0.02"  # 20 Mbit/s
         run("ip", "-n", pair.near, "link", "set", f"up{number}", "alias", alias)
     pair.limit(0, "5mbit")
-    probes = "--probe-milliseconds=0"  # they would wait and be lost like all else
+    probes = "--probe-milliseconds=0"  # probes would be lost in the full queue
     async with agent(pair, "--interfaces=alias", probes) as one:
         with flood(pair, 0), flood(pair, 1):
             await one.says(0, "link is slower than it should be", "slow")
-        # It may be told again: on a busy machine the flood may stop and begin anew.
+        # There may be more lines: on a busy machine the flood may pause.
         line, *_ = [line for line in one.lines if line.get("reason") == "slow"]
         assert isinstance(line["rate_ratio"], float)
         assert 0 < line["rate_ratio"] < 0.4
@@ -323,7 +326,7 @@ async def test_a_link_slower_than_it_should_be_is_told(pair: Pair) -> None:
 
 
 async def test_links_may_stand_in_a_file(pair: Pair, tmp_path: Path) -> None:
-    """Interfaces by name; one that shall not be probed is left to its carrier."""
+    """A file may list interfaces by name; one marked as not probed is judged by its carrier."""
     file = tmp_path / "links.json"
     links = {"up0": {"neighbour": "spine0"}, "up1": {"neighbour": "spine1", "probe": False}}
     file.write_text(json.dumps(links))
@@ -338,7 +341,7 @@ async def test_links_may_stand_in_a_file(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_probes_need_a_capability(pair: Pair) -> None:
-    """Without CAP_NET_RAW: the word for it, and how to do without probes."""
+    """Without CAP_NET_RAW the error names the capability, and the option that turns probes off."""
     if shutil.which("setpriv") is None:
         missing("setpriv: apt-get install util-linux")
     said = refused(pair, "--interfaces=alias", before=("setpriv", "--bounding-set=-net_raw"))
@@ -347,7 +350,7 @@ def test_probes_need_a_capability(pair: Pair) -> None:
 
 
 def refused(pair: Pair, *options: str, before: tuple[str, ...] = ()) -> str:
-    """What an agent says that does not start."""
+    """Return what an agent says that refuses to start."""
     done = subprocess.run(
         [
             *("ip", "netns", "exec", pair.near, *before, str(AGENT), "run", "--fabric=fabrics/f1"),
@@ -363,9 +366,9 @@ def refused(pair: Pair, *options: str, before: tuple[str, ...] = ()) -> str:
 
 
 async def test_a_link_is_up_again_once_routing_is_back(pair: Pair) -> None:
-    """Routes went with the carrier: until one is there again, whoever used the link would be lost.
+    """A link that had routes counts as up again only once a route uses it.
 
-    The other cable never had a route beyond its neighbour and is up without.
+    The other cable never had a route beyond its neighbour, so its carrier is enough.
     """
     pair.route(0)
     async with agent(pair, "--interfaces=alias", "--log-level=debug") as one:

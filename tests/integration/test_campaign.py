@@ -1,4 +1,4 @@
-"""A campaign with a real controller and real agents, played by processes of this machine."""
+"""Campaigns with a real controller and real agents, played by processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.support.campaigns import FABRIC, small
 
 
 def _children() -> set[int]:
-    """Processes that we started, but for the one that Python keeps for all of its own."""
+    """Return the processes that this one has started, except Python's resource tracker."""
     children = psutil.Process().children(recursive=True)
     return {child.pid for child in children if "resource_tracker" not in str(child.cmdline())}
 
 
 def test_processes_play_what_others_were_kept_from(tmp_path: Path) -> None:
-    """Interrupted and resumed: every trial once, nothing stranded, no process left behind.
+    """An interrupted campaign that is resumed plays each trial once and leaves no process.
 
-    One lost link of a full leaf leaves three links for sixteen QPs: six on the fullest.
+    One lost link of a full leaf leaves three links for sixteen QPs, so six are on the fullest.
     """
     before = _children()
     campaign = small(6)
@@ -52,7 +52,7 @@ def test_processes_play_what_others_were_kept_from(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_begin_ends_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no controller comes up it is said once, not for every trial."""
+    """If no controller comes up, the campaign ends with one error, not with one per trial."""
     monkeypatch.setenv("HEDDLE_DEBOUNCE_SECONDS", "nonsense")
     with Journal(tmp_path, small(), resume=False) as journal:
         with pytest.raises(ExecutorError, match="no fabric could be brought up"):
@@ -62,9 +62,9 @@ def test_a_worker_that_cannot_begin_ends_the_campaign(
 
 @pytest.mark.parametrize("datagrams", [False, True])
 async def test_switches_flaps_and_several_links(datagrams: bool) -> None:  # noqa: FBT001 - told
-    """Whatever breaks: agents leave nothing stranded before the controller speaks, nor later.
+    """Whatever breaks, no flow is stranded, neither before the controller acts nor later.
 
-    Once all is mended, all is as before.
+    Once everything is mended, the fabric is as before.
     """
     campaign = replace(small(), datagrams=datagrams)
     index = FABRIC.structure.index

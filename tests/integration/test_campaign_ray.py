@@ -1,4 +1,4 @@
-"""A campaign on a Ray cluster of this machine: the same trials come to the same results."""
+"""A campaign on a Ray cluster of this machine gives the results of local processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.waiting import PATIENCE, wait_until
 PROGRAM = Path(sys.executable).with_name("heddle-emulator")
 MARK = "HEDDLE_TEST_RAY"
 LOOSE = frozenset({"acked_seconds", "mended_seconds", "seconds", "moved"})
-"""What depends on the machine, or on the trial before."""
+"""Fields of a result that depend on the machine or on the trial before."""
 
 
 def _marked(folder: Path) -> list[str]:
-    """Processes that were started with this mark in their environment, by command."""
+    """Return command lines of processes whose environment has this test's mark."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -39,7 +39,7 @@ def _marked(folder: Path) -> list[str]:
 
 
 def _records(folder: Path) -> dict[int, dict[str, object]]:
-    """Results that the journal has so far, by number, without what may differ."""
+    """Return the results in the journal so far, by number, without the fields in ``LOOSE``."""
     path = folder / "out" / NAME
     lines = path.read_text().splitlines()[1:] if path.exists() else []
     return {told["number"]: _plain(told) for told in map(json.loads, lines)}
@@ -50,7 +50,7 @@ def _plain(told: dict[str, object]) -> dict[str, object]:
 
 
 def test_ray_plays_the_same_trials_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Interrupted on its way: results so far are those of local processes, nothing runs on."""
+    """An interrupted campaign has the results that local processes give, and leaves no process."""
     file = tmp_path / "campaign.yaml"
     file.write_text(yaml.safe_dump({"campaign": "ray", "failures": 1000, **TOLD}))
     options = ["--ray", "local", "--out", str(tmp_path / "out")]

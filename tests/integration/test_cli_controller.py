@@ -1,4 +1,4 @@
-"""The whole way round: a controller as a process, agents of every switch, and an operator."""
+"""A controller process, the agents of all switches, and an operator who runs ``heddle``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOBS = """\
 
 
 async def begun(path: Path, controller: Controller) -> None:
-    """Put the fabric and submit the jobs, as an operator does."""
+    """Import the fabric and submit the jobs, as an operator does."""
     fabric, jobs = path / "pod.json.gz", path / "jobs.yaml"
     await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
     await asyncio.to_thread(jobs.write_text, JOBS)
@@ -46,7 +46,7 @@ async def begun(path: Path, controller: Controller) -> None:
 
 
 async def generation(controller: Controller, above: int) -> int:
-    """The first plan above a generation that all its switches hold."""
+    """Wait for a plan above this generation that all switches hold; return its generation."""
     async with asyncio.timeout(PATIENCE):
         while True:
             shown = await controller.does("show", "plan", "--json")
@@ -58,7 +58,10 @@ async def generation(controller: Controller, above: int) -> int:
 
 
 async def programmed(controller: Controller) -> int:
-    """The plan that all switches hold once all jobs are in it: there may be one without them."""
+    """Wait until all jobs are programmed; return the generation of the plan with all of them.
+
+    An earlier plan may have been made without some of the jobs.
+    """
     words = ("job", "watch", "--until", "programmed", "--seconds", f"{PATIENCE:g}")
     done = await controller.does(*words)
     assert done.code == 0, done.out + done.err
@@ -66,7 +69,10 @@ async def programmed(controller: Controller) -> int:
 
 
 async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path) -> None:
-    """Submitted, programmed in every switch, explained, drained, lost a link, deleted."""
+    """All switches hold the jobs' entries; flows leave a drained spine and a lost link.
+
+    Once the jobs are deleted, no switch holds an entry.
+    """
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
@@ -97,7 +103,7 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
 
 
 async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> None:
-    """The next one has the plan, finds the tables as they should be, and goes on."""
+    """The next controller has the plan, does not replan without a change, and goes on."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
@@ -115,7 +121,7 @@ async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> Non
 
 
 async def told(controller: Controller, *lines: str) -> None:
-    """Wait until the metrics have lines of all these patterns: they follow what they are about."""
+    """Wait until the metrics page has a line for each pattern: metrics lag behind events."""
     url = f"http://127.0.0.1:{controller.metrics_port}/metrics"
     end = time.monotonic() + PATIENCE
     missing = list(lines)
@@ -126,7 +132,7 @@ async def told(controller: Controller, *lines: str) -> None:
 
 
 async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
-    """Plans, certificates, agents, pushes and calls, as Prometheus reads them."""
+    """The metrics page shows plans, certificates, agents, pushes and calls."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
@@ -147,7 +153,7 @@ async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
 
 
 async def test_what_switches_count_comes_out_as_rates_of_flows(tmp_path: Path) -> None:
-    """Packets through a leaf's entry are the rate of the flow that the plan put there."""
+    """Packets that a leaf's entry counts become the rate of the flow that the plan put there."""
     async with (
         controlling(tmp_path, "--counter-interval-seconds", "0.1") as controller,
         controller.channel() as channel,
@@ -176,7 +182,7 @@ async def test_what_switches_count_comes_out_as_rates_of_flows(tmp_path: Path) -
 
 
 async def send(fleet: Fleet, route: dict[str, Any]) -> None:
-    """Packets of one flow through its first switch, for as long as it takes."""
+    """Let packets of one flow pass its first switch until cancelled."""
     index, names = FABRIC.structure.index, fleet.switches.names
     ends = names.ids([route["source"]]), names.ids([route["destination"]])
     ports = np.array([route["source_port"]]), np.array([ROCE_PORT])

@@ -1,4 +1,4 @@
-"""``heddle doctor``: a real controller, real agents, and a fault that has to be named."""
+"""``heddle doctor`` names the fault, with a real controller and real agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, name="pod")
-"""Two uplinks a leaf, four NICs: two hosts' flows across are twice what the uplinks carry."""
+"""Each leaf has four NICs and two uplinks, so flows of all NICs are twice what uplinks carry."""
 JOBS = """\
 - job: red
   hosts: [l0-h0, l1-h0]
@@ -28,7 +28,7 @@ JOBS = """\
 
 
 async def begun(path: Path, controller: Controller) -> None:
-    """The fabric and the jobs."""
+    """Import the fabric and submit the jobs."""
     fabric, jobs = path / "pod.json", path / "jobs.yaml"
     await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
     await asyncio.to_thread(jobs.write_text, JOBS)
@@ -38,19 +38,22 @@ async def begun(path: Path, controller: Controller) -> None:
 
 
 def about(answer: Any, word: str) -> list[Any]:
-    """Findings about something."""
+    """Return the findings about one kind of thing, such as "link"."""
     return [one for one in answer["findings"] if one["about"] == word]
 
 
 async def examined(controller: Controller, job: str = "red") -> Any:
-    """What the doctor says of a job, as JSON."""
+    """Return what ``heddle doctor job`` prints as JSON."""
     done = await controller.does("doctor", "job", job, "--json")
     assert done.code == 0, done.err
     return done.json
 
 
 async def test_a_slow_job_is_traced_to_its_link_and_who_shares_it(tmp_path: Path) -> None:
-    """Its slowest flow, the link that limits it, its sharers, and the drain that made it so."""
+    """The doctor names a job's slowest flow, the link that limits it, its sharers and the drain.
+
+    It also tells of a missing agent and of a withdrawn overlay.
+    """
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
@@ -88,7 +91,7 @@ async def test_a_slow_job_is_traced_to_its_link_and_who_shares_it(tmp_path: Path
 
 
 async def said(controller: Controller, word: str, text: str) -> None:
-    """Wait until the doctor says something of the job."""
+    """Wait until the doctor has a finding of a kind, with this text, about job "red"."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = about(await examined(controller), word)
@@ -98,7 +101,7 @@ async def said(controller: Controller, word: str, text: str) -> None:
 
 
 async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path) -> None:
-    """Well with all agents; each that is missing, a lost link and a lost path are told."""
+    """``heddle doctor`` exits with 0 if all is well, and with 1 if agents or links are missing."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         alone = await controller.does("doctor")

@@ -1,4 +1,4 @@
-"""``heddle drain`` and ``undrain``: a real controller and real agents, one of which is slow."""
+"""``heddle drain`` and ``undrain`` with a real controller and real agents, one of them slow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ HEADER = "flow,src,dst,gbps,job,phase\n"
 
 
 def drawn_flows(fabric: Fabric, seed: int) -> str:
-    """Flows of drawn rates and jobs from every NIC to drawn others of other leaves."""
+    """Return a flows.csv with two flows from every NIC to NICs of other leaves.
+
+    Destinations and rates are drawn.
+    """
     rng = random.Random(seed)
     ids = fabric.structure.nodes.ids
     nics = [ids[row] for row in np.flatnonzero(fabric.structure.nodes.host >= 0).tolist()]
@@ -48,7 +51,7 @@ def drawn_flows(fabric: Fabric, seed: int) -> str:
 
 
 async def given(path: Path, controller: Controller, flows: str) -> None:
-    """The fabric and a demand set in a controller."""
+    """Import the fabric and put a demand set."""
     fabric, demands = path / "pod.json", path / "flows.csv"
     await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
     await asyncio.to_thread(demands.write_text, flows)
@@ -58,24 +61,24 @@ async def given(path: Path, controller: Controller, flows: str) -> None:
 
 
 def links_of(switch: str) -> list[int]:
-    """Rows of a switch's links."""
+    """Return the rows of a switch's links."""
     links, row = FABRIC.structure.links, FABRIC.structure.index[switch]
     return np.flatnonzero((links.a == row) | (links.b == row)).tolist()
 
 
 def seen(path: Path, fleet: Fleet) -> Measurement:
-    """What packets do in the agents' tables, by the emulator."""
+    """Return what packets do in the agents' tables, as the emulator measures it."""
     flows = resolve(load_demands(path / "flows.csv"), FABRIC, origin="flows.csv")
     return measure(fleet.world, flows, fleet.switches)
 
 
 def worst(certificate: Any) -> float:
-    """Of a certificate as JSON."""
+    """Return the highest utilisation in a certificate given as JSON."""
     return float(certificate["max_utilization"])
 
 
 async def test_a_drain_does_as_predicted_and_then_no_packet_comes(tmp_path: Path) -> None:
-    """The worst link that was predicted is what packets make of it; nobody uses the drained one."""
+    """After a drain the worst link is as predicted, and no packet uses what was drained."""
     async with controlling(tmp_path) as controller:
         await given(tmp_path, controller, drawn_flows(FABRIC, 1))
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
@@ -98,7 +101,10 @@ async def test_a_drain_does_as_predicted_and_then_no_packet_comes(tmp_path: Path
 
 
 async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
-    """A drain that slows a job, and one that cuts hosts off, are refused with figures and names."""
+    """A drain that slows a job or cuts hosts off is refused; the error has figures and names.
+
+    With ``--force`` it is done, and the command exits with 3 while flows stay on the switch.
+    """
     lines = "".join(f"f{i},l0-h0-n{i},l1-h0-n{i},400,big,\n" for i in range(4))
     async with controlling(tmp_path) as controller:
         await given(tmp_path, controller, HEADER + lines)
@@ -133,7 +139,7 @@ async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -
 
 
 async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: Path) -> None:
-    """The newest plan alone frees nothing: the command waits for the last switch, and names it."""
+    """The command waits until the last switch holds the new plan, and names that switch."""
     async with controlling(tmp_path) as controller:
         await given(tmp_path, controller, drawn_flows(FABRIC, 4))
         async with SlowFleet(controller) as fleet:
@@ -157,5 +163,5 @@ async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: 
 
 
 def lacks(switch: str, plan: Any) -> bool:
-    """Whether a switch is waited for."""
+    """Return whether a switch does not hold the plan yet."""
     return switch in plan.get("unsettled_switches", [])

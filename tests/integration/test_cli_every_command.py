@@ -1,4 +1,4 @@
-"""Every command of ``heddle``: what it prints, it prints as JSON and as YAML, too."""
+"""Every command of ``heddle`` prints its output as JSON and as YAML, too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WATCHED = {
     "show plan",
     "show routes",
 }
-"""Views that people look at again and again."""
+"""Commands that have ``--watch``."""
 GREEN = """\
 - job: green
   hosts: [l0-h0, l1-h0]
@@ -113,7 +113,7 @@ demand delete d1
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with the words that are typed for it."""
+    """Yield every command that does something, with the words that call it."""
 
     def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
         if not isinstance(command, click.Group):
@@ -131,12 +131,15 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def options(command: click.Command) -> set[str]:
-    """What it takes."""
+    """Return the options of a command."""
     return {word for param in command.params for word in param.opts}
 
 
 def test_every_view_offers_both_forms() -> None:
-    """Each command but those that print no view of theirs; those offer neither."""
+    """Each command that prints a view of its own has ``--json`` and ``--yaml``; no other has.
+
+    Every command has a help text. ``SESSION`` has all commands except those in ``OF_OTHERS``.
+    """
     found = dict(commands())
     for name, command in found.items():
         wanted = set() if name in OF_OTHERS else {"--json", "--yaml"}
@@ -148,14 +151,14 @@ def test_every_view_offers_both_forms() -> None:
 
 
 def names(line: str, name: str, known: dict[str, click.Command]) -> bool:
-    """Whether a line types a command, and no longer one."""
+    """Return whether a line calls this command, and not one with a longer name."""
     words = line.split()
     longest = max((one for one in known if words[: len(one.split())] == one.split()), key=len)
     return longest == name
 
 
 def of_json(text: str) -> Iterator[Any]:
-    """JSON documents, one behind the other."""
+    """Yield the JSON documents in a text, one after the other."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         document, end = decoder.raw_decode(text, at)
@@ -167,14 +170,14 @@ FORMS = {"--json": of_json, "--yaml": yaml.safe_load_all}
 
 
 def measured(folder: Path) -> None:
-    """A run of the first job, as NCCL Inspector records it."""
+    """Write a run of the first job, as NCCL Inspector records it."""
     job, *_ = load_jobs(folder / "jobs.yaml")
     moved = (Collective(Operation.ALL_REDUCE, Group.DP, 1 << 20),)
     write_run(folder / "run", run_of(job, moved, iterations=1), "v4.3")
 
 
 async def a_flow(controller: Controller) -> str:
-    """One of the newest plan."""
+    """Wait for a plan that has routes; return the id of a flow of it."""
     async with asyncio.timeout(PATIENCE):
         while True:
             done = await controller.does("show", "routes", "--json")
@@ -186,7 +189,10 @@ async def a_flow(controller: Controller) -> str:
 async def test_every_command_prints_documents_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them against a real controller with agents, in turns as JSON and as YAML."""
+    """Each line of ``SESSION`` prints only documents, in turns as JSON and as YAML.
+
+    It runs against a real controller with agents.
+    """
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "l2-h0,l3-h0")
     async with controlling(tmp_path) as controller:
@@ -203,6 +209,6 @@ async def test_every_command_prints_documents_alone(
                 done = await controller.does(*words, option)
                 assert done.code == 0 or line.startswith("doctor"), (line, done)
                 told = list(documents(done.out))
-                assert told or "--seconds" in words, line  # there may be nothing so soon
+                assert told or "--seconds" in words, line  # a short watch may see nothing
                 assert all(isinstance(each, dict | list) for each in told), (line, done)
         assert await controller.ends() == 0

@@ -1,3 +1,5 @@
+"""``heddle fabric``: import, export, show, watch, and states of links and switches."""
+
 from __future__ import annotations
 
 import asyncio
@@ -16,13 +18,13 @@ FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, 
 
 
 def saved(path: Path) -> Path:
-    """The fabric as a file."""
+    """Save the fabric as a file; return its path."""
     save_fabric_file(FABRIC, path / "fabric.json.gz")
     return path / "fabric.json.gz"
 
 
 async def test_a_fabric_is_imported_shown_and_exported(tmp_path: Path) -> None:
-    """Under the name in the file; what comes out is what went in."""
+    """A fabric has the name in its file, and is exported as it was imported."""
     async with operating(tmp_path) as o:
         done = await o.does("fabric", "import", saved(tmp_path))
         assert done.code == 0, done.err
@@ -40,7 +42,7 @@ async def test_a_fabric_is_imported_shown_and_exported(tmp_path: Path) -> None:
 
 
 def test_a_fabric_is_converted_without_a_server(tmp_path: Path) -> None:
-    """A table of hosts becomes a fabric.json; - is standard output."""
+    """``fabric import --out`` writes a table of hosts as a fabric file; - is standard output."""
     table = tmp_path / "topo.csv"
     table.write_text("ip,ASW,PSW\nh1,a1,p1\nh2,a1,p1\nh3,a2,p1\n")
     out = tmp_path / "fabric.json.gz"
@@ -54,7 +56,10 @@ def test_a_fabric_is_converted_without_a_server(tmp_path: Path) -> None:
 
 
 async def test_links_and_switches_are_set(tmp_path: Path) -> None:
-    """Parallel links by key; what is not up is shown, all links on request."""
+    """States of links and switches are set; a parallel link is named by its key.
+
+    What is not up is shown, and with ``--links`` all links are.
+    """
     async with operating(tmp_path) as o:
         await o.does("fabric", "import", saved(tmp_path))
         done = await o.does("fabric", "link", "s0,l1,1", "drained")
@@ -72,7 +77,7 @@ async def test_links_and_switches_are_set(tmp_path: Path) -> None:
 
 
 async def test_json_is_for_programs(tmp_path: Path) -> None:
-    """Before or after the command; one document."""
+    """``--json`` before or after the command prints one document."""
     async with operating(tmp_path) as o:
         await o.does("fabric", "import", saved(tmp_path))
         for words in (("--json", "fabric", "show"), ("fabric", "show", "--json")):
@@ -84,7 +89,10 @@ async def test_json_is_for_programs(tmp_path: Path) -> None:
 
 
 async def _watched_while_drained(o: Operator, seconds: int) -> Outcome:
-    """A watch for so long, which hears that a switch is drained, if it is not over by then."""
+    """Watch for these seconds, and drain a switch meanwhile.
+
+    If the machine is too slow, the watch ends before the switch is drained.
+    """
     watching = asyncio.create_task(o.does("fabric", "watch", "--seconds", str(seconds)))
     await until(lambda: printed() or watching.done(), "the fabric")
     await o.s.store.set_switch_state("pod", "s0", State.DRAINED)
@@ -92,11 +100,11 @@ async def _watched_while_drained(o: Operator, seconds: int) -> Outcome:
 
 
 async def test_a_watch_prints_changes_until_its_time_is_up(tmp_path: Path) -> None:
-    """Then it ends with 0."""
+    """A watch prints each change, and exits with 0 when its time is up."""
     async with operating(tmp_path) as o:
         await o.does("fabric", "import", saved(tmp_path))
         done = await _watched_while_drained(o, 1)
-        for seconds in (10, 100):  # the machine may be too busy to get that far
+        for seconds in (10, 100):  # a busy machine may need longer
             if len(done.out.splitlines()) == 1:
                 await o.s.store.set_switch_state("pod", "s0", State.UP)
                 done = await _watched_while_drained(o, seconds)
@@ -105,7 +113,7 @@ async def test_a_watch_prints_changes_until_its_time_is_up(tmp_path: Path) -> No
 
 
 async def test_refusals_are_one_line_and_exit_2(tmp_path: Path) -> None:
-    """Ambiguous and unknown links, unknown switches, a name that cannot be one."""
+    """Each wrong name, file or folder is refused with one line and exit code 2."""
     async with operating(tmp_path) as o:
         assert "import one with" in (await o.does("fabric", "show")).err
         await o.does("fabric", "import", saved(tmp_path))
@@ -126,7 +134,7 @@ async def test_refusals_are_one_line_and_exit_2(tmp_path: Path) -> None:
 
 
 async def test_with_several_fabrics_one_has_to_be_named(tmp_path: Path) -> None:
-    """The refusal lists them."""
+    """With several fabrics a command without ``--fabric`` is refused, and the error lists them."""
     async with operating(tmp_path) as o:
         for name in ("a", "b"):
             await o.does("fabric", "import", saved(tmp_path), "--name", name)

@@ -1,4 +1,4 @@
-"""How ``heddle`` is told what to do, and prints what came of it: YAML, a file, watching."""
+"""How ``heddle`` takes its options and prints its output: YAML, settings files, watching."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEDDLE = Path(sys.executable).parent / "heddle"
 
 
 async def planned(o: Operator) -> None:
-    """A fabric with the sample plan, and a job that it holds."""
+    """Put a fabric and commit the sample plan."""
     await o.s.put_fabric()
     await o.s.commit_plan()
 
@@ -47,7 +47,7 @@ COMMANDS = (
 
 
 async def test_yaml_says_what_json_says(tmp_path: Path) -> None:
-    """Every document that a command prints as JSON, before or after the command, as YAML."""
+    """``--yaml`` prints the documents that ``--json`` prints, before or after the command."""
     async with operating(tmp_path) as o:
         await planned(o)
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -67,7 +67,10 @@ async def test_yaml_says_what_json_says(tmp_path: Path) -> None:
 async def test_a_file_has_what_is_typed_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options come first, then variables, then the file, which is found where such files are."""
+    """Command line options come first, then variables, then the settings file.
+
+    The file is found below ``XDG_CONFIG_HOME``, or named by an option or a variable.
+    """
     folder = tmp_path / "config" / "heddle"
     folder.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -114,7 +117,7 @@ async def test_a_file_has_what_is_typed_again_and_again(
     ],
 )
 def test_odd_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    """Naming the file, the key and the cure, before anything is done."""
+    """A wrong settings file is refused before anything is done; the error says what is wrong."""
     file = tmp_path / "config.toml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     done = heddle("--config", file, "--server", "127.0.0.1:1", "job", "list")
@@ -126,7 +129,7 @@ def test_odd_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_shell_completes_commands_and_options() -> None:
-    """Bash, with the script that it is given; scripts for zsh and fish name the same program."""
+    """Bash completes commands and options with its script; zsh and fish have scripts, too."""
     script = heddle("completion", "bash")
     assert script.code == 0, script.err
     for words, expected in (
@@ -152,7 +155,7 @@ COMP_WORDS=({words}); COMP_CWORD={count}; _heddle_completion; printf '%s\\n' "${
 
 
 async def test_a_list_of_jobs_is_watched(tmp_path: Path) -> None:
-    """It is printed anew when a job changes."""
+    """A watched list is printed again when a job changes."""
     async with operating(tmp_path) as o:
         await planned(o)
         await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")
@@ -172,7 +175,7 @@ async def test_a_list_of_jobs_is_watched(tmp_path: Path) -> None:
 
 
 async def test_doctor_and_a_job_are_watched(tmp_path: Path) -> None:
-    """In a pipe, whenever they change; what is the same is not printed twice."""
+    """In a pipe, ``--watch`` prints an answer when it changes, and does not repeat the rest."""
     async with operating(tmp_path) as o:
         await planned(o)
         await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")
@@ -213,7 +216,7 @@ async def test_doctor_and_a_job_are_watched(tmp_path: Path) -> None:
 def test_options_are_listed_with_where_they_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the file, of variables and of the command line; what cannot be used is refused."""
+    """``heddle config check`` lists options with their sources, and refuses unusable ones."""
     file = tmp_path / "config.toml"
     file.write_text('server = "a:1"\nfabric = "f1"\ntimeout = 5\ntls-ca = "ca.crt"\n')
     monkeypatch.setenv("HEDDLE_FABRIC", "f2")

@@ -1,4 +1,4 @@
-"""``heddle history`` and ``heddle plan diff``: a real controller whose links are drained."""
+"""``heddle history``, ``plan diff`` and ``plan rollback`` with a real controller."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.operating import Controller, controlling
 from tests.support.waiting import PATIENCE
 
 FLOWS = 16
-"""Of both jobs."""
+"""Number of flows of both jobs."""
 
 
 async def planned(controller: Controller, above: int = 0) -> int:
-    """The first generation above another that has all flows: there may be some without.
+    """Wait for a plan above this generation that has all flows; return its generation.
 
-    No agent takes it, so a watch of the jobs may end for that before it sees them planned.
+    There are no agents, so a watch of the jobs could end before they are planned.
     """
     plan = await plan_such_that(
         controller,
@@ -28,14 +28,14 @@ async def planned(controller: Controller, above: int = 0) -> int:
 
 
 async def plans(controller: Controller) -> Any:
-    """What is remembered of plans, newest first."""
+    """Return what the controller remembers of plans, newest first."""
     done = await controller.does("history", "--json")
     assert done.code == 0, done.err
     return done.json
 
 
 async def rolled_back(controller: Controller) -> None:
-    """Wait for a plan that goes back to an earlier one."""
+    """Wait until the newest plan goes back to an earlier one."""
     async with asyncio.timeout(PATIENCE):
         while True:
             newest, *_ = await plans(controller)
@@ -45,7 +45,10 @@ async def rolled_back(controller: Controller) -> None:
 
 
 async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Path) -> None:
-    """Who drained what, the plan that followed, and each flow that moved for it."""
+    """History names the cause of each plan; a diff names each flow that moved between two.
+
+    A rollback brings the earlier plan back, and is released once.
+    """
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         before = await planned(controller)
@@ -87,7 +90,7 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
 
 
 async def test_what_is_asked_wrong_is_refused_with_the_cure(tmp_path: Path) -> None:
-    """No plan yet, one that is to come, and a time that is none."""
+    """Unknown generations and invalid times are refused, and the error says why."""
     async with controlling(tmp_path) as controller:
         none = await controller.does("plan", "diff", "1")
         assert none.code == 2

@@ -1,4 +1,4 @@
-"""Names and messages of strangers on the operator's terminal, and how long they may be."""
+"""Strangers' names cannot control the operator's terminal, and their length is limited."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ODD = "x\x1b[2J\x1b]0;t\x07\r\nFAKE \u202etxt\u2066\x9b31m\u2028\x7f"
 
 
 def obeyed(text: str) -> set[str]:
-    """What of a text a terminal would obey, besides line ends and blanks."""
+    """Return the characters of a text that a terminal would obey, except line feeds."""
     return {
         one for one in text if one != "\n" and unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}
     }
 
 
 def renamed(fabric: Fabric, odd: str) -> Fabric:
-    """A fabric with an odd id of its first NIC, and an odd title."""
+    """Return a fabric whose title is odd, and whose first NIC has an odd suffix in its id."""
     told = json.loads(
         json.dumps(fabric_document(fabric)).replace('"n0.0"', json.dumps(f"n0.0{odd}"))
     )
@@ -56,7 +56,10 @@ def renamed(fabric: Fabric, odd: str) -> Fabric:
     ],
 )
 async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """In tables, in pairs, in refusals and in JSON; and no name makes a line of its own."""
+    """No output has a character that a terminal obeys, and no name starts a line of its own.
+
+    This holds for tables, errors, JSON and YAML.
+    """
     fabric = renamed(clos(), ODD)
     async with operating(tmp_path) as o:
         await o.s.store.put_fabric("f1", fabric, title=ODD)
@@ -71,7 +74,7 @@ async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, 
 
 
 async def test_documents_tell_names_as_they_are(tmp_path: Path) -> None:
-    """Spelled out on the way, and whole for who reads it."""
+    """Names are escaped in JSON and YAML; a reader gets them back unchanged."""
     async with operating(tmp_path) as o:
         await o.s.store.put_fabric("f1", clos(), title=ODD)
         done = await o.does("--json", "fabric", "list")
@@ -98,7 +101,7 @@ LONG = "n" * 200_000
 async def test_long_names_of_flows_are_refused(
     tmp_path: Path, flow: pb.FlowDemand, record: str
 ) -> None:
-    """By the record and the limit, in an answer that is not long itself."""
+    """The error names the record and the limit, and is short itself."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         asked = [
@@ -114,7 +117,7 @@ async def test_long_names_of_flows_are_refused(
 
 @pytest.mark.parametrize("field", ["id", "host", "zone", "key", "title"])
 async def test_long_names_of_fabrics_are_refused(tmp_path: Path, field: str) -> None:
-    """At both doors, by the record and the limit; one that was stored once is still read."""
+    """Files and API calls with long names are refused; fabrics stored earlier are still read."""
     document = fabric_document(clos())
     if field == "title":
         document["graph"]["name"] = LONG

@@ -1,3 +1,5 @@
+"""``heddle job`` and ``heddle demand``: submit, list, show, watch and delete."""
+
 from __future__ import annotations
 
 import asyncio
@@ -20,14 +22,14 @@ JOBS = """\
 
 
 def jobs_file(path: Path, text: str = JOBS) -> Path:
-    """A jobs.yaml."""
+    """Write a jobs.yaml; return its path."""
     file = path / "jobs.yaml"
     file.write_text(text)
     return file
 
 
 async def tell(o: Operator, state: JobState, *names: str) -> None:
-    """Record how far jobs have come, as the leader does."""
+    """Record the state of jobs, as the leader does."""
     if not o.s.epoch:
         o.s.epoch = await o.s.store.acquire_leadership("test")
     facts = {
@@ -38,7 +40,7 @@ async def tell(o: Operator, state: JobState, *names: str) -> None:
 
 
 async def test_jobs_are_submitted_listed_shown_and_deleted(tmp_path: Path) -> None:
-    """Each in a line; a job whole on request."""
+    """A list has one line for each job; ``show`` prints a whole job."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         done = await o.does("job", "submit", jobs_file(tmp_path))
@@ -57,7 +59,7 @@ async def test_jobs_are_submitted_listed_shown_and_deleted(tmp_path: Path) -> No
 
 
 async def test_a_second_submit_needs_the_word_replace(tmp_path: Path) -> None:
-    """Else the name is taken; what was submitted before the refusal is said to stay."""
+    """Without ``--replace`` a taken name is refused; the error counts the jobs submitted before."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         file = jobs_file(tmp_path)
@@ -72,7 +74,7 @@ async def test_a_second_submit_needs_the_word_replace(tmp_path: Path) -> None:
 
 
 async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:
-    """One line that sums up, then one a problem."""
+    """The error has a line that sums up, then one for each problem."""
     text = JOBS.replace("h1.0", "nowhere").replace("h0.0", "nobody")
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
@@ -85,7 +87,7 @@ async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_watch_waits_until_all_are_programmed(tmp_path: Path) -> None:
-    """It prints each state and exits 0."""
+    """A watch prints each state, and exits with 0 when all jobs are programmed."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -105,7 +107,7 @@ async def test_a_watch_waits_until_all_are_programmed(tmp_path: Path) -> None:
 
 
 async def test_a_watch_of_a_degraded_job_exits_3(tmp_path: Path) -> None:
-    """The reason is in the line."""
+    """A watch exits with 3 as soon as its job is degraded, and prints no other job."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -117,7 +119,7 @@ async def test_a_watch_of_a_degraded_job_exits_3(tmp_path: Path) -> None:
 
 
 async def test_a_watch_that_waits_in_vain_says_so(tmp_path: Path) -> None:
-    """For an unknown job at once, for a known one when the time is up."""
+    """A watch fails at once for an unknown job, and for a known one when its time is up."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -128,7 +130,7 @@ async def test_a_watch_that_waits_in_vain_says_so(tmp_path: Path) -> None:
 
 
 async def test_demands_are_put_shown_and_deleted(tmp_path: Path) -> None:
-    """From a flows.csv; rates are printed as they are measured."""
+    """A flows.csv becomes a demand set that is listed, shown and deleted."""
     flows = tmp_path / "flows.csv"
     flows.write_text("flow,src,dst,gbps,job,phase\na,n0.0,n1.0,100,j,\nb,n0.1,n1.1,50,j,p\n")
     async with operating(tmp_path) as o:

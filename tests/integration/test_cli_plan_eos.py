@@ -1,4 +1,4 @@
-"""``heddle plan --eos``: text for switches, and what of it is new."""
+"""``heddle plan --eos`` writes configuration for switches, and says what changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def _asked(tmp_path: Path, flows: list[str], document: dict[str, Any]) -> tuple[
 
 
 def test_texts_are_written_and_compared(tmp_path: Path) -> None:
-    """A text for each switch; the same again is no difference, another plan is one."""
+    """Each switch has a text; the same plan again changes none, another plan changes some.
+
+    Without addresses of links in the fabric nothing is written.
+    """
     document = fabric_document(clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1))
     nics = [node["id"] for node in document["nodes"] if node["kind"] == "nic"]
     flows = [

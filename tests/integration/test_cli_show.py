@@ -1,3 +1,5 @@
+"""``heddle show``: plan, routes, links, what-if, and what a job gets."""
+
 from __future__ import annotations
 
 import asyncio
@@ -17,13 +19,13 @@ HEDDLE = Path(sys.executable).parent / "heddle"
 
 
 async def planned(o: Operator) -> None:
-    """A fabric with the sample plan."""
+    """Put a fabric and commit the sample plan."""
     await o.s.put_fabric()
     await o.s.commit_plan()
 
 
 async def test_the_plan_is_shown_with_its_certificate(tmp_path: Path) -> None:
-    """Counts, the proof, a line a tier, and what the plan gave up."""
+    """The plan is shown with its counts, the proof, a line for each tier, and its notes."""
     async with operating(tmp_path) as o:
         await planned(o)
         done = await o.does("show", "plan")
@@ -36,7 +38,7 @@ async def test_the_plan_is_shown_with_its_certificate(tmp_path: Path) -> None:
 
 
 async def test_routes_are_listed_and_filtered(tmp_path: Path) -> None:
-    """A line a path; a flow without one says why; JSON is one route a line."""
+    """Each path has a line, a flow without a path says why, and JSON has a route on each line."""
     async with operating(tmp_path) as o:
         await planned(o)
         done = await o.does("show", "routes")
@@ -48,7 +50,7 @@ async def test_routes_are_listed_and_filtered(tmp_path: Path) -> None:
 
 
 async def test_a_flow_is_explained(tmp_path: Path) -> None:
-    """Its way, its backup, sentences, and each link with its load."""
+    """A flow is shown with its path, its backup, and each link with its load."""
     async with operating(tmp_path) as o:
         await planned(o)
         done = await o.does("show", "explain", "j1/f0")
@@ -60,7 +62,7 @@ async def test_a_flow_is_explained(tmp_path: Path) -> None:
 
 
 async def test_what_if_exits_3_when_flows_would_be_lost(tmp_path: Path) -> None:
-    """Safe changes exit 0; the store stays as it was."""
+    """``what-if`` exits with 0 if no flow would be lost, else with 3; the store is unchanged."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.s.store.submit_job("f1", job())
@@ -75,7 +77,7 @@ async def test_what_if_exits_3_when_flows_would_be_lost(tmp_path: Path) -> None:
 
 
 async def test_what_if_takes_jobs_and_flows_from_files(tmp_path: Path) -> None:
-    """As if submitted, as if deleted, as if demanded."""
+    """``what-if`` can assume that jobs are submitted or deleted, and that flows are demanded."""
     flows = tmp_path / "flows.csv"
     flows.write_text("flow,src,dst,gbps,job,phase\na,n0.1,n1.1,100,j,\n")
     async with operating(tmp_path) as o:
@@ -90,7 +92,7 @@ async def test_what_if_takes_jobs_and_flows_from_files(tmp_path: Path) -> None:
 
 
 async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> None:
-    """Until somebody ends it: a controller that goes away is told of, and waited for."""
+    """A watch ends only when interrupted; while the controller is away it says so and retries."""
     async with operating(tmp_path) as o:
         await planned(o)
         words = ("--server", f"127.0.0.1:{o.s.api.port}", "show", "plan", "--watch", "--json")
@@ -112,7 +114,7 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
 
 
 async def test_a_watch_waits_for_the_first_plan(tmp_path: Path) -> None:
-    """It says that there is none yet, and shows it once there is."""
+    """A watch says that there is no plan yet, and shows the first one when it comes."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         words = ("--server", f"127.0.0.1:{o.s.api.port}", "show", "plan", "--watch", "--json")
@@ -131,7 +133,7 @@ async def test_a_watch_waits_for_the_first_plan(tmp_path: Path) -> None:
 
 
 async def test_the_hottest_links_are_listed(tmp_path: Path) -> None:
-    """The fullest first, spelled as commands take links, with the jobs that use them."""
+    """The fullest links come first, with names that commands accept and the jobs on them."""
     async with operating(tmp_path) as o:
         assert (await o.does("show", "links", "--fabric", "f1")).code == 2
         await o.s.put_fabric()
@@ -154,7 +156,7 @@ async def test_the_hottest_links_are_listed(tmp_path: Path) -> None:
 
 
 async def test_a_job_is_shown_with_its_worst_link_and_slowest_flow(tmp_path: Path) -> None:
-    """In the list, and by itself; not before it is planned."""
+    """Once a job is planned, its worst link and slowest flow are listed and shown."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.s.store.submit_job("f1", job())

@@ -1,4 +1,4 @@
-"""What an operator sees while the Redis of the controller is away."""
+"""What an operator sees while the controller's Redis is away."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.waiting import PATIENCE
 
 
 async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
-    """Reads are answered with a note of their age beside, not among, what was asked for.
+    """Reads are answered, with a note of their age on standard error; writes are refused.
 
-    Writes are refused with when to try again; back again, nothing is noted.
+    The refusal says when to try again. Once Redis is back there is no note.
     """
     fabric = tmp_path / "pod.json"
     save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="pod"), fabric)
@@ -54,16 +54,16 @@ async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
 
 
 async def until_stale(controller: Controller) -> None:
-    """Wait until reads are answered from what was known last."""
+    """Wait until reads are answered from what the controller last knew."""
     async with asyncio.timeout(PATIENCE):
         while "this is of" not in (await controller.does("fabric", "list")).err:
             pass
 
 
 async def test_refusals_of_the_past_are_marked(tmp_path: Path) -> None:
-    """What is said not to exist may exist by now: every refusal says of when it is.
+    """A refused read says how old its data is: what it does not find may exist by now.
 
-    A write is judged by nothing, so what refuses it has no mark.
+    A write is refused without looking at that data, so its refusal has no mark.
     """
     fabric = tmp_path / "pod.json"
     save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="pod"), fabric)
@@ -109,5 +109,5 @@ async def test_refusals_of_the_past_are_marked(tmp_path: Path) -> None:
 
 
 def marks_of(error: aio.AioRpcError) -> dict[str, str]:
-    """What is told beside a refusal."""
+    """Return the trailing metadata of a refusal."""
     return {key: str(value) for key, value in error.trailing_metadata() or ()}

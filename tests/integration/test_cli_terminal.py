@@ -1,3 +1,5 @@
+"""``heddle`` on a terminal, in a pipe, and when it is interrupted."""
+
 from __future__ import annotations
 
 import asyncio
@@ -19,7 +21,7 @@ HEDDLE = Path(sys.executable).parent / "heddle"
 
 
 def on_a_terminal(*words: str | Path) -> tuple[int, str]:
-    """Run the installed command with a terminal as its output; exit status and text."""
+    """Run the installed command with a terminal as its output; return exit code and text."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
     process = subprocess.Popen(
@@ -35,7 +37,7 @@ def on_a_terminal(*words: str | Path) -> tuple[int, str]:
 
 
 async def test_tables_are_coloured_on_a_terminal(tmp_path: Path) -> None:
-    """The same words as in a pipe, in colours."""
+    """A terminal gets the words that a pipe gets, in colours."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -50,7 +52,7 @@ async def test_tables_are_coloured_on_a_terminal(tmp_path: Path) -> None:
 
 
 async def test_a_pipe_that_is_closed_ends_the_command_quietly(tmp_path: Path) -> None:
-    """As ``heddle show routes | head -1`` does."""
+    """A command whose reader has gone, as in ``heddle show routes | head -1``, prints no error."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         server = f"127.0.0.1:{o.s.api.port}"
@@ -62,7 +64,7 @@ async def test_a_pipe_that_is_closed_ends_the_command_quietly(tmp_path: Path) ->
 
 
 async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:
-    """No traceback; exit 1."""
+    """An interrupted watch prints no traceback and exits with 1."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         words = ("--server", f"127.0.0.1:{o.s.api.port}", "fabric", "watch")
@@ -78,7 +80,7 @@ async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:
 
 
 class Terminal:
-    """A command whose output is a terminal, and what it has shown so far."""
+    """A command whose output is a terminal, and the text that it has shown so far."""
 
     def __init__(self, *words: str) -> None:
         leader, follower = pty.openpty()
@@ -90,14 +92,14 @@ class Terminal:
         self._leader, self.text = leader, ""
 
     def until(self, word: str) -> None:
-        """Read until a word was shown."""
+        """Read until a word has been shown."""
         while word not in self.text:
             ready, _, _ = select.select([self._leader], [], [], PATIENCE)
             assert ready, self.text
             self.text += os.read(self._leader, 4096).decode()
 
     def interrupted(self) -> str:
-        """What is shown in the end after Ctrl-C; it ends."""
+        """Send Ctrl-C and wait for the end; return what the command shows meanwhile."""
         before = len(self.text)
         self.process.send_signal(signal.SIGINT)
         with suppress(OSError):  # the end of a terminal is an error to read
@@ -109,7 +111,7 @@ class Terminal:
 
 
 async def test_a_watched_view_is_drawn_in_its_place(tmp_path: Path) -> None:
-    """A change goes over what stood there; Ctrl-C leaves the cursor, and the list, whole."""
+    """A change is drawn over the old view; Ctrl-C makes the cursor visible again."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path), "--only", "red")

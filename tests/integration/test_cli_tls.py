@@ -1,3 +1,5 @@
+"""``heddle`` and TLS: certificates of operators, files that are wrong, and tokens."""
+
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +13,7 @@ from tests.support.serving import LOOPBACK, serving
 
 
 async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
-    """With --tls-ca, --tls-cert and --tls-key the command gets in; without a certificate not."""
+    """A certificate of the right authority is accepted; other calls fail and say what to give."""
     authority = Authority(tmp_path / "pki")
     server, ann = authority.server(), authority.role("operator/ann")
     with unlogged():
@@ -45,7 +47,7 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
 
 
 async def test_a_port_without_tls(tmp_path: Path) -> None:
-    """Who speaks TLS to one is told that it has none."""
+    """A client that speaks TLS to a port without it gets an error that says so."""
     ann = Authority(tmp_path / "pki").role("operator/ann")
     with unlogged():
         async with serving(tmp_path) as s:
@@ -56,7 +58,7 @@ async def test_a_port_without_tls(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    """They are named with what is wrong, in a line, before anything is dialled."""
+    """One line names the file and what is wrong with it, before any connection is made."""
     authority = Authority(tmp_path / "pki")
     ann, bob = authority.role("operator/ann"), authority.role("operator/bob")
     rubbish, gone = tmp_path / "rubbish", tmp_path / "gone"
@@ -75,7 +77,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_token_stays_here(tmp_path: Path) -> None:
-    """It is not sent in plain text to another host; over loopback it may be."""
+    """A token is sent in plain text over loopback only, never to another host."""
     token = tmp_path / "token"
     token.write_text("heddle.slurm.secret")
     words = ("--token-file", token, "--timeout", "5", "job", "list")

@@ -1,4 +1,4 @@
-"""``heddle job delete --wait``: a real controller and real agents, one of which is slow."""
+"""``heddle job delete --wait`` with a real controller and real agents, one of them slow."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ FLOWS = "flow,src,dst,gbps,job,phase\nout,l2-h0-n0,l3-h0-n0,10,,\n"
 
 
 class OneGate(Gate):
-    """Holds up the pushes to one switch."""
+    """A gate that holds up the pushes to one switch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.row = -1
 
     def stop(self, switch: int, push: Push) -> Held | None:
-        """Have a push to that switch wait."""
+        """Hold up a push if it is for that switch."""
         self.shut = switch == self.row
         return super().stop(switch, push)
 
     def open(self) -> None:
-        """Let through what waits, and all that comes."""
+        """Let through what waits, and all later pushes."""
         row, self.row = self.row, -1
         for held in self.take({row}):
             held.free.set()
 
 
 class SlowFleet(Fleet):
-    """One of its agents takes nothing in while that is wanted."""
+    """A fleet in which one agent can be kept from taking pushes."""
 
     def __init__(self, controller: Controller) -> None:
         self.gate = OneGate()
@@ -57,36 +57,36 @@ class SlowFleet(Fleet):
         return GatedWorker(row, forwarding, self.gate)
 
     def holders(self) -> list[int]:
-        """Switches, by row, whose tables have entries."""
+        """Return the rows of the switches whose tables have entries."""
         return [row for row, fib in self.switches.fibs.items() if fib.read_back()]
 
     def hold_one(self) -> str:
-        """Have a switch that has entries take nothing in; its name."""
+        """Keep a switch that has entries from taking pushes; return its name."""
         self.gate.row = self.holders()[0]
         return self.agents[self.gate.row].switch
 
 
 async def begin(controller: Controller, *words: str) -> Process:
-    """Start ``heddle`` against a controller, as a process of its own; it goes on meanwhile."""
+    """Start ``heddle`` as a process, without waiting for its end."""
     return await asyncio.create_subprocess_exec(
         HEDDLE, "--server", controller.address, *words, stdout=PIPE, stderr=PIPE
     )
 
 
 def runs(process: Process) -> bool:
-    """Whether a command has not ended."""
+    """Return whether a command still runs."""
     return process.returncode is None
 
 
 async def end(process: Process) -> Outcome:
-    """Wait for a command."""
+    """Wait for a command; return its exit code and output."""
     out, err = await process.communicate()
     assert process.returncode is not None
     return Outcome(process.returncode, out.decode(), err.decode())
 
 
 async def plan_such_that(controller: Controller, wanted: Callable[[Any], bool]) -> Any:
-    """The newest plan as a client sees it, once it is as wanted."""
+    """Wait until the newest plan, as JSON, meets a condition; return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
             shown = await controller.does("show", "plan", "--json")
@@ -96,17 +96,20 @@ async def plan_such_that(controller: Controller, wanted: Callable[[Any], bool]) 
 
 
 def has_entries(plan: Any) -> bool:
-    """Whether a plan has flows, and is in the switches; the first is made before any job comes."""
+    """Return whether a plan routes flows and all switches hold it.
+
+    The first plan is made before any job comes.
+    """
     return bool(plan.get("routed_count")) and "programmed_time" in plan
 
 
 def leaves_out(switch: str, plan: Any) -> bool:
-    """Whether a plan has no flows any more, and a switch is waited for."""
+    """Return whether a plan routes no flow and a switch does not hold it yet."""
     return not plan.get("routed_count") and switch in plan.get("unsettled_switches", [])
 
 
 async def test_a_deleted_job_is_gone_when_the_last_switch_says_so(tmp_path: Path) -> None:
-    """Until then the command waits, and names the switch where its time is up."""
+    """The command waits for the last switch; if its time is up first, it fails."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with SlowFleet(controller) as fleet:
@@ -129,7 +132,7 @@ async def test_a_deleted_job_is_gone_when_the_last_switch_says_so(tmp_path: Path
 
 
 async def test_the_controller_may_restart_meanwhile(tmp_path: Path) -> None:
-    """The next one knows as little of the switch that does not answer, and says gone no sooner."""
+    """The command goes on with the next controller, which also waits for the slow switch."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with SlowFleet(controller) as fleet:
@@ -154,7 +157,7 @@ async def test_the_controller_may_restart_meanwhile(tmp_path: Path) -> None:
 
 
 async def test_what_never_had_entries_is_gone_at_once(tmp_path: Path) -> None:
-    """The plan stays as it is, and is known to answer to the intent without it, restart or not."""
+    """Deleting a job without entries makes no new plan, and the command does not wait for one."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         file = tmp_path / "lone.yaml"
@@ -177,7 +180,7 @@ async def test_what_never_had_entries_is_gone_at_once(tmp_path: Path) -> None:
 
 
 def flows_file(path: Path) -> Path:
-    """A demand set of one flow."""
+    """Write a flows.csv of one flow; return its path."""
     file = path / "flows.csv"
     file.write_text(FLOWS)
     return file

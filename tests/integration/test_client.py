@@ -1,4 +1,4 @@
-"""``heddle.client`` against real controllers that are killed and started again."""
+"""``heddle.client`` with real controllers that are killed and started again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def spec(*hosts: str) -> JobSpec:
-    """A job over some hosts."""
+    """Return a job over these hosts."""
     reduce = placement_pb2.Collective(
         operation=placement_pb2.COLLECTIVE_OPERATION_ALL_REDUCE,
         group=placement_pb2.GROUP_KIND_DP,
@@ -56,9 +56,10 @@ def put(address: str) -> None:
 
 
 async def test_the_examples_of_the_page_run(tmp_path: Path, capsys: Any) -> None:
-    """As it stands there, against a controller and its agents; the job is programmed and goes.
+    """The examples in the client's README run as written, with a controller and its agents.
 
-    So does the training loop, which nobody gives a turn.
+    Only the address is replaced. The first example's job is programmed and deleted. The training
+    loop runs although no turns are given.
     """
     example, loop = EXAMPLE.findall(await asyncio.to_thread(README.read_text))
     assert len(example.strip().splitlines()) <= 12
@@ -78,7 +79,7 @@ async def test_the_examples_of_the_page_run(tmp_path: Path, capsys: Any) -> None
 
 
 async def test_both_faces_say_the_same(tmp_path: Path) -> None:
-    """Answers, and errors with their details."""
+    """The blocking and the async client give the same answers and errors, with the same details."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC, "pod")
         address = f"127.0.0.1:{s.api.port}"
@@ -115,7 +116,7 @@ async def test_both_faces_say_the_same(tmp_path: Path) -> None:
 
 
 class Cut:
-    """A way to a controller that loses the answer of calls after they were carried out."""
+    """Makes the client lose the answers to its first calls, after they were carried out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.left, self.ids = count, list[str]()
@@ -134,25 +135,25 @@ class Cut:
 
 
 class LostAnswerError(grpc.RpcError):
-    """The connection broke before the answer came."""
+    """What gRPC raises if the connection breaks before the answer comes."""
 
     def code(self) -> grpc.StatusCode:
-        """As gRPC says it."""
+        """Return the code that gRPC gives."""
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
-        """As above."""
+        """Return the text that gRPC gives."""
         return "Socket closed"
 
     def trailing_metadata(self) -> tuple[Any, ...]:
-        """None came."""
+        """Return no metadata, since none came."""
         return ()
 
 
 async def test_a_call_whose_answer_is_lost_is_not_done_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each attempt has the same request id: the second answers as the first did."""
+    """All attempts of a call have the same request id, so later ones get the first one's answer."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC, "pod")
         with Client(f"127.0.0.1:{s.api.port}", fabric="pod") as client:
@@ -165,7 +166,7 @@ async def test_a_call_whose_answer_is_lost_is_not_done_twice(
 
 
 async def test_a_watch_goes_on_where_it_was(tmp_path: Path) -> None:
-    """The controller is killed; what changes before the watch is back is told once, in full."""
+    """A watch survives a killed controller, and what changed meanwhile is told exactly once."""
     port = free_port()
     words = ("--listen", f"127.0.0.1:{port}")
     heard: asyncio.Queue[JobEvent] = asyncio.Queue()
@@ -194,7 +195,7 @@ async def test_a_watch_goes_on_where_it_was(tmp_path: Path) -> None:
                     pass
             controller.process.kill()
             await controller.process.wait()
-        # The call waits for the controller; the watch may come back before it or after.
+        # The call waits for the controller; the watch may reconnect earlier or later.
         deleting = asyncio.create_task(client.delete_job("a"))
         async with controlling(tmp_path, *words):
             await deleting
@@ -210,7 +211,7 @@ async def test_a_watch_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def mute() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing."""
+    """Give the address of a server that accepts connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -218,7 +219,7 @@ def mute() -> Iterator[str]:
 
 
 async def test_the_next_address_is_asked(tmp_path: Path) -> None:
-    """Where nobody listens, and where somebody says nothing; the call stays with who answered."""
+    """A client skips closed and silent addresses, and stays with the one that answered."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC, "pod")
         real = f"127.0.0.1:{s.api.port}"
@@ -228,7 +229,7 @@ async def test_the_next_address_is_asked(tmp_path: Path) -> None:
 
 
 def test_patience_and_limits() -> None:
-    """Without patience each address is tried once; with it the call ends in its time."""
+    """Without patience each address is tried once; with a time limit the call ends in time."""
     here = f"127.0.0.1:{free_port()}"
     with Client(here, patience=0.0) as client, pytest.raises(Unreachable, match="cannot reach"):
         client.list_jobs()
@@ -241,7 +242,7 @@ def test_patience_and_limits() -> None:
 
 
 async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:
-    """A job is submitted and waited for while the leader, to which the client speaks, dies."""
+    """Jobs are submitted and programmed although the leader that the client speaks to dies."""
     async with replicated(tmp_path) as house:
         leader = house.leader()
         addresses = [leader.address] + [
@@ -260,7 +261,7 @@ async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:
 
 
 async def test_waiting_for_what_does_not_come(tmp_path: Path) -> None:
-    """No agents, so no job is programmed: the time ends, and says how far the job is."""
+    """Without agents no job is programmed: waiting times out, and the error names the job."""
     async with controlling(tmp_path) as controller:
         await asyncio.to_thread(put, controller.address)
         with Client(controller.address) as client:

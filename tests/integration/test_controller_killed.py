@@ -1,4 +1,4 @@
-"""A controller killed in the middle of a push, with real agents on real streams."""
+"""A controller is killed in the middle of a push, with real agents and real connections."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ NAME = "fabrics/killed"
 
 
 def fabric_of_two_zones() -> Fabric:
-    """Sixteen leaves, so that a push takes many messages."""
+    """Return a fabric of 16 leaves, so that a push takes many messages."""
     return three_tier(zones=2, leaves=8, spines=4, nics_per_leaf=8, cores=4, taper=2.0)
 
 
 def job(name: str, hosts: tuple[str, ...]) -> Job:
-    """All to all data parallel traffic over some hosts."""
+    """Return a data parallel job of eight GPUs per host, with an all-reduce across hosts."""
     collective = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30)
     return Job(name, hosts, 8, Parallelism(tp=8), (collective,))
 
 
 async def submitted(client: Client, jobs: list[Job]) -> None:
-    """Submit jobs at once; each is acknowledged, hence durable."""
+    """Submit jobs all at once; return when each is acknowledged, hence durable."""
     await asyncio.gather(*(client.submit(job) for job in jobs))
 
 
 async def half_way(fleet: Fleet) -> None:
-    """Wait for the moment when some switches hold entries and others do not yet."""
+    """Wait until some switch holds an entry, while the push goes on."""
     async with asyncio.timeout(PATIENCE):
         while not any(fib.read_back() for fib in fleet.switches.fibs.values()):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> None:
-    """Wait until every packet goes where the newest plan says."""
+    """Wait until packets go exactly where the newest plan says."""
     plan = await client.programmed_plan(0, PATIENCE)
     while True:
         generation, routes = await client.list_routes()
@@ -64,7 +64,7 @@ async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> N
 @pytest.mark.deep
 @pytest.mark.parametrize("pause", [0.01, 0.0, 0.03][: examples(1, 3)])
 async def test_agents_converge_after_a_kill_in_mid_push(tmp_path: Path, pause: float) -> None:
-    """Every acknowledged job is there after the restart, and packets follow the newest plan."""
+    """After the restart every acknowledged job is there, and packets follow the newest plan."""
     fabric = fabric_of_two_zones()
     hosts = fabric.structure.host_names
     jobs = [job("across", hosts[4:12]), job("whole", (*hosts[:4], *hosts[12:]))]
@@ -89,4 +89,4 @@ async def test_agents_converge_after_a_kill_in_mid_push(tmp_path: Path, pause: f
         async with Controller(logs[1], listen, store) as second, Client(second.api, NAME) as again:
             await again.programmed_jobs([each.name for each in jobs], PATIENCE)
             await agree(again, fleet, fabric, flows)
-        assert held  # entries stayed while nobody was there
+        assert held  # entries stayed while there was no controller

@@ -1,4 +1,4 @@
-"""Dashboards and alerts against a real Prometheus, which scrapes a real controller in trouble."""
+"""Dashboards and alerts with a real Prometheus, which scrapes a real controller in trouble."""
 
 from __future__ import annotations
 
@@ -53,14 +53,17 @@ IN_TROUBLE = {
     "HeddleSwitchesBehind",
     "HeddleTableFull",
 }
-"""Alerts whose expression holds in the world below; each other one's must not."""
+"""Alerts whose expressions must hold in ``world``; those of all others must not."""
 MAY_BE = {"HeddlePlanFarFromBound", "HeddleSlowToProgram"}
-"""What depends on the plan for a leaf with a lost link, and on the speed of this machine."""
+"""Alerts that depend on the plan after a lost link, and on the speed of this machine."""
 VARIABLES = {"$fabric": ".*", "$__rate_interval": "5m"}
 
 
 def fabric(table_of_l1: int) -> Fabric:
-    """Four leaves with a host of four NICs each, and four spines."""
+    """Return four leaves with a host of four NICs each, and four spines.
+
+    ``table_of_l1`` is the table size of leaf l1; other leaves have 64.
+    """
     nodes: list[dict[str, object]] = [{"id": f"s{s}", "kind": "spine"} for s in range(4)]
     edges: list[dict[str, object]] = []
     for leaf in range(4):
@@ -76,7 +79,7 @@ def fabric(table_of_l1: int) -> Fabric:
 
 
 def panels() -> Iterator[tuple[str, str]]:
-    """Where an expression stands, and the expression with variables filled in."""
+    """Yield the place of each panel's expression, and the expression with variables filled in."""
     for path in sorted((DEPLOY / "grafana").glob("*.json")):
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
             for target in panel["targets"]:
@@ -87,26 +90,26 @@ def panels() -> Iterator[tuple[str, str]]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """Every alert rule."""
+    """Return all alert rules."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 @dataclass
 class Answers:
-    """What Prometheus made of everything."""
+    """What Prometheus answered to all expressions."""
 
     failed: dict[str, str] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
     holding: set[str] = field(default_factory=set)
-    """Alerts whose expression holds."""
+    """Alerts whose expressions hold."""
     unhealthy: list[str] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
-    """Names of labels of our series."""
+    """Names of all labels of Heddle's series."""
 
 
 async def settled(prometheus: Prometheus) -> Answers:
-    """Ask everything again and again until all is as it should be, or patience ends."""
+    """Ask all expressions until all answers are as they should be, or patience ends."""
     answers, waiting = Answers(), dict(panels())
     try:
         async with asyncio.timeout(PATIENCE):
@@ -131,7 +134,7 @@ async def settled(prometheus: Prometheus) -> Answers:
 async def host(
     folder: Path, name: str, controller: str, targets: dict[str, list[str]]
 ) -> AsyncIterator[None]:
-    """The agent of a host, and its metrics among the targets."""
+    """Run the agent of a host, and add its metrics to the targets."""
     channels = Channels(None)
     agent = HostAgent(
         Wanted("fabrics/pod", name),
@@ -156,7 +159,7 @@ async def host(
 
 
 async def world(folder: Path) -> Answers:
-    """A controller, agents in trouble, and a Prometheus that has seen all of it."""
+    """Run a controller, agents in trouble and a Prometheus; return what it answers."""
     save_fabric_file(fabric(64), folder / "fabric.json")
     (folder / "jobs.yaml").write_text(JOBS, encoding="utf-8")
     async with controlling(folder) as controller:
@@ -166,7 +169,7 @@ async def world(folder: Path) -> Answers:
         ):
             done = await controller.does(*words)
             assert done.code == 0, done.err
-        # l1 takes fewer entries than the fabric says: its table is full, and it refuses the rest.
+        # l1 has room for fewer entries than the controller believes, so it refuses some.
         async with Fleet(fabric(2), [controller.address], name="fabrics/pod") as fleet:
             row = fleet.world.structure.index
             await fleet.connected(PATIENCE)
@@ -182,7 +185,7 @@ async def world(folder: Path) -> Answers:
             try:
                 async with (
                     host(folder, "h0", controller.address, targets),
-                    host(folder, "h1", f"127.0.0.1:{free_port()}", targets),  # nobody is there
+                    host(folder, "h1", f"127.0.0.1:{free_port()}", targets),  # no controller there
                     scraping(folder, targets, RULES) as prometheus,
                 ):
                     await fleet.holding(1, PATIENCE, [row["l0"]])
@@ -214,27 +217,27 @@ async def world(folder: Path) -> Answers:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """Of one world for all tests here."""
+    """The answers from one world, shared by all tests of this file."""
     return asyncio.run(world(tmp_path_factory.mktemp("prometheus")))
 
 
 def test_every_expression_of_every_panel_has_an_answer(answers: Answers) -> None:
-    """None is refused, and none is empty: a counter of what never happened is 0, not absent."""
+    """No expression fails or is empty: a counter of what never happened is 0, not absent."""
     assert not answers.failed
     assert not answers.empty
     assert len(list(panels())) > 40
 
 
 def test_alerts_hold_for_what_is_wrong_and_for_nothing_else(answers: Answers) -> None:
-    """An agent missing, one silent, a link down, a slow link, and a full table that refuses."""
+    """Exactly the alerts about what is wrong in this world hold."""
     assert answers.holding - MAY_BE == IN_TROUBLE
     assert not answers.unhealthy
 
 
 def test_no_series_names_a_flow_or_a_job(answers: Answers) -> None:
-    """Labels are few, and what they name is bounded by the fabric and by our own code.
+    """Labels are few, and the fabric and our code bound their values.
 
-    ``job`` is Prometheus' own, the kind of target.
+    The label ``job`` is Prometheus' own; it names the kind of target.
     """
     ours = {"fabric", "tier", "state", "reason", "service", "method", "code", "switch", "status"}
     ours |= {"host", "outcome"}
@@ -244,7 +247,7 @@ def test_no_series_names_a_flow_or_a_job(answers: Answers) -> None:
 
 
 def test_promtool_has_every_alert_fire_when_it_should_and_only_then() -> None:
-    """On series written for it: all of them on a fabric where all is wrong, none on a good one."""
+    """On written series all alerts fire for a fabric with every fault, and none for a good one."""
     for words in (
         ("test", "rules", DEPLOY / "prometheus" / "heddle.rules.test.yaml"),
         ("check", "rules", RULES),
@@ -256,7 +259,7 @@ def test_promtool_has_every_alert_fire_when_it_should_and_only_then() -> None:
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    """The annotation names the page; the page says who suffers, where to look and what to do."""
+    """Each alert names its runbook, and each runbook has the same three sections."""
     named = {rule["alert"]: rule["annotations"]["runbook"] for rule in alerts()}
     assert named == {name: f"deploy/runbooks/{name}.md" for name in named}
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(named)
@@ -269,7 +272,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 
 def test_the_committed_dashboards_are_what_the_generator_writes() -> None:
-    """``deploy/dashboards.py --check`` finds no difference."""
+    """``deploy/dashboards.py --check`` finds no difference to the committed files."""
     done = subprocess.run(
         [sys.executable, DEPLOY / "dashboards.py", "--check"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""make demo as a person runs it: what it shows, that it is honest, and that it leaves nothing."""
+"""``make demo`` as a person runs it: what it shows, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.depth import examples
 PROGRAMS = Path(sys.executable).parent
 API = re.compile(r"controller on (127\.0\.0\.1):(\d+)")
 SECONDS = 300.0
-"""No measure of speed: a limit for machines that do much else."""
+"""Time limit in seconds, generous for busy machines; not a measure of speed."""
 
 
 @contextmanager
 def _demo(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo, with its temporary files under a folder of its own."""
+    """Run the demo with its temporary files in this folder."""
     process = subprocess.Popen(
         [PROGRAMS / "heddle-emulator", "demo", *options],
         stdout=subprocess.PIPE,
@@ -45,7 +45,7 @@ def _demo(folder: Path, *options: str, **environment: str) -> Iterator[subproces
 
 
 def _until(process: subprocess.Popen[str], words: str) -> str:
-    """What it printed until a line with these words, included."""
+    """Return what the demo prints up to and including a line with these words."""
     assert process.stdout is not None
     shown = ""
     for line in process.stdout:
@@ -56,7 +56,7 @@ def _until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def _nothing_left(folder: Path, shown: str) -> None:
-    """The controller's port is closed, and no temporary file is left."""
+    """Check that the controller's port is closed and no temporary file is left."""
     found = API.search(shown)
     assert found is not None
     with socket.socket() as probe:
@@ -65,10 +65,10 @@ def _nothing_left(folder: Path, shown: str) -> None:
 
 
 def test_the_demo_holds_and_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) -> None:
-    """Plain lines, every step there, hashing worse than Heddle.
+    """The demo shows every step in plain lines, and hashing is worse than Heddle.
 
-    With --keep the printed command works against it; Ctrl-C ends it in order with exit 0 and
-    nothing is left behind.
+    With ``--keep`` the command that it prints works. Ctrl-C then ends the demo with exit code 0,
+    and nothing is left behind.
     """
     with _demo(tmp_path, "--seed", "7", "--keep") as process:
         shown = _until(process, "job list")
@@ -121,7 +121,7 @@ def test_the_demo_holds_and_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) 
 def test_every_way_out_ends_everything(
     tmp_path: Path, number: signal.Signals, code: int, moment: str
 ) -> None:
-    """Interrupted at any step it ends what it started, says nothing wild, and tells by its code."""
+    """A signal at any step ends all that the demo started, and sets the exit code."""
     with _demo(tmp_path) as process:
         shown = _until(process, moment)
         process.send_signal(number)
@@ -132,7 +132,7 @@ def test_every_way_out_ends_everything(
 
 
 def test_a_controller_that_does_not_start_is_told(tmp_path: Path) -> None:
-    """Exit 1 with the controller's own last words."""
+    """The demo exits with 1 and shows the controller's own error."""
     with _demo(tmp_path, HEDDLE_SOLVE_SECONDS="-1") as process:
         shown, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
@@ -143,7 +143,7 @@ def test_a_controller_that_does_not_start_is_told(tmp_path: Path) -> None:
 
 
 def test_a_controller_that_dies_is_told(tmp_path: Path) -> None:
-    """Killed in the middle, it makes the demo fail within its patience and not hang."""
+    """If the controller is killed, the demo fails instead of hanging."""
     with _demo(tmp_path, "--keep") as process:
         shown = _until(process, "Still running")
         store = next(tmp_path.glob("heddle-demo-*"))
@@ -156,7 +156,7 @@ def test_a_controller_that_dies_is_told(tmp_path: Path) -> None:
 
 
 def _kill_user_of(folder: Path) -> None:
-    """Kill the process whose command line names a folder: the controller of this test's demo."""
+    """Kill the process whose command line names this folder: the demo's controller."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""Fabrics as real programs find and draw them: ibnetdiscover on ibsim, lldpd, Graphviz."""
+"""Fabrics that real programs find or draw: ibnetdiscover on ibsim, lldpd, and Graphviz."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.operating import heddle
 from tests.support.waiting import wait_until
 
 LOCKED = Path("/run/lldpd")
-"""Where lldpd locks itself up; sockets are here, as it has no way to a folder of root's."""
+"""lldpd's chroot folder; its sockets are here because it cannot enter folders of root."""
 CABLES = [("leaf0", "spine0"), ("leaf0", "spine0"), ("leaf1", "spine0"), ("leaf0", "h0"),
           ("leaf1", "h1"), ("leaf0", "h2")]  # fmt: skip
 
@@ -38,7 +38,7 @@ def _needed(*programs: str) -> None:
 
 
 def test_a_subnet_that_ibnetdiscover_finds(tmp_path: Path) -> None:
-    """Every cable of the simulated subnet is a link of the fabric, hosts and tiers are found."""
+    """Each cable of a simulated subnet becomes a link, and hosts and tiers are found."""
     _needed("ibnetdiscover", "ibsim")
     if opensm.missing():
         missing(opensm.missing())
@@ -57,7 +57,7 @@ def test_a_subnet_that_ibnetdiscover_finds(tmp_path: Path) -> None:
 
 @contextmanager
 def _machines(folder: Path) -> Iterator[dict[str, Path]]:
-    """A namespace for each machine, cabled, with lldpd; gives the sockets."""
+    """Make a cabled namespace with lldpd for each machine; give lldpd's sockets by machine."""
     lab = fresh_name()
     names = sorted({name for ends in CABLES for name in ends})
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def _sees(socket: Path, wanted: int) -> bool:
 
 
 def test_neighbours_that_lldpd_finds(tmp_path: Path) -> None:
-    """Each cable is one link, whoever tells of it: all machines, or the switches alone."""
+    """Each cable becomes one link, whether all machines report or the leaves alone."""
     _needed("lldpd", "lldpctl", "ip")
     if os.geteuid() != 0:
         missing("root, for network namespaces")
@@ -142,7 +142,7 @@ def test_neighbours_that_lldpd_finds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["plain", 'quo"te', "back\\", "\x1b[31m", "l\\Nl", "é:\n<b>"])
 def test_graphviz_draws_a_fabric(odd: str) -> None:
-    """Nodes, links and their labels are what Graphviz reads, whatever names are like."""
+    """Graphviz reads all nodes, links and labels, whatever the names contain."""
     _needed("dot")
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1)
     told = fabric_document(fabric)

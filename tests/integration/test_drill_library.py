@@ -1,4 +1,4 @@
-"""A few drills of the library, one of each sort, played as `make drills` plays all of them."""
+"""A few drills of the library, played as ``make drills`` plays all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLE = (
     "zone-uplinks",
 )
 TURNED = (
-    ("controller-hangs", 0),  # a backup was lost a moment before BGP told of its path
+    ("controller-hangs", 0),  # a backup is lost a moment before BGP tells of its path
     ("agent-crash", 1),  # a spine's hash sends back what the leaf without an agent sends
 )
 
@@ -47,18 +47,18 @@ settle: 300ms
 expect:
   - {slowest: all, when: after, least: 1.0}
 """
-"""Local repair alone puts three flows on one link."""
+"""A drill that holds only with a new plan: local repair alone puts three flows on one link."""
 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[DrillRunner]:
-    """Controllers that are lent from one drill to the next."""
+    """A runner whose controllers pass from one drill to the next."""
     with DrillRunner({"fluid": FluidWorld()}) as shared:
         yield shared
 
 
 def failed(runner: DrillRunner, scenario: Scenario) -> list[str]:
-    """What of a drill does not hold in a single run."""
+    """Play a drill once; return the expectations that do not hold."""
     verdict = runner.play(scenario, "fluid", 1)
     assert not verdict.fault
     assert verdict.findings
@@ -67,7 +67,7 @@ def failed(runner: DrillRunner, scenario: Scenario) -> list[str]:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_drill_holds(runner: DrillRunner, name: str) -> None:
-    """Every expectation of it holds in a single run."""
+    """Every expectation of a drill holds in a single run."""
     assert not failed(runner, load_scenario(FLUID / f"{name}.yaml"))
 
 
@@ -75,13 +75,13 @@ def test_a_drill_holds(runner: DrillRunner, name: str) -> None:
 def test_a_drill_holds_on_other_switches(
     runner: DrillRunner, tmp_path: Path, name: str, seed: int
 ) -> None:
-    """Which of several like switches faults befall makes no difference: no plan is lucky."""
+    """A drill also holds if its faults happen to other, equal switches."""
     assert not failed(runner, turned(FLUID / f"{name}.yaml", Random(seed), tmp_path))
 
 
 @pytest.mark.deep
 def test_drills_hold_whatever_switches_faults_befall(runner: DrillRunner, tmp_path: Path) -> None:
-    """The same of any drill of the library."""
+    """Any drill of the library holds if its faults happen to other, equal switches."""
     every = sorted(FLUID.glob("*.yaml"))
     for seed in fresh_seeds(1, 100):
         path = Random(seed).choice(every)
@@ -91,7 +91,7 @@ def test_drills_hold_whatever_switches_faults_befall(runner: DrillRunner, tmp_pa
 def test_a_run_waits_for_the_plan_of_a_slow_controller(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However long a plan takes, as on a busy machine, it takes effect at its moment of the run."""
+    """A plan takes effect at its moment in virtual time, however long the controller takes."""
     monkeypatch.setattr(world, "OPTIONS", (*OPTIONS, "--debounce-seconds=2.5"))
     path = tmp_path / "two-lost.yaml"
     path.write_text(TWO_LOST)

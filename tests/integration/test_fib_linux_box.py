@@ -1,4 +1,4 @@
-"""The linux backend among what else is on a box: foreign rules, other hands, its own past."""
+"""The linux backend beside foreign rules, other programs' changes, and its own remains."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LEFT = (
 
 
 def pair(number: int = 0, port: int = 0) -> Match:
-    """A match towards a far NIC."""
+    """Return a match from the local NIC to a far NIC, for all ports or for one source port."""
     return ("nic0", f"far{number}", port, ROCE if port else 0)
 
 
 def packet(number: int = 0, port: int = 100) -> Packet:
-    """A packet towards it."""
+    """Return a packet from the local NIC to a far NIC."""
     return Packet("nic0", f"far{number}", port)
 
 
@@ -47,18 +47,18 @@ def bench() -> Iterator[LinuxBench]:
 
 
 def program(bench: LinuxBench, entries: dict[Match, Group], *deletes: Match) -> None:
-    """Program entries, all of which must be taken."""
+    """Program entries; fail unless all are accepted."""
     assert not bench.fib.apply(Batch(entries, deletes, addresses=ADDRESSES))
 
 
 def all_of_it(world: World) -> list[str]:
-    """Everything on the switch that forwarding could depend on."""
+    """Return all routes, rules, nftables and settings on which forwarding could depend."""
     sysctls = "cat /proc/sys/net/ipv4/conf/*/ignore_routes_with_linkdown"
     return [*(world.switch.run(*words) for words in LEFT), world.switch.run("sh", "-c", sysctls)]
 
 
 def settle(world: World) -> None:
-    """Things of somebody else's, some of them close to ours."""
+    """Install rules, routes and a setting of somebody else, some of them much like ours."""
     world.switch.run("nft", "-f", "-", text=FOREIGN)
     world.switch.ip(
         "rule add fwmark 7 table 7 pref 17199",
@@ -70,7 +70,7 @@ def settle(world: World) -> None:
 
 
 def test_cleaning_leaves_a_box_as_it_was(bench: LinuxBench) -> None:
-    """Entries, groups, rules and routes gone, foreign ones beside them untouched; twice is fine."""
+    """Cleaning removes all that is ours and nothing that is foreign; cleaning twice is fine."""
     bench.fib.close()
     clean_kernel(bench.world.switch.netlink)
     settle(bench.world)
@@ -86,7 +86,7 @@ def test_cleaning_leaves_a_box_as_it_was(bench: LinuxBench) -> None:
 
 
 def test_foreign_rules_go_on_working(bench: LinuxBench) -> None:
-    """A packet that somebody else has marked stays his, whatever entry it matches."""
+    """A packet that somebody else has marked keeps that mark, whatever entry it matches."""
     settle(bench.world)
     program(bench, {pair(): Group(SPINES[1])})
     bench.world.switch.run(
@@ -98,7 +98,10 @@ def test_foreign_rules_go_on_working(bench: LinuxBench) -> None:
 
 
 def test_a_restarted_agent_takes_over_and_sweeps_what_nobody_names(bench: LinuxBench) -> None:
-    """Found as they were, to the digest; forwarding all along; a sweep removes the rest."""
+    """A restarted agent finds all entries, with the same digest, and forwarding goes on.
+
+    A sweep then removes an entry that no push names.
+    """
     links = [hop.port for hop in SPINES]
     first = Forwarding(SWITCH, bench.fib, links)
     wanted = {pair(n, port): entry(n, (n + 1) % 4, far(n)) for n in range(4) for port in (0, 7)}
@@ -123,7 +126,7 @@ def test_a_restarted_agent_takes_over_and_sweeps_what_nobody_names(bench: LinuxB
 
 
 def test_an_entry_takes_the_place_of_an_unknown_one(bench: LinuxBench) -> None:
-    """Nobody knew whose addresses these were; now a NIC has them."""
+    """An entry replaces one with the same addresses, of which no NIC was known."""
     program(bench, {pair(): Group(SPINES[1])})
     bench.world.switch.run("nft", "add element inet heddle pairs { 10.0.0.2 . 10.9.0.2 : 1 }")
     assert bench.fib.read_back().keys() == {pair(), ("10.0.0.2", "10.9.0.2", 0, 0)}
@@ -134,7 +137,7 @@ def test_an_entry_takes_the_place_of_an_unknown_one(bench: LinuxBench) -> None:
 
 
 def test_a_restarted_agent_does_not_wake_a_dead_path(bench: LinuxBench) -> None:
-    """Groups on their backups stay there until their links are back."""
+    """After a restart groups stay on their backups until their links are back."""
     links = [hop.port for hop in SPINES]
     first = Forwarding(SWITCH, bench.fib, links)
     take(first, push([(pair(), entry(0, 1, far(0))), (pair(1), entry(2, 3))], addresses=ADDRESSES))
@@ -163,7 +166,7 @@ def test_a_restarted_agent_does_not_wake_a_dead_path(bench: LinuxBench) -> None:
     ids=lambda words: " ".join(words[:5]),
 )
 def test_what_others_remove_comes_back(bench: LinuxBench, words: tuple[str, ...]) -> None:
-    """After the next look entries forward as before, and groups that had moved are not back."""
+    """After a refresh entries forward as before, and groups on their backup are still there."""
     steady, moved = Group(SPINES[0], SPINES[1]), Group(SPINES[2], SPINES[3], (far(2),))
     program(bench, {pair(0): steady, pair(1): moved})
     bench.links(frozenset({far(2)}), {moved: Choice.BACKUP})
@@ -176,7 +179,7 @@ def test_what_others_remove_comes_back(bench: LinuxBench, words: tuple[str, ...]
 
 
 def test_a_batch_goes_in_though_the_table_was_removed(bench: LinuxBench) -> None:
-    """Nobody has looked yet: what was there comes back with what is new."""
+    """A batch also restores what others removed since the last refresh."""
     program(bench, {pair(0): Group(SPINES[0])})
     bench.world.switch.run("nft", "delete table inet heddle")
     program(bench, {pair(1): Group(SPINES[1])})
@@ -187,7 +190,7 @@ def test_a_batch_goes_in_though_the_table_was_removed(bench: LinuxBench) -> None
 
 
 def test_nics_may_exchange_their_addresses(bench: LinuxBench) -> None:
-    """Each entry follows its NIC in one batch, and none is left behind."""
+    """Two NICs swap addresses in one batch: each entry follows its NIC, and none is left behind."""
     program(bench, {pair(0): Group(SPINES[0]), pair(1): Group(SPINES[1])})
     swapped = {**ADDRESSES, "far0": ADDRESSES["far1"], "far1": ADDRESSES["far0"]}
     again = dict(bench.fib.read_back())
@@ -211,7 +214,7 @@ def test_a_push_after_a_restart_moves_entries_to_new_addresses(bench: LinuxBench
 
 
 def test_counters_outlive_every_change_of_their_entry(bench: LinuxBench) -> None:
-    """Another group, a flip, another address: the count goes on."""
+    """An entry goes on counting when it gets another group, or its group moves to the backup."""
     group = Group(SPINES[0], SPINES[1], (far(0),))
     program(bench, {pair(): group})
     bench.carry(packet(), 2, 100)
@@ -224,7 +227,7 @@ def test_counters_outlive_every_change_of_their_entry(bench: LinuxBench) -> None
 
 
 def test_tcp_follows_entries_of_pairs_and_no_entry_of_udp_ports(bench: LinuxBench) -> None:
-    """Ports are of UDP; the pair is everybody's."""
+    """Entries with ports match UDP only; an entry of a pair matches TCP, too."""
     program(bench, {pair(0): Group(SPINES[1]), pair(0, 7): Group(SPINES[2])})
     wire = (ADDRESSES["nic0"], ADDRESSES["far0"], 7, ROCE)
     udp, tcp = (bench.world.send(wire, protocol=number) for number in (17, 6))
@@ -233,7 +236,7 @@ def test_tcp_follows_entries_of_pairs_and_no_entry_of_udp_ports(bench: LinuxBenc
 
 
 def test_steering_what_is_not_there_changes_nothing(bench: LinuxBench) -> None:
-    """Groups without entries, links of others."""
+    """Steering accepts groups without entries and links of other switches, and changes nothing."""
     program(bench, {pair(): Group(SPINES[0])})
     strange = Group(SPINES[1], SPINES[2])
     bench.fib.steer(Steering({strange: Choice.BACKUP}, frozenset({far(3, 4)})))

@@ -1,4 +1,4 @@
-"""The linux backend beside the one in memory, under any order of batches, failures and restarts."""
+"""The linux backend does what the one in memory does, for drawn batches, failures and restarts."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ sets = st.dictionaries(st.sampled_from(MATCHES), st.sampled_from(GROUPS), max_si
 
 
 def plain(entries: dict[Match, Group]) -> dict[Match, GroupKey]:
-    """Entries without the identity of groups."""
+    """Return entries with each group's key instead of the group itself."""
     return {match: key_of(group) for match, group in entries.items()}
 
 
 class Switch(RuleBasedStateMachine):
-    """One switch in the kernel, and the same in memory."""
+    """One switch twice: in the kernel and in memory."""
 
     world: fib_linux.World
 
     @initialize(piece=st.sampled_from([1, 2, LinuxFib.piece]))
     def opened(self, piece: int) -> None:
-        """A switch without anything of ours, that programs so many entries at a time."""
+        """Start with a clean switch that programs this many entries at a time."""
         clean_kernel(self.world.switch.netlink)
         self.memory = fib()
         self.piece = piece
@@ -56,13 +56,13 @@ class Switch(RuleBasedStateMachine):
         self.addresses = self.known()
 
     def teardown(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         if hasattr(self, "kernel"):
             self.kernel.close()
 
     @rule(wanted=sets, gone=st.lists(st.sampled_from(MATCHES), max_size=4))
     def programmed(self, wanted: dict[Match, Group], gone: list[Match]) -> None:
-        """A batch; what it sets it does not delete."""
+        """Apply a batch to both; it deletes nothing that it also sets."""
         deletes = [match for match in gone if match not in wanted]
         choices = {group: choose(group, self.down) for group in wanted.values()}
         diverted = {g: choice for g, choice in choices.items() if choice is not Choice.PRIMARY}
@@ -72,7 +72,7 @@ class Switch(RuleBasedStateMachine):
 
     @rule(changed=st.lists(st.sampled_from(LINKS), min_size=1, max_size=3, unique=True))
     def failed(self, changed: list[Link]) -> None:
-        """Links are lost or come back; only groups whose choice changes are told."""
+        """Lose links or restore them; only groups whose choice changes are steered."""
         before, self.down = self.down, self.down.symmetric_difference(changed)
         choices = {
             group: choose(group, self.down)
@@ -84,7 +84,7 @@ class Switch(RuleBasedStateMachine):
 
     @rule()
     def restarted(self) -> None:
-        """Another agent takes over what the kernel holds, and says which links are down."""
+        """Let another agent take over what the kernel holds, and tell it which links are down."""
         self.kernel.close()
         self.kernel = self.opened_kernel()
         found = self.kernel.read_back()
@@ -96,7 +96,7 @@ class Switch(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["table", "routes", "rules", "elements"]))
     def meddled_with(self, what: str) -> None:
-        """Somebody removes what is ours; the next look puts it back."""
+        """Remove something of ours as another program could; the next refresh restores it."""
         run = self.world.switch.run
         if what == "table":
             run("nft", "delete", "table", "inet", "heddle")
@@ -111,7 +111,7 @@ class Switch(RuleBasedStateMachine):
 
     @rule()
     def moved(self) -> None:
-        """A NIC gets another address: all its entries are given again."""
+        """Give a NIC another address, or its first one again, and program all its entries again."""
         moved = self.addresses == self.known()
         self.addresses = {**self.known(), **({"far0": self.world.address(SPARE)} if moved else {})}
         again = {m: g for m, g in self.memory.read_back().items() if "far0" in m}
@@ -119,7 +119,10 @@ class Switch(RuleBasedStateMachine):
 
     @invariant()
     def both_hold_the_same(self) -> None:
-        """The same entries, and every packet goes where memory says, or the underlay's way."""
+        """Check that both have the same entries, and that packets go where memory says.
+
+        Where memory says underlay, any way is right.
+        """
         if not hasattr(self, "kernel"):
             return
         assert plain(dict(self.kernel.read_back())) == plain(dict(self.memory.read_back()))
@@ -135,24 +138,24 @@ class Switch(RuleBasedStateMachine):
                 assert SPINES[int(cable[2:])] == hop, (packet, choice)
 
     def opened_kernel(self) -> LinuxFib:
-        """The backend as a new agent opens it."""
+        """Return the backend as a new agent opens it."""
         kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
         kernel.piece = self.piece
         return kernel
 
     def known(self) -> dict[str, str]:
-        """Where NICs are at first."""
+        """Return the first addresses of the NICs."""
         return self.world.addresses
 
     def wire(self, packet: Packet) -> tuple[str, str, int, int]:
-        """The packet by addresses."""
+        """Return a packet with addresses instead of NICs."""
         source, destination, *ports = packet
         return (self.addresses[source], self.addresses[destination], ports[0], ports[1])
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_kernel_and_memory_agree(family: str) -> None:
-    """Whatever happens in whatever order, both hold and forward the same."""
+    """Both hold and forward the same, whatever happens in whatever order."""
     with fib_linux.world(ipv6=family == "ipv6") as world:
         machine = type("Machine", (Switch,), {"world": world})
         case = machine.TestCase  # type: ignore[attr-defined]

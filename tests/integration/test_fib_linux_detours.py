@@ -1,4 +1,4 @@
-"""Primary and backup both gone: packets go around what the underlay does not know of yet."""
+"""When primary and backup are lost, packets avoid next hops that routing still uses in error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def forwarding(world: World) -> Iterator[Forwarding]:
-    """Two entries by the same two spines; both ways end at the same leaf."""
+    """Two entries with the same primary and backup, each of which depends on a far link."""
     with closing(LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)) as backend:
         forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
         take(forwarding, push([(PAIR, KEY), (OTHER, KEY)], addresses=world.addresses))
@@ -36,7 +36,7 @@ def forwarding(world: World) -> Iterator[Forwarding]:
 
 
 def ways(world: World, destination: str = "far0") -> set[NextHop]:
-    """The uplinks of packets of 64 ports."""
+    """Return the uplinks that packets of 64 source ports take."""
     packets = [Packet("nic0", destination, port) for port in range(64)]
     ends = world.addresses
     wire = [(ends[p.source], ends[p.destination], *p[2:]) for p in packets]
@@ -45,20 +45,20 @@ def ways(world: World, destination: str = "far0") -> set[NextHop]:
 
 
 def laid(world: World) -> list[str]:
-    """Detours, as the kernel has them; a table without a route is none."""
+    """Return the detours in the kernel; none if their table does not exist."""
     return world.switch.run(
         "sh", "-c", f"ip {world.family} route show table {TABLE} 2>&1; true"
     ).splitlines()
 
 
 def lose(forwarding: Forwarding, *links: Link, up: bool = False) -> None:
-    """Links are lost one after the other, or come back."""
+    """Report links as lost, or as back, one after the other."""
     for link in links:
         forwarding.links_changed({link: up})
 
 
 def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwarding) -> None:
-    """Of four equal ways of the underlay two are dead: flows are on the others, all of them."""
+    """All flows avoid the lost ones of four equal ways, and come back when their links do."""
     lose(forwarding, far(0))
     assert ways(world) == {SPINES[1]}
     lose(forwarding, far(1))
@@ -74,7 +74,7 @@ def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwardin
 def test_a_carrier_lost_meanwhile_is_left_by_the_kernel_alone(
     world: World, forwarding: Forwarding
 ) -> None:
-    """A detour has several next hops; those without carrier are not used."""
+    """The kernel itself stops using a next hop of a detour that loses its carrier."""
     world.switch.run("sysctl", "-qw", "net.ipv4.conf.up2.ignore_routes_with_linkdown=1")
     lose(forwarding, far(0), far(1))
     world.cable(2, up=False)
@@ -84,14 +84,14 @@ def test_a_carrier_lost_meanwhile_is_left_by_the_kernel_alone(
 def test_without_another_way_the_underlay_is_left_as_it_is(
     world: World, forwarding: Forwarding
 ) -> None:
-    """All four are lost: whatever it does is as good, and it may know more."""
+    """If all four ways are lost there is no detour: the underlay may know more."""
     lose(forwarding, *(far(number) for number in range(4)))
     assert not any("nexthop" in line or "via" in line for line in laid(world))
     assert len(ways(world)) > 1
 
 
 def test_links_elsewhere_are_no_reason_to_keep_off(world: World, forwarding: Forwarding) -> None:
-    """A spine that lost another leaf is a way to this one still."""
+    """A spine that has lost its link to another leaf is still used."""
     lose(forwarding, far(0), far(1), Link.between("spine2", "leaf7"))
     assert ways(world) == {SPINES[2], SPINES[3]}
 
@@ -99,7 +99,7 @@ def test_links_elsewhere_are_no_reason_to_keep_off(world: World, forwarding: For
 def test_routing_has_its_way_again_after_a_while(
     world: World, forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has learnt by then nobody else knows; a look before that changes nothing."""
+    """A detour ends after a while, not before: by then routing knows best."""
     lose(forwarding, far(0), far(1))
     forwarding.mend()
     assert ways(world) == {SPINES[2], SPINES[3]}
@@ -112,7 +112,7 @@ def test_routing_has_its_way_again_after_a_while(
 
 
 def test_what_a_dead_agent_left_goes(world: World, forwarding: Forwarding) -> None:
-    """The next agent sees what is lost by itself; and cleaning leaves nothing."""
+    """The next agent removes old detours and makes its own; cleaning leaves none."""
     lose(forwarding, far(0), far(1))
     assert len(laid(world)) > 0
     forwarding.fib.close()
@@ -126,7 +126,7 @@ def test_what_a_dead_agent_left_goes(world: World, forwarding: Forwarding) -> No
 
 
 def test_a_group_that_is_not_there_takes_no_detour(world: World, forwarding: Forwarding) -> None:
-    """Nothing changes by it."""
+    """A detour for a group without entries changes nothing."""
     assert isinstance(forwarding.fib, LinuxFib)
     forwarding.fib.detour({Group(SPINES[0]): {SPINES[1].port}})
     assert ways(world) == {SPINES[0]}

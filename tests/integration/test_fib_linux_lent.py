@@ -1,4 +1,4 @@
-"""The kernel takes its time over a batch, and links are lost meanwhile: real packets tell."""
+"""Links are lost while the kernel is busy with a batch; real packets show what happens."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _FLAGS = slice(6, 8)  # of a netlink message
 
 
 class Gated(socket.socket):
-    """A netlink socket to which a thread speaks in its time.
+    """A netlink socket at which a thread stops at a gate before and after it sends.
 
-    Changes of routes are let through: they are short, and made under a lock.
+    Changes of routes do not stop: they are short, and made under a lock.
     """
 
     gate: Gate | None = None
 
     def sendmsg(self, buffers: Any, *more: Any) -> int:
-        """Send it, with a stop before and after."""
+        """Send a message, with a stop before and after."""
         dump = int.from_bytes(buffers[0][_FLAGS], sys.byteorder) & _DUMP == _DUMP
         gate = self.gate if dump or self.proto == NETFILTER else None
         if gate is not None:
@@ -45,7 +45,7 @@ class Gated(socket.socket):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_packet_meets_a_lost_link_while_the_kernel_is_busy(seed: int) -> None:
-    """From the notice on, in old entries and in those that the kernel is about to take."""
+    """After the notice no packet goes to a lost link, by old entries or by those under way."""
     with fib_linux.world() as world:
         world.switch.ip("route replace 10.9.0.0/16 via 10.1.3.1 dev up3")  # the underlay
         opened: list[Gated] = []

@@ -1,4 +1,4 @@
-"""Long batches come to the kernel in pieces, and take effect together all the same."""
+"""Long batches go to the kernel in pieces and still take effect at once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _DUMP = 0x300
 
 
 class Watched(socket.socket):
-    """A netlink socket that tells before and after it has the kernel change nftables."""
+    """A netlink socket that calls a function before and after each change of nftables."""
 
     changing: Callable[[], None] | None = None
 
     def sendmsg(self, buffers: Any, *more: Any) -> int:
-        """Send it."""
+        """Send a message."""
         tell = self.changing if self.proto == NETFILTER and not _asks(buffers[0]) else None
         if tell is not None:
             tell()
@@ -43,20 +43,20 @@ class Watched(socket.socket):
 
 
 def _asks(message: bytes) -> bool:
-    """Whether it only asks: a dump, or for a single thing."""
+    """Return whether a message only reads: it is a dump, or too short for a change."""
     return bool(int.from_bytes(message[6:8], sys.byteorder) & _DUMP) or len(message) < 64
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A switch whose underlay leads elsewhere than all entries."""
+    """A switch whose underlay leads to another spine than all entries."""
     with fib_linux.world() as world:
         world.switch.ip("route replace 10.9.0.0/16 via 10.1.3.1 dev up3")
         yield world
 
 
 def opened(world: World, sockets: list[Watched]) -> LinuxFib:
-    """The backend, two entries at a time, over sockets that can be watched."""
+    """Return the backend with pieces of two entries; its sockets are added to ``sockets``."""
 
     def opener(protocol: int) -> socket.socket:
         sockets.append(Watched(fileno=world.switch.netlink(protocol).detach()))
@@ -68,13 +68,13 @@ def opened(world: World, sockets: list[Watched]) -> LinuxFib:
 
 
 def where(world: World, packets: list[Packet]) -> list[NextHop]:
-    """The uplinks by which packets leave, all on their way at once."""
+    """Return the next hops that packets leave by; all packets are on their way at once."""
     tokens = [world.send((ADDRESSES[p.source], ADDRESSES[p.destination], *p[2:])) for p in packets]
     return [SPINES[int(str(world.arrives(token)).removeprefix("up"))] for token in tokens]
 
 
 def scenes() -> Iterator[tuple[dict[Match, Group], dict[Match, Group], list[Match]]]:
-    """What is there, what a batch sets, and what it deletes."""
+    """Yield what is programmed at first, what a batch sets, and what it deletes."""
     exact: list[Match] = [("nic0", name, port, ROCE) for name in ("far0", "far1") for port in PORTS]
     old, new, other = Group(OLD, OTHER), Group(NEW, OTHER, (far(0),)), Group(OTHER)
     yield {}, dict.fromkeys(exact, new), []
@@ -85,7 +85,10 @@ def scenes() -> Iterator[tuple[dict[Match, Group], dict[Match, Group], list[Matc
 
 @pytest.mark.parametrize("scene", range(4))
 def test_all_entries_of_a_batch_take_effect_at_once(world: World, scene: int) -> None:
-    """Whenever the kernel is asked in between, either all packets go as before or all anew."""
+    """At each moment of a batch either all packets go the old way, or all the new one.
+
+    Deletes come after that, one by one.
+    """
     before, sets, deletes = list(scenes())[scene]
     sockets: list[Watched] = []
     seen: list[list[NextHop]] = []
@@ -100,7 +103,7 @@ def test_all_entries_of_a_batch_take_effect_at_once(world: World, scene: int) ->
     if scene < 3:
         assert all(found in (first, last) for found in seen)
         assert sorted(seen, key=lambda found: found != first) == seen
-    else:  # deletes come after, one by one, and each packet goes one way before and one after
+    else:  # deletes come one by one: each packet goes its old way or its new one
         for row in range(len(PACKETS)):
             assert {found[row] for found in seen} <= {first[row], last[row]}
 
@@ -110,7 +113,7 @@ def test_all_entries_of_a_batch_take_effect_at_once(world: World, scene: int) ->
 def test_an_agent_that_dies_in_the_middle_leaves_whole_entries(
     world: World, scene: int, steps: int
 ) -> None:
-    """The next one takes over entries of before and of the batch, and then has the rest of it."""
+    """The next agent finds only old or new entries, and then completes the batch."""
     before, sets, deletes = list(scenes())[scene]
     sockets: list[Watched] = []
     left = steps
@@ -128,7 +131,7 @@ def test_an_agent_that_dies_in_the_middle_leaves_whole_entries(
             one.changing = die
         with pytest.raises(KeyboardInterrupt):
             backend.apply(Batch(sets, deletes, addresses=ADDRESSES))
-    if scene < 3:  # the last has so little to set that it had taken effect
+    if scene < 3:  # the last one sets so little that it has already taken effect
         assert where(world, PACKETS) == first
     with closing(opened(world, [])) as backend:
         Forwarding(SWITCH, backend, [hop.port for hop in SPINES])

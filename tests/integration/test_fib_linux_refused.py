@@ -1,4 +1,4 @@
-"""What the linux backend says when it cannot: a clear word, and the rest is programmed."""
+"""What the linux backend says when it cannot do something; the rest is programmed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bench(world: World) -> Iterator[LinuxBench]:
 
 
 def in_a_child(call: Callable[[], object]) -> str:
-    """What a child process that is nobody says when it fails."""
+    """Return the error of a call in a child process without root rights."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,7 +59,7 @@ def in_a_child(call: Callable[[], object]) -> str:
 
 
 def test_without_root_it_says_which_right_is_missing() -> None:
-    """Not a traceback of netlink."""
+    """The error names the missing capability."""
     fib_linux.needed()
     said = in_a_child(lambda: LinuxFib(SWITCH, CABLES))
     assert said.startswith("UnavailableError: the linux backend may not change routes and rules")
@@ -68,7 +68,7 @@ def test_without_root_it_says_which_right_is_missing() -> None:
 
 
 def test_a_kernel_without_nftables_is_named(world: World) -> None:
-    """The socket cannot be had."""
+    """If there is no netfilter socket, the error says that the kernel has no nf_tables."""
 
     def opener(protocol: int) -> socket.socket:
         if protocol == NETFILTER:
@@ -80,7 +80,7 @@ def test_a_kernel_without_nftables_is_named(world: World) -> None:
 
 
 def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
-    """It is refused with the cure, which then helps."""
+    """A foreign table makes the backend refuse, and stays; the cure in the error works."""
     theirs = "table inet heddle {\n map pairs {\n type ipv4_addr : mark\n }\n }\n"
     world.switch.run("nft", "-f", "-", text=theirs)
     before = world.switch.run("nft", "list", "ruleset")
@@ -104,7 +104,7 @@ def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
 def test_a_next_hop_that_does_not_resolve_fails_alone(
     world: World, hop: NextHop, cable: Cable | None, said: str
 ) -> None:
-    """As primary or as backup; the other entry of the batch is in."""
+    """An entry whose primary or backup does not resolve fails; the other entry is programmed."""
     cables = CABLES if cable is None else {**CABLES, hop.port: cable}
     backend = LinuxFib(SWITCH, cables, opener=world.switch.netlink)
     for group in (Group(hop), Group(SPINES[0], hop)):
@@ -128,7 +128,7 @@ def test_a_next_hop_that_does_not_resolve_fails_alone(
 def test_a_nic_without_an_address_of_its_own_fails_alone(
     bench: LinuxBench, addresses: dict[str, str], said: str
 ) -> None:
-    """Its entry, in words; the other one is in and stays so."""
+    """The entry of such a NIC fails with a reason; the other entry is programmed and stays so."""
     known = {name: ADDRESSES[name] for name in ("nic0", "far0")}
     sets: dict[Match, Group] = {GOOD: Group(SPINES[1]), BAD: Group(SPINES[1])}
     for _ in range(2):
@@ -142,9 +142,9 @@ def test_a_nic_without_an_address_of_its_own_fails_alone(
 def test_entries_that_the_kernel_has_no_room_for_fail_alone(
     world: World, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    """Maps of four here: four entries are in, each other one is told TABLE_FULL.
+    """If the kernel's map is full, the other entries fail with TABLE_FULL.
 
-    And those that are in forward, in whichever piece the kernel had enough.
+    The map has room for four entries here. These forward, whatever the size of pieces.
     """
     add = Transaction.add
 
@@ -169,7 +169,7 @@ def test_entries_that_the_kernel_has_no_room_for_fail_alone(
 
 
 def test_a_kernel_that_fails_is_told_and_forwarding_goes_on(bench: LinuxBench) -> None:
-    """The agent has lost its sockets: every operation fails in band, and nothing is raised."""
+    """With closed sockets each operation of a batch fails, and nothing raises; packets go on."""
     group = Group(SPINES[1], SPINES[2])
     assert not bench.fib.apply(Batch({GOOD: group}, addresses=ADDRESSES))
     bench.fib.close()

@@ -1,4 +1,4 @@
-"""Local repair on real packets: what the kernel does alone, and what the agent adds to it."""
+"""Local repair on real packets: what the kernel does alone, and what the agent adds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def bench(request: pytest.FixtureRequest) -> Iterator[LinuxBench]:
 
 
 def many(count: int, shift: int = 0) -> tuple[dict[Match, Group], dict[str, str]]:
-    """Entries of 16 NICs behind the switch to far ones, in few groups; and all addresses."""
+    """Return entries in four groups, and all addresses.
+
+    They lead from one NIC to far ones, with 16 source ports to each. ``shift`` gives each entry
+    another group.
+    """
     groups = [Group(SPINES[n], SPINES[(n + 1) % 4], (far(n),)) for n in range(4)]
     sets, addresses = {}, dict(ADDRESSES)
     for row in range(count):
@@ -45,19 +49,19 @@ def many(count: int, shift: int = 0) -> tuple[dict[Match, Group], dict[str, str]
 
 
 class Counting(socket.socket):
-    """A netlink socket that counts what is said to the kernel."""
+    """A netlink socket that counts the bytes sent to the kernel."""
 
     said = 0
 
     def sendmsg(self, buffers: Any, *more: Any) -> int:
-        """Send it."""
+        """Send a message and count it."""
         sent = super().sendmsg(buffers, *more)
         Counting.said += sent
         return sent
 
 
 def counted(world: World) -> LinuxFib:
-    """The backend over counting sockets."""
+    """Return the backend with counting sockets."""
 
     def opener(protocol: int) -> socket.socket:
         plain = world.switch.netlink(protocol)
@@ -70,7 +74,7 @@ def counted(world: World) -> LinuxFib:
 def test_a_repair_says_the_same_to_the_kernel_however_many_entries(
     bench: LinuxBench, link: Link
 ) -> None:
-    """100 and 10,000 entries in the same groups: not a byte more."""
+    """A repair of 10,000 entries in few groups sends no byte more than one of 100."""
     said = []
     for count in (100, MANY):
         backend = counted(bench.world)
@@ -88,7 +92,10 @@ def test_a_repair_says_the_same_to_the_kernel_however_many_entries(
 
 
 def test_the_kernel_alone_moves_to_the_backup_when_a_carrier_goes(bench: LinuxBench) -> None:
-    """The agent is not even running; and back again when the carrier returns."""
+    """Without an agent the kernel moves to the backup, and back when the carrier returns.
+
+    If the backup has no carrier either, the underlay takes over.
+    """
     bench.world.switch.run("sysctl", "-qw", "net.ipv4.conf.up0.ignore_routes_with_linkdown=0")
     bench.fib.apply(Batch({PAIR: Group(SPINES[0], SPINES[2])}, addresses=ADDRESSES))
     bench.fib.close()
@@ -103,7 +110,10 @@ def test_the_kernel_alone_moves_to_the_backup_when_a_carrier_goes(bench: LinuxBe
 
 @pytest.mark.parametrize("name", ["up0", "swp7"])
 def test_a_link_on_an_interface_made_anew_carries_again(bench: LinuxBench, name: str) -> None:
-    """Its flows are on their backup meanwhile; under its old name nobody need say so."""
+    """Flows of a link use the backup until its interface is made again, and then return.
+
+    The agent must report the interface only if it has another name.
+    """
     bench.fib.apply(Batch({PAIR: Group(SPINES[0], SPINES[2])}, addresses=ADDRESSES))
     assert bench.where(PACKET) == SPINES[0]
     bench.world.replug(0, name)
@@ -118,7 +128,10 @@ def test_a_link_on_an_interface_made_anew_carries_again(bench: LinuxBench, name:
 
 
 def test_a_backup_that_is_dead_farther_away_is_not_fallen_back_to(bench: LinuxBench) -> None:
-    """Not even by the kernel alone: the underlay takes over, until the backup's path is whole."""
+    """Not even the kernel falls back to a backup with a lost far link: the underlay takes over.
+
+    Once the far link is back, the backup is used.
+    """
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
     key = (SPINES[0], SPINES[2], (), (far(2),))
     take(forwarding, push([(PAIR, key)], addresses=ADDRESSES))
@@ -135,7 +148,7 @@ def test_a_backup_that_is_dead_farther_away_is_not_fallen_back_to(bench: LinuxBe
 
 
 def test_silent_loss_takes_one_route_away_for_primaries_and_backups(bench: LinuxBench) -> None:
-    """The carrier stands and the link is dead: whoever has it in any role leaves it."""
+    """A dead link that keeps its carrier is left by all, whether it was primary or backup."""
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
     second = ("nic0", "far1", 0, 0)
     rows = [(PAIR, entry(0, 1)), (second, entry(2, 0, far(2)))]
@@ -151,7 +164,7 @@ def test_silent_loss_takes_one_route_away_for_primaries_and_backups(bench: Linux
 
 
 def test_a_mended_link_does_not_bring_back_a_path_dead_farther_away(bench: LinuxBench) -> None:
-    """Own link and far link die in either order; the own one returns first."""
+    """A path is used again only when its own link and its far link are both back."""
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
     take(forwarding, push([(PAIR, entry(0, 1, far(0)))], addresses=ADDRESSES))
     for first, second in ((uplink(0), far(0)), (far(0), uplink(0))):
@@ -165,10 +178,10 @@ def test_a_mended_link_does_not_bring_back_a_path_dead_farther_away(bench: Linux
 
 
 def test_an_interface_switched_off_and_on_forwards_again(bench: LinuxBench) -> None:
-    """The kernel has forgotten the routes over it; with the link they come back."""
+    """The kernel forgets the routes of an interface that is off; they come back with the link."""
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
     take(forwarding, push([(PAIR, entry(0, 1))], addresses=ADDRESSES))
-    for told in (True, False):  # the second time it is over before anybody has told the agent
+    for told in (True, False):  # the second time it is over before the agent hears of it
         bench.world.switch.ip("link set up0 down")
         if told:
             forwarding.links_changed({uplink(0): False})
@@ -182,7 +195,7 @@ def test_an_interface_switched_off_and_on_forwards_again(bench: LinuxBench) -> N
 
 
 def test_entries_may_come_while_an_interface_is_off(bench: LinuxBench) -> None:
-    """They are taken, and forward by their backup until it is on."""
+    """Entries are accepted while an interface is off, and forward by their backup meanwhile."""
     bench.world.switch.ip("link set up0 down")
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES], down=[uplink(0)])
     assert not take(forwarding, push([(PAIR, entry(0, 1))], addresses=ADDRESSES)).failures
@@ -190,7 +203,7 @@ def test_entries_may_come_while_an_interface_is_off(bench: LinuxBench) -> None:
 
 
 class Stream:
-    """Packets of many flows, numbered, one after the other, from a thread of their own."""
+    """Numbered packets of many flows in turn, sent by a thread."""
 
     def __init__(self, world: World, flows: list[tuple[str, str, int, int]]) -> None:
         self._world = world
@@ -217,7 +230,7 @@ class Stream:
 
 
 def test_a_change_of_ten_thousand_entries_under_traffic_loses_nothing(bench: LinuxBench) -> None:
-    """Every packet leaves, by the old way or the new and by no other, and after it by the new."""
+    """No packet is lost; each takes the old or the new way, and after the change the new one."""
     (old, addresses), (new, _) = many(MANY), many(MANY, 1)
     assert not bench.fib.apply(Batch(old, addresses=addresses))
     ends = {name: bench.world.address(address) for name, address in addresses.items()}

@@ -1,4 +1,4 @@
-"""The SONiC backend before a real Redis and a played orchagent that is slow, full or in the way."""
+"""The SONiC backend with a real Redis and a fake orchagent that is slow, full or in the way."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ DOWN = frozenset({uplink(0)})
 
 @pytest.fixture
 def switch(tmp_path: Path) -> Iterator[SonicSwitch]:
-    """A switch whose Redis keeps what it acknowledged."""
+    """A switch whose Redis keeps every write that it acknowledged."""
     made = SonicSwitch(tmp_path, options=ALWAYS)
     yield made
     made.close()
 
 
 def pair(number: int) -> Match:
-    """From the local NIC to a far NIC, any port."""
+    """Return the match from the local NIC to a far NIC, any port."""
     return ("nic0", f"far{number}", 0, 0)
 
 
 def sets(*rows: tuple[int, Group]) -> Batch:
-    """Entries of pairs."""
+    """Return a batch with an entry for each pair."""
     return Batch({pair(number): group for number, group in rows}, addresses=ADDRESSES)
 
 
 def leaves(switch: SonicSwitch, number: int) -> object:
-    """Where a packet of a pair goes."""
+    """Return the next hop of a packet of a pair."""
     return switch.where(Packet("nic0", f"far{number}", 100))
 
 
 def rules(switch: SonicSwitch) -> set[str]:
-    """Keys of all ACL rules of the switch, and others' tables'."""
+    """Return the keys of all ACL rules, tables and table types, foreign ones included."""
     return set(switch.connect(schema.CONFIG_DB).keys("ACL_*"))
 
 
 def test_an_entry_is_a_rule_as_sonic_documents_it(switch: SonicSwitch) -> None:
-    """Type, table and rule have the documented fields; nothing else is in CONFIG_DB."""
+    """Type, table and rule have the fields that SONiC documents."""
     match: Match = ("nic0", "far0", 49152, 4791)
     assert not switch.fib.apply(Batch({match: Group(SPINES[1])}, addresses=ADDRESSES))
     config = switch.connect(schema.CONFIG_DB)
@@ -79,7 +79,7 @@ def test_an_entry_is_a_rule_as_sonic_documents_it(switch: SonicSwitch) -> None:
 
 
 def test_addresses_of_ipv6_have_fields_of_their_own(switch: SonicSwitch) -> None:
-    """A rule of either family in one table; NICs of two families, or of none, fail alone."""
+    """One table has rules of both families; a pair of mixed or odd addresses fails alone."""
     group = Group(SPINES[1])
     told = {"nic0": "fd00::1", "far0": "fd09::1", "far1": "10.9.0.1", "far2": "x"}
     sets: dict[Match, Group] = {("nic0", far, 0, 0): group for far in ("far0", "far1", "far2")}
@@ -99,7 +99,7 @@ def test_addresses_of_ipv6_have_fields_of_their_own(switch: SonicSwitch) -> None
 
 
 def test_a_restarted_agent_takes_over_what_is_there(switch: SonicSwitch) -> None:
-    """Entries, shared groups, their risks, where they forward now, and what was withdrawn."""
+    """The next agent finds entries, shared groups, their choices, and a withdrawn overlay."""
     group = Group(SPINES[0], SPINES[1], (uplink(3),))
     assert not switch.fib.apply(sets((0, group), (1, group), (2, Group(SPINES[2]))))
     switch.links(DOWN, {group: Choice.BACKUP})
@@ -121,7 +121,10 @@ def test_a_restarted_agent_takes_over_what_is_there(switch: SonicSwitch) -> None
 
 
 def test_what_an_agent_left_half_done_is_put_right(switch: SonicSwitch) -> None:
-    """The newer of two rules stays; a note without a rule goes; a rule without one stays."""
+    """Of two rules for a match the newer one stays, and a note without a rule is removed.
+
+    A rule without a note is not ours and stays.
+    """
     assert not switch.fib.apply(sets((0, Group(SPINES[0]))))
     config, state = switch.connect(schema.CONFIG_DB), switch.connect(schema.STATE_DB)
     (name,) = state.hkeys(schema.NOTES_KEY)
@@ -139,7 +142,7 @@ def test_what_an_agent_left_half_done_is_put_right(switch: SonicSwitch) -> None:
 
 
 def test_rules_of_others_are_left_alone(switch: SonicSwitch) -> None:
-    """Another table's rule with our matches, and a rule of our table that we have not made."""
+    """A rule of another table, and one of our table that we have not made, stay."""
     config = switch.connect(schema.CONFIG_DB)
     config.hset("ACL_TABLE|DATAACL", mapping={"type": "L3", "ports@": "", "stage": "ingress"})
     foreign = {"ACL_RULE|DATAACL|e1", f"{schema.RULES}mine"}
@@ -154,7 +157,7 @@ def test_rules_of_others_are_left_alone(switch: SonicSwitch) -> None:
 
 
 def test_what_others_remove_is_put_back(switch: SonicSwitch) -> None:
-    """Rules, the table and its type, in the state in which they were."""
+    """Removed rules, table and type come back as they were, including groups on their backup."""
     group = Group(SPINES[0], SPINES[1])
     assert not switch.fib.apply(sets((0, group)))
     switch.links(DOWN, {group: Choice.BACKUP})
@@ -166,7 +169,10 @@ def test_what_others_remove_is_put_back(switch: SonicSwitch) -> None:
 
 
 def test_a_rule_without_an_arp_entry_fails_alone(switch: SonicSwitch) -> None:
-    """Inactive is a failure with its cure; the entry forwards as before, others are in."""
+    """A rule that is inactive for lack of ARP fails and says so; its entry forwards as before.
+
+    Other entries are programmed.
+    """
     assert not switch.fib.apply(sets((0, Group(SPINES[3]))))
     switch.orchagent.conduct.arp.discard(EXITS[SPINES[2].port].redirect)
     (failure,) = switch.fib.apply(sets((0, Group(SPINES[2])), (1, Group(SPINES[1]))))
@@ -177,7 +183,7 @@ def test_a_rule_without_an_arp_entry_fails_alone(switch: SonicSwitch) -> None:
 
 
 def test_the_room_is_read_from_the_switch(switch: SonicSwitch) -> None:
-    """A full chip refuses what is new by TABLE_FULL; entries are still replaced, and deleted."""
+    """On a full chip new entries fail with TABLE_FULL; others can be replaced and deleted."""
     switch.orchagent.conduct.room = 3
     switch.orchagent._tell_room()
     fib = switch.open()
@@ -192,7 +198,7 @@ def test_the_room_is_read_from_the_switch(switch: SonicSwitch) -> None:
 
 
 def test_room_that_others_have_taken_is_no_room(switch: SonicSwitch) -> None:
-    """The chip is fuller than its counters said: what it does not take fails by TABLE_FULL."""
+    """If the chip has less room than its counters say, what it refuses fails with TABLE_FULL."""
     switch.orchagent.conduct.room = 1
     failures = switch.fib.apply(sets((0, Group(SPINES[0])), (1, Group(SPINES[0]))))
     assert [failure.reason for failure in failures] == [Reason.TABLE_FULL]
@@ -200,7 +206,7 @@ def test_room_that_others_have_taken_is_no_room(switch: SonicSwitch) -> None:
 
 
 def test_a_switch_that_says_nothing_is_not_waited_for_for_ever(switch: SonicSwitch) -> None:
-    """Its rules fail after the patience, and are taken back: none takes effect later."""
+    """Rules without an answer fail in time and are taken back, so none takes effect later."""
     assert not switch.fib.apply(sets((0, Group(SPINES[3]))))
     impatient = switch.open(patience=0.2)
     switch.orchagent.conduct.awake.clear()
@@ -213,7 +219,7 @@ def test_a_switch_that_says_nothing_is_not_waited_for_for_ever(switch: SonicSwit
 
 
 def test_a_repair_does_not_wait_for_a_batch(switch: SonicSwitch) -> None:
-    """Orchagent sleeps over a batch; meanwhile no old or new rule leads to the lost next hop."""
+    """While orchagent sleeps over a batch, no rule, old or new, leads to a lost next hop."""
     old, new = Group(SPINES[0], SPINES[1]), Group(SPINES[0])
     assert not switch.fib.apply(sets((0, old)))
     switch.orchagent.settle()
@@ -241,7 +247,7 @@ def test_a_repair_does_not_wait_for_a_batch(switch: SonicSwitch) -> None:
 
 
 def test_a_redis_that_goes_away_fails_what_it_did_not_take(switch: SonicSwitch) -> None:
-    """Batches fail by name, a repair is owed; both are put right once Redis is back."""
+    """Without Redis batches fail, and repairs are made once it is back."""
     group = Group(SPINES[0], SPINES[1])
     assert not switch.fib.apply(sets((0, group)))
     switch.server.kill()
@@ -261,7 +267,7 @@ def test_a_redis_that_goes_away_fails_what_it_did_not_take(switch: SonicSwitch) 
 
 
 def test_a_switch_that_cannot_redirect_is_refused(switch: SonicSwitch) -> None:
-    """And one whose Redis does not answer; both say why."""
+    """A switch that cannot redirect, or whose Redis does not answer, is refused with the reason."""
     state = switch.connect(schema.STATE_DB)
     state.hset(schema.CAPABILITY_KEY, "action_list", "PACKET_ACTION")
     with pytest.raises(UnavailableSwitchError, match="may redirect"):
@@ -272,7 +278,7 @@ def test_a_switch_that_cannot_redirect_is_refused(switch: SonicSwitch) -> None:
 
 
 def test_the_agent_programs_the_switch_that_it_runs_on(switch: SonicSwitch) -> None:
-    """``--fib sonic`` binds its table to all links; without a Redis it says so, with status 2."""
+    """``--fib sonic`` binds its table to all links; without Redis it says so and exits with 2."""
     fib_linux.needed()
     fib_linux.sweep()
     space = fib_linux.Space(f"hdfib.{os.getpid()}.{secrets.token_hex(2)}.sonic")

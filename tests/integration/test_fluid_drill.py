@@ -1,4 +1,4 @@
-"""Drills in virtual time against arithmetic: what a fault costs follows from the times told."""
+"""Drills in virtual time: what a fault costs follows from the given times by arithmetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXPECT = "\nexpect: [{stranded: all, most: 0}]\n"
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[DrillRunner]:
-    """One controller for all that do nothing to it."""
+    """A runner shared by the tests in which the controller is not harmed."""
     with DrillRunner({"fluid": FluidWorld()}) as shared:
         yield shared
 
@@ -51,7 +51,7 @@ def runner() -> Iterator[DrillRunner]:
 def _play(
     runner: DrillRunner, folder: Path, traffic: str, steps: str, settle: str = "300ms"
 ) -> tuple[Mapping[tuple[str, str], float], Story]:
-    """Values of one run, and its story."""
+    """Play a drill once; return its values by (measure, of), and its story."""
     path = folder / "sums.yaml"
     path.write_text(f"{HEAD}{traffic}settle: {settle}\ntimeline:\n{steps}{EXPECT}")
     verdict = runner.play(load_scenario(path), "fluid", 1)
@@ -61,7 +61,7 @@ def _play(
 
 
 def test_a_lost_link_costs_what_its_times_say(runner: DrillRunner, tmp_path: Path) -> None:
-    """Far away: seen and told. The flow sends 100 Gbit/s into the hole for just so long."""
+    """A flow loses 100 Gbit/s until a loss far away is detected and its notice has arrived."""
     values, story = _play(runner, tmp_path, DEMAND, "  - {at: 100ms, cut: hop 3 of one}\n")
     assert values["recovered", "one"] == pytest.approx(0.003)
     assert values["lost_gbit", "one"] == pytest.approx(100 * 0.003)
@@ -79,7 +79,7 @@ def test_a_lost_link_costs_what_its_times_say(runner: DrillRunner, tmp_path: Pat
 
 
 def test_a_near_one_needs_no_notice(runner: DrillRunner, tmp_path: Path) -> None:
-    """The leaf sees it itself, agent or not; without anybody told the controller has no part."""
+    """The loss of a leaf's own link costs the detection time only, even with its agent dead."""
     steps = "  - {at: 50ms, kill: l0}\n  - {at: 100ms, cut: hop 2 of one}\n"
     values, _ = _play(runner, tmp_path, DEMAND, steps)
     assert values["recovered", "one"] == pytest.approx(0.002)
@@ -87,7 +87,7 @@ def test_a_near_one_needs_no_notice(runner: DrillRunner, tmp_path: Path) -> None
 
 
 def test_a_silent_link_and_a_slow_one(runner: DrillRunner, tmp_path: Path) -> None:
-    """A part that is lost is a part of all; a slow link gives what it has, and both are mended."""
+    """A link that drops a share costs that share until mended; a slow one gives its speed."""
     steps = """  - {at: 100ms, silence: l0 to s0, share: 0.2}
   - {at: 100ms, silence: l0 to s1, share: 0.2}
   - {at: 200ms, mend: all}
@@ -101,7 +101,10 @@ def test_a_silent_link_and_a_slow_one(runner: DrillRunner, tmp_path: Path) -> No
 
 
 def test_a_job_waits_for_as_long_as_its_way_is_dead(runner: DrillRunner, tmp_path: Path) -> None:
-    """250 MB at 400 Gbit/s are 5 ms; the iteration that meets the hole is longer by 3 ms."""
+    """A lost link makes one iteration of a job longer by 3 ms, the time until the repair.
+
+    An iteration takes 10 ms: 5 ms to compute, and 5 ms for 250 MB at 400 Gbit/s.
+    """
     values, _ = _play(runner, tmp_path, JOB, "  - {at: 106ms, cut: hop 3 of one}\n")
     assert values["iteration during", "pair"] == pytest.approx(1 + 0.003 / 0.010, rel=1e-6)
     assert values["iteration after", "pair"] == pytest.approx(1)
@@ -109,7 +112,7 @@ def test_a_job_waits_for_as_long_as_its_way_is_dead(runner: DrillRunner, tmp_pat
 
 
 def test_replaced_and_finished(runner: DrillRunner, tmp_path: Path) -> None:
-    """A job that ends sends no more, and its flows leave the plan."""
+    """A job that ends sends nothing more, and its flows leave the plan."""
     values, story = _play(runner, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")
     assert values["stranded", "all"] == 0
     assert values["utilization before", ""] == pytest.approx(1)
@@ -121,7 +124,7 @@ def test_replaced_and_finished(runner: DrillRunner, tmp_path: Path) -> None:
 
 
 def test_plans_may_take_as_long_as_they_did(runner: DrillRunner, tmp_path: Path) -> None:
-    """Measured, a plan comes when it was heard of; what agents do still takes what was told."""
+    """With ``measured`` a plan takes its real time; what agents do takes the given times."""
     path = tmp_path / "measured.yaml"
     head = HEAD.replace("plan: 20ms, push: 5ms", "measured: true")
     step = "  - {at: 100ms, cut: hop 3 of one}\n"
@@ -134,7 +137,7 @@ def test_plans_may_take_as_long_as_they_did(runner: DrillRunner, tmp_path: Path)
 
 
 def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
-    """The drill under way is in the report as interrupted; processes and folders are gone."""
+    """The report says that the drill was interrupted; processes and folders are gone."""
     path = tmp_path / "long.yaml"
     steps = "".join(
         f"  - {{at: {n}s, drain: s0}}\n  - {{at: {n}.5s, undrain: s0}}\n" for n in range(1, 90)
@@ -151,7 +154,7 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
     finally:
-        left = _children(process.pid)  # of a drill that did not end
+        left = _children(process.pid)  # some, if the drill did not end
         process.kill()
         process.wait()
         for child in left:
@@ -165,7 +168,7 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
 
 
 def _children(parent: int) -> list[int]:
-    """Processes that a process has started."""
+    """Return the process ids of a process's children."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

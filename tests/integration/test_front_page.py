@@ -1,4 +1,4 @@
-"""README's parts for schedulers are typed as they stand there; Slurm's in ``test_slurm.py``."""
+"""The README's examples for schedulers run as written; Slurm's are in ``test_slurm.py``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ JOBS = f"- job: {JOB}\n  hosts: [h4, h1, h3, h2]\n  gpus_per_host: 8\n  parallel
 
 
 def blocks(kind: str) -> list[str]:
-    """What is typed in a language, block by block; ten lines each at most."""
+    """Return the README's code blocks of this language; none has more than ten lines."""
     found = re.findall(rf"^```{kind}\n(.*?)^```", PART, re.DOTALL | re.MULTILINE)
     assert all(len(block.splitlines()) <= 10 for block in found)
     return found
 
 
 def pod() -> Fabric:
-    """Hosts h1 to h10, in turns below two leaves that two spines join."""
+    """Return hosts h1 to h10, alternately below two leaves that two spines join."""
     nodes = [{"id": leaf, "kind": "leaf"} for leaf in ("l0", "l1")]
     nodes += [{"id": spine, "kind": "spine"} for spine in ("s0", "s1")]
     ends = [(leaf, spine) for leaf in ("l0", "l1") for spine in ("s0", "s1")]
@@ -47,7 +47,7 @@ def pod() -> Fabric:
 
 
 def typed(script: str, folder: Path, **environment: str) -> str:
-    """What a shell prints for some lines, none of which fails."""
+    """Run lines in a shell; return their output, and fail if one of them fails."""
     path = f"{PROGRAM.parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
@@ -62,14 +62,14 @@ def typed(script: str, folder: Path, **environment: str) -> str:
 
 
 async def imported(folder: Path, controller: Controller) -> None:
-    """The fabric, as somebody has imported it."""
+    """Import the fabric."""
     await asyncio.to_thread(save_fabric_file, pod(), folder / "pod.json")
     done = await controller.does("fabric", "import", folder / "pod.json")
     assert done.code == 0, done.err
 
 
 async def test_the_lines_about_jobs(tmp_path: Path) -> None:
-    """The job is there, free hosts and an order are recommended, and another host takes over."""
+    """The lines submit a job, recommend hosts and an order, show ports, and replace a host."""
     block, *_ = (one for one in blocks("") if "job submit" in one)
     await asyncio.to_thread((tmp_path / "jobs.yaml").write_text, JOBS)
     async with controlling(tmp_path) as controller:
@@ -91,7 +91,7 @@ async def test_the_lines_about_jobs(tmp_path: Path) -> None:
 
 
 async def test_the_lines_of_a_program(tmp_path: Path) -> None:
-    """A job gets free hosts in rank order, and its routes."""
+    """The Python lines give a job free hosts, and it is programmed."""
     (block,) = blocks("python")
     async with controlling(tmp_path) as controller:
         await imported(tmp_path, controller)
@@ -112,7 +112,7 @@ async def test_the_lines_of_a_program(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_kubernetes(tmp_path: Path) -> None:
-    """The manifest is there; a job that kubectl gives its shape is planned with it."""
+    """The manifest exists, and a job annotated by the kubectl line is planned with its shape."""
     (block,) = (one for one in blocks("") if "kubectl" in one)
     apply, annotate = (line.partition("  #")[0].strip() for line in block.strip().splitlines())
     manifest = Path(apply.removeprefix("kubectl apply -f "))

@@ -1,4 +1,4 @@
-"""One switch whose agent says too much is set aside, and told of; all others go on."""
+"""Agents that say too much are set aside and named; all other switches go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY = 30_000
 LIST = fabric_pb2.ListLinksRequest(parent="fabrics/f1")
 
 Lie = Callable[[pb.Push], pb.AgentMessage]
-"""What an agent says to a push."""
+"""Makes the message with which an agent answers a push."""
 
 
 def _observed(source: str, target: str, number: int) -> pb.LinkObservation:
@@ -33,19 +33,19 @@ def _observed(source: str, target: str, number: int) -> pb.LinkObservation:
 
 
 def unknown_links(_: pb.Push) -> pb.AgentMessage:
-    """Links that no fabric has."""
+    """Report links that no fabric has."""
     links = [_observed("l2", f"x{number}", number) for number in range(MANY)]
     return pb.AgentMessage(link_state=pb.LinkStateReport(links=links))
 
 
 def the_same_link(_: pb.Push) -> pb.AgentMessage:
-    """One of its own, again and again."""
+    """Report one of its own links again and again."""
     links = [_observed("l3", "s0", number) for number in range(MANY)]
     return pb.AgentMessage(link_state=pb.LinkStateReport(links=links))
 
 
 def entries_beyond_its_table(_: pb.Push) -> pb.AgentMessage:
-    """Counters of more entries than it can hold."""
+    """Report counters of more entries than its table can hold."""
     zeros = [0] * MANY
     report = pb.CounterReport(
         endpoints=[pb.Endpoint(nic="n1.0")],
@@ -60,7 +60,7 @@ def entries_beyond_its_table(_: pb.Push) -> pb.AgentMessage:
 
 
 def failures_of_nothing(push: pb.Push) -> pb.AgentMessage:
-    """More failures than a push had operations."""
+    """Report more failures than the push had operations."""
     failures = [pb.OperationFailure(operation=0)] * MANY
     result = pb.PushResult(
         nonce=push.nonce,
@@ -74,7 +74,7 @@ def failures_of_nothing(push: pb.Push) -> pb.AgentMessage:
 
 
 def another_leader(push: pb.Push) -> pb.AgentMessage:
-    """Whatever the epoch, to have followed a later one."""
+    """Claim to follow a later epoch, whatever the epoch of the push."""
     result = pb.PushResult(
         nonce=push.nonce,
         epoch=push.epoch,
@@ -93,11 +93,11 @@ LIES: dict[str, Lie] = {
     "l5": failures_of_nothing,
     "l6": another_leader,
 }
-"""What the agent of each switch says."""
+"""The lie that each switch's agent tells."""
 
 
 async def lies(controller: Controller, switch: str) -> None:
-    """Come again and again, and answer each push so, until no session is given any more."""
+    """Open sessions and answer each push with the switch's lie, until the switch is set aside."""
     about = pb.SessionParameters(
         fabric="fabrics/f1", switch=switch, instance_id="i1", table_size=1000
     )
@@ -114,7 +114,7 @@ async def lies(controller: Controller, switch: str) -> None:
                     error.details()
                 ):
                     return
-            except asyncio.InvalidStateError:  # the stream ended under a write
+            except asyncio.InvalidStateError:  # the stream ended during a write
                 pass
 
 
@@ -124,7 +124,7 @@ async def _messages(call: aio.StreamStreamCall) -> AsyncIterator[pb.ControllerMe
 
 
 async def test_liars_hold_up_no_other(tmp_path: Path) -> None:
-    """Each is refused in the end, and named; others are programmed, and every call is answered."""
+    """Each liar is refused and named in the end; other switches and all calls are served."""
     fabric = clos(leaves=2 + len(LIES))
     fleet = switches(fabric)
     async with controlling(tmp_path, "--log-format", "json") as controller:
@@ -144,7 +144,7 @@ async def test_liars_hold_up_no_other(tmp_path: Path) -> None:
             assert sorted(answered(fleet["l0"])) == ["s0", "s1"]
             shown = (await controller.does("fabric", "show")).out
             assert not [switch for switch in LIES if f"{switch} (set aside for" not in shown]
-            # A change after all that reaches the others as ever.
+            # A later change still reaches the other switches.
             done = await controller.does("fabric", "link", "l1,s0", "down")
             assert done.code == 0, done.err
             await until(lambda: set(answered(fleet["l0"])) <= {"s1", "hash"})

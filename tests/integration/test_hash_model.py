@@ -1,4 +1,4 @@
-"""The model of Linux's hash beside real kernels."""
+"""The model of Linux's ECMP hash gives the next hops that real kernels choose."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 
 @pytest.fixture
 def router() -> Iterator[fib_linux.Space]:
-    """A namespace with routes of 2 to so many next hops."""
+    """A namespace with routes that have 2 to ``WAYS`` next hops."""
     fib_linux.needed()
     fib_linux.sweep()
     space = fib_linux.Space(f"hdfib.{os.getpid()}.{secrets.token_hex(2)}.hash")
@@ -58,7 +58,7 @@ def router() -> Iterator[fib_linux.Space]:
 
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 def test_the_kernel_hashes_as_the_model_says(router: fib_linux.Space, *, ipv6: bool) -> None:
-    """Drawn seeds, addresses and ports, routes of 2 to 7 ways: the next hop is the one it names."""
+    """The model names the kernel's next hop, for drawn seeds, addresses, ports and 2 to 7 ways."""
     draw = random.Random(seed := secrets.randbits(32))
     for count in range(2, WAYS + 1):
         key = draw.randrange(1, 1 << 32)
@@ -89,7 +89,7 @@ def test_the_kernel_hashes_as_the_model_says(router: fib_linux.Space, *, ipv6: b
 
 @pytest.fixture(scope="module", params=["ipv4", "ipv6"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Four spines, FRR alone."""
+    """A lab of two leaves and four spines, in which FRR alone decides."""
     fabric = hashing(clos(leaves=2, spines=4, nics_per_leaf=1, nics_per_host=1))
     if request.param == "ipv6":
         fabric = with_ipv6(fabric)
@@ -98,7 +98,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def probed(lab: Lab, *words: str) -> tuple[dict[int, int], int]:
-    """The spine's link that each port takes, as `heddle-agent probe` tells; how many by a model."""
+    """Run ``heddle-agent probe``; return each port's arc from leaf to spine.
+
+    The second value is the number of ports whose paths come from the model, not from probes.
+    """
     command = [AGENT, "probe", "--hops=3", f"--ports={PORTS[0]}-{PORTS[-1]}", *words]
     command += [f"--source={lab.layout.address(SOURCE)}"]
     command += [f"--destination={lab.layout.address(DESTINATION)}"]
@@ -114,7 +117,10 @@ def probed(lab: Lab, *words: str) -> tuple[dict[int, int], int]:
 
 
 def test_ports_that_were_not_probed_take_the_paths_that_were_told(lab: Lab) -> None:
-    """By the leaf's seed 36 of 64 ports tell the others, exactly; without it all are probed."""
+    """With the leaf's hash seed, probes of 36 ports tell the paths of all 64 correctly.
+
+    With a wrong seed, or none, all ports are probed.
+    """
     tools.write_settings({lab.spaces[s]: POLICY for s in lab.layout.switches})
     seeds, fabric = lab.folder / "seeds.json", f"--fabric={lab.folder / 'fabric.json'}"
     ways, modelled = probed(lab)

@@ -1,4 +1,4 @@
-"""The life of a job through a real controller and its agents: moved, grown, resting, going on."""
+"""The life of a job with a real controller and agents: moved, resized, suspended, resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE
 FABRIC = three_tier(
     zones=1, leaves=3, spines=2, nics_per_leaf=8, nics_per_host=2, cores=2, taper=1.0
 )
-"""Leaves z0-l0 to z0-l2, four hosts of two NICs below each."""
+"""Leaves z0-l0 to z0-l2, each with four hosts of two NICs."""
 HOSTS = [f"z0-l{leaf}-h{host}" for leaf in range(3) for host in range(4)]
 OWN, FREE = HOSTS[:8:2], HOSTS[1::2]
 SPEC = pb.JobSpec(hosts=OWN, gpus_per_host=2, parallelism=pb.Parallelism(tp=2))
@@ -37,24 +37,24 @@ SPEC = pb.JobSpec(hosts=OWN, gpus_per_host=2, parallelism=pb.Parallelism(tp=2))
 
 @dataclass
 class Running:
-    """A controller whose agents are there, with the job "j" programmed."""
+    """A controller with its agents, and the job "j" programmed."""
 
     controller: Controller
     client: AsyncClient
 
     async def ends(self, job: str = "j") -> set[str]:
-        """Hosts between which flows of a job are planned."""
+        """Return the hosts that the planned flows of a job join."""
         _, routes = await self.client.list_routes(job)
         return {nic.rpartition("-")[0] for one in routes for nic in (one.source, one.destination)}
 
     async def does(self, *words: str) -> str:
-        """What a command prints that succeeds."""
+        """Run a command that must succeed; return its output."""
         done = await self.controller.does(*words)
         assert done.code == 0, done.err
         return done.out
 
     async def refuses(self, *words: str) -> str:
-        """What a command says that is refused."""
+        """Run a command that must be refused; return its error."""
         done = await self.controller.does(*words)
         assert done.code == 2, done.out
         return done.err
@@ -62,7 +62,7 @@ class Running:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Running]:
-    """All of it."""
+    """Start a controller and agents, and submit the job."""
     save_fabric_file(FABRIC, folder / "fabric.json")
     async with controlling(folder) as controller:
         await controller.does("fabric", "import", folder / "fabric.json", "--fabric", "f1")
@@ -77,7 +77,10 @@ async def running(folder: Path) -> AsyncIterator[Running]:
 
 
 async def test_a_job_moves_to_other_hosts(tmp_path: Path) -> None:
-    """In one step: its flows end at the new host, the old one is free, and nothing in between."""
+    """A host is replaced in one step: flows end at the new one, and the old one is free.
+
+    Wrong replacements are refused and change nothing.
+    """
     async with running(tmp_path) as world:
         client = world.client
         out = await world.does("job", "replace", "j", f"{OWN[1]}={FREE[0]}")
@@ -106,7 +109,7 @@ async def test_a_job_moves_to_other_hosts(tmp_path: Path) -> None:
 
 
 async def test_schedulers_that_move_hosts_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each replaces a host of its own, all at the same moment: every one of them is replaced."""
+    """Replacements of different hosts at the same moment all take effect."""
     async with running(tmp_path) as world:
         moves = dict(zip(OWN, FREE, strict=False))
         await asyncio.gather(
@@ -119,7 +122,7 @@ async def test_schedulers_that_move_hosts_at_once_lose_nothing(tmp_path: Path) -
 
 
 async def test_a_job_grows_and_shrinks(tmp_path: Path) -> None:
-    """Hosts come behind its own, replicas follow, hosts that go are free; a reservation is kept."""
+    """New hosts come last, replicas follow, removed hosts are free, and reservations hold."""
     async with running(tmp_path) as world:
         client = world.client
         await client.reserve_placement("r", FREE[:2], 600)
@@ -144,7 +147,10 @@ async def test_a_job_grows_and_shrinks(tmp_path: Path) -> None:
 
 
 async def test_a_suspended_job_keeps_its_hosts_and_sends_nothing(tmp_path: Path) -> None:
-    """No switch holds an entry of it; nobody else gets its hosts; it goes on as it was."""
+    """No switch holds an entry of a suspended job, and no other job gets its hosts.
+
+    It can be moved meanwhile, and is programmed again when resumed.
+    """
     async with running(tmp_path) as world:
         client = world.client
         events: list[str] = []

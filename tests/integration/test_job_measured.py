@@ -1,4 +1,4 @@
-"""``heddle job measure``: a job corrected by what NCCL Inspector measured, through the real API."""
+"""``heddle job measure`` corrects a job by what NCCL Inspector measured, through the real API."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ JOBS = """
 
 
 async def sizes(client: AsyncClient, job: str) -> list[int]:
-    """Bytes of a job's collectives, as the controller has them."""
+    """Return the bytes of a job's collectives, as the controller has them."""
     return [one.bytes for one in (await client.get_job(job)).spec.collectives]
 
 
 async def submitted(operator: Operator, folder: Path) -> None:
-    """Two jobs; one of them tells no collectives."""
+    """Import the fabric and submit two jobs, of which "bare" lists no collectives."""
     save_fabric_file(three_tiers(), folder / "fabric.json")
     (folder / "jobs.yaml").write_text(JOBS)
     for words in (
@@ -46,7 +46,10 @@ async def submitted(operator: Operator, folder: Path) -> None:
 
 
 async def test_a_job_is_corrected_by_what_was_measured_and_by_nothing_else(tmp_path: Path) -> None:
-    """Told first, changed only by --apply; what cannot be read or placed changes nothing."""
+    """Measured sizes are shown first, and only ``--apply`` changes the job.
+
+    Records that cannot be read or matched to a group change nothing.
+    """
     async with operating(tmp_path) as operator:
         await submitted(operator, tmp_path)
         job, bare = load_jobs(tmp_path / "jobs.yaml")

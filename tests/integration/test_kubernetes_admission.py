@@ -1,4 +1,4 @@
-"""Workloads of Kueue, their admission check, and a real controller with the agents of a fabric."""
+"""Kueue's workloads and their admission check, with a real controller and a fabric's agents."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests of this file."""
+    """A cluster shared by all tests of this file."""
     with kube_world(tmp_path_factory.mktemp("kube")) as world:
         yield world
 
 
 @pytest.fixture(autouse=True)
 def quiet(world: World) -> Iterator[None]:
-    """Nothing of a test is left for the next one."""
+    """Remove what each test leaves."""
     yield
     world.tidy()
 
@@ -44,18 +44,18 @@ OURS = {"app.kubernetes.io/managed-by": "heddle-kubernetes", "heddle.run/fabric"
 
 
 def pair(number: int) -> list[str]:
-    """Two hosts, others for each number from 0 to 3."""
+    """Return two hosts, different ones for each number from 0 to 3."""
     return [f"n{number}", f"n{number + 4}"]
 
 
 def hosts(world: World, key: str) -> list[str]:
-    """Of the job of a workload; none where it has none."""
+    """Return the hosts of a workload's job; none if it has no job."""
     job = world.job(key)
     return list(job.spec.hosts) if job else []
 
 
 def test_a_workload_is_ready_once_its_routes_are_programmed(world: World) -> None:
-    """Its hosts are in the order of completion indices; nobody else's check is touched."""
+    """A ready workload's job has its hosts in completion order; foreign checks stay untouched."""
     world.start()
     key = world.submit(workload("first", ["n4", "n0", "n6", "n1"]))
     message = world.ready(key)
@@ -69,12 +69,12 @@ def test_a_workload_is_ready_once_its_routes_are_programmed(world: World) -> Non
 
 
 def ends(kind: str) -> Callable[[World, str], None]:
-    """Give a workload that condition."""
+    """Return a function that gives a workload a condition of this kind."""
     return lambda world, key: world.conclude(key, kind)
 
 
 def unreserved(world: World, key: str) -> None:
-    """Take the quota of a workload back, as Kueue does after an eviction."""
+    """Take a workload's quota away, as Kueue does after an eviction."""
     status: Json = {"conditions": [], "admission": None}
     world.change(key, {"status": status})
 
@@ -94,7 +94,7 @@ def unreserved(world: World, key: str) -> None:
     ids=["finished", "evicted", "unreserved", "inactive", "deleting", "deleted"],
 )  # fmt: skip
 def test_the_job_ends_with_its_workload(world: World, over: Callable[[World, str], None]) -> None:
-    """However that ends; another one that runs keeps its job."""
+    """However a workload ends, its job is deleted; the job of a running one stays."""
     world.start(tiers=False)
     key, other = (
         world.submit(workload(name, on)) for name, on in (("a", ["n0", "n2"]), ("b", ["n1", "n3"]))
@@ -106,7 +106,7 @@ def test_the_job_ends_with_its_workload(world: World, over: Callable[[World, str
 
 
 def test_a_workload_that_is_admitted_anew_is_planned_anew(world: World) -> None:
-    """On the hosts that it has then, which may be those of one that made room."""
+    """An evicted workload frees its hosts, and is planned again on those that it gets later."""
     world.start(tiers=False)
     key = world.submit(workload("moves", ["n0", "n2"]))
     world.ready(key)
@@ -120,13 +120,13 @@ def test_a_workload_that_is_admitted_anew_is_planned_anew(world: World) -> None:
 
 
 def spoilt(change: Json) -> Json:
-    """A workload with something else in it."""
+    """Return a workload with a change merged into it."""
     found: Json = merge(workload("odd", ["n0", "n2"]), change)
     return found
 
 
 def assigned(value: object, **more: object) -> Json:
-    """A workload whose pods are placed so."""
+    """Return a workload whose pod set has this value as its topologyAssignment."""
     one = {"name": "main", "count": 2, "topologyAssignment": value, **more}
     return spoilt({"status": {"admission": {"podSetAssignments": [one]}}})
 
@@ -162,7 +162,7 @@ LATER = {"delayedTopologyRequest": "Pending"}
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_starts_all_the_same(world: World, one: Json, reason: str) -> None:
-    """Ready at once, with the exact reason; Heddle knows nothing of it."""
+    """A workload that cannot be planned is ready at once, with the exact reason, and has no job."""
     world.start(tiers=False)
     key = world.submit(one)
     message = world.ready(key)
@@ -172,7 +172,7 @@ def test_what_cannot_be_planned_starts_all_the_same(world: World, one: Json, rea
 
 
 def test_hosts_that_are_in_use_are_named(world: World) -> None:
-    """A second workload on a host runs on the underlay; it is planned once the first is over."""
+    """A workload on a used host runs on the underlay, and is planned once the host is free."""
     world.start(tiers=False)
     first = world.submit(workload("first", ["n0", "n2"]))
     world.ready(first)
@@ -186,7 +186,7 @@ def test_hosts_that_are_in_use_are_named(world: World) -> None:
 
 
 def test_a_shape_may_stand_at_the_job(world: World) -> None:
-    """In its own annotations; at the workload itself it comes first."""
+    """A shape may be in the job's annotations; one at the workload itself takes precedence."""
     world.start(tiers=False)
     for name in ("one", "two"):
         shape = {"heddle.run/shape": "heddle: gpus=1 tp=2 qps=4"}
@@ -206,7 +206,10 @@ def test_a_shape_may_stand_at_the_job(world: World) -> None:
 
 
 def test_pod_sets_are_one_job(world: World) -> None:
-    """In their order; one without a topology, as a launcher has none, takes no part."""
+    """Pod sets become one job in their order; those without a topology take no part.
+
+    A launcher, for example, has no topology.
+    """
     world.start(tiers=False)
     both = workload("sets", ["n0"], None)
     both["metadata"]["annotations"] = {"heddle.run/shape": SHAPE}
@@ -224,7 +227,7 @@ def test_pod_sets_are_one_job(world: World) -> None:
 
 
 def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World) -> None:
-    """And is planned while it runs, once one does."""
+    """Without a controller a workload starts at the time limit, and is planned while it runs."""
     world.kill_controller()
     try:
         world.start(tiers=False, wait=1.0)
@@ -238,7 +241,7 @@ def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World
 
 
 def test_a_controller_that_is_killed_meanwhile_costs_nothing(world: World) -> None:
-    """It comes back within the limit, and the workload is planned."""
+    """A controller that comes back within the time limit plans the workload."""
     world.start(tiers=False)
     world.kill_controller()
     try:
@@ -249,7 +252,10 @@ def test_a_controller_that_is_killed_meanwhile_costs_nothing(world: World) -> No
 
 
 def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
-    """What is to be stands in the objects and at Heddle: also what ended while nobody ran."""
+    """A new instance goes on from the objects and the controller's jobs alone.
+
+    It also ends the job of a workload that went while no instance ran.
+    """
     words = ("--sweep", "0.5", "--no-tiers", "--wait", "600")
     first = world.launch(*words)
     kept, over = (world.submit(workload(name, pair(n))) for n, name in enumerate(("kept", "over")))
@@ -274,7 +280,7 @@ def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
 
 
 def test_watches_that_break_lose_nothing(world: World) -> None:
-    """Cut, or too old to go on (410), also where an object came and another went meanwhile."""
+    """A watch that is cut, or too old to go on (410), misses no object that came or went."""
     world.start(tiers=False)
     gone = world.submit(workload("gone", pair(0)))
     world.ready(gone)
@@ -293,7 +299,7 @@ def test_watches_that_break_lose_nothing(world: World) -> None:
 
 
 def test_a_conflict_is_read_and_tried_again(world: World) -> None:
-    """What another controller wrote meanwhile stays."""
+    """After conflicts and errors the write is repeated; what other controllers wrote stays."""
     world.start(tiers=False)
     world.on_api(lambda api: api.failing.extend([("patch", "workloads/status", 409)] * 3))
     world.on_api(lambda api: api.failing.append(("patch", "workloads/status", 500)))
@@ -308,7 +314,7 @@ def test_a_conflict_is_read_and_tried_again(world: World) -> None:
 
 
 def test_an_api_server_that_is_away_comes_back_to_the_same(world: World) -> None:
-    """Jobs stay meanwhile; then what came is answered, and what went is ended."""
+    """Jobs stay while the API server is away; afterwards new and removed workloads are handled."""
     world.start(tiers=False)
     kept, gone = (world.submit(workload(f"w{n}", pair(n))) for n in (0, 1))
     world.ready(kept), world.ready(gone)
@@ -328,7 +334,7 @@ def test_an_api_server_that_is_away_comes_back_to_the_same(world: World) -> None
 
 
 def test_two_replicas_do_what_one_does(world: World) -> None:
-    """Each workload is answered once, its job is one; either replica may go."""
+    """Two replicas make one job for each workload, and either one may stop."""
     first = world.start(tiers=False)
     world.start(tiers=False)
     keys = [world.submit(workload(f"w{n}", pair(n))) for n in range(3)]
@@ -353,7 +359,7 @@ def test_two_replicas_do_what_one_does(world: World) -> None:
 
 
 def test_a_job_that_somebody_deleted_comes_back(world: World) -> None:
-    """As long as its workload runs."""
+    """A deleted job is submitted again while its workload runs."""
     world.start(tiers=False)
     key = world.submit(workload("again", ["n0", "n2"]))
     world.ready(key)
@@ -365,7 +371,7 @@ def test_a_job_that_somebody_deleted_comes_back(world: World) -> None:
 
 
 def test_what_is_not_ours_is_left_alone(world: World) -> None:
-    """Workloads without our check, checks of others, and jobs that nobody of this cluster made."""
+    """Workloads without our check, foreign checks, and jobs not made for this cluster stay."""
     with Client(world.address, fabric="f1") as client:
         client.submit_job("mine", JobSpec(hosts=["n6"], gpus_per_host=1))
         client.submit_job("k8s-00000000-other", JobSpec(hosts=["n7"], gpus_per_host=1))
@@ -385,7 +391,7 @@ def test_what_is_not_ours_is_left_alone(world: World) -> None:
 
 
 def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
-    """Each rule of the manifest is used, and nothing else is asked of the API server."""
+    """The program uses each right in the manifest's role, and asks for nothing else."""
     world.start()
     job = {"metadata": {"name": "one", "namespace": SPACE}}
     world.put("jobs", job)

@@ -1,4 +1,4 @@
-"""The fabric in a cluster: labels of nodes, a Topology of Kueue, HyperNodes of Volcano."""
+"""The fabric shown in a cluster: node labels, Kueue's Topology and Volcano's HyperNodes."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ OURS = {"app.kubernetes.io/managed-by": "heddle-kubernetes", "heddle.run/fabric"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests of this file."""
+    """A cluster shared by all tests of this file."""
     with kube_world(tmp_path_factory.mktemp("tiers")) as world:
         yield world
 
 
 @pytest.fixture(autouse=True)
 def quiet(world: World) -> Iterator[None]:
-    """Nothing of a test is left for the next one."""
+    """Remove what each test leaves, and put the first fabric again."""
     yield
     world.tidy()
     world.put_fabric(even_and_odd())
 
 
 def node(name: str, **labels: str) -> Json:
-    """A node as a kubelet registers it, with a label of somebody's."""
+    """Return a node as a kubelet registers it, with a label and an annotation of somebody else."""
     mine = {HOST: name, "node-group": "gpus", **labels}
     return {"metadata": {"name": name, "labels": mine, "annotations": {"theirs": "stays"}}}
 
 
 def join(world: World, *names: str) -> None:
-    """Have nodes join."""
+    """Add nodes to the cluster."""
     for name in names:
         world.put("nodes", node(name))
 
 
 def labels(world: World) -> dict[str, tuple[str, ...]]:
-    """The tiers of each node."""
+    """Return the tier labels of each node, lowest tier first."""
     return {
         name: tuple(
             value for key, value in sorted(one["metadata"]["labels"].items()) if TIER in key
@@ -58,7 +58,7 @@ def labels(world: World) -> dict[str, tuple[str, ...]]:
 
 
 def members(world: World) -> dict[str, Any]:
-    """Of each HyperNode: its tier, and what is in it."""
+    """Return each HyperNode's tier and what its members select."""
     found = {}
     for name, one in world.of("hypernodes").items():
         chosen = [next(iter(each["selector"].values())) for each in one["spec"].get("members", [])]
@@ -71,7 +71,7 @@ ALL = LEAVES | {"heddle-f1-tier-1-f1": (2, sorted(LEAVES))}
 
 
 def test_a_cluster_shows_the_fabric(world: World) -> None:
-    """Each node by what it is below; what others wrote on it stays; a stranger has no tiers."""
+    """Each node is labelled with its tiers; foreign labels stay, and unknown nodes get none."""
     join(world, "n0", "n1", "n2", "stranger")
     world.start()
     tiers = {"n0": ("l0", "f1"), "n1": ("l1", "f1"), "n2": ("l0", "f1"), "stranger": ()}
@@ -87,7 +87,7 @@ def test_a_cluster_shows_the_fabric(world: World) -> None:
 
 
 def test_nothing_is_written_where_all_is_right(world: World) -> None:
-    """By a program that starts anew, and by a second replica."""
+    """A restarted instance and a second replica write only what a new node needs."""
     join(world, "n0", "n1")
     first = world.start()
     wait_until(lambda: members(world) == ALL, "the fabric to be shown")
@@ -104,7 +104,10 @@ def test_nothing_is_written_where_all_is_right(world: World) -> None:
 
 
 def test_labels_follow_the_fabric(world: World) -> None:
-    """A host that moves to the other leaf; then one that leaves the fabric, and with it a leaf."""
+    """Labels change when a host moves to another leaf, and go when it leaves the fabric.
+
+    The HyperNode of a leaf without nodes goes, too.
+    """
     join(world, "n0", "n1")
     world.start()
     wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")
@@ -121,7 +124,7 @@ def test_labels_follow_the_fabric(world: World) -> None:
 
 
 def test_what_is_somebody_elses_is_left_alone(world: World) -> None:
-    """A tier that another set, one that another changed after us, a HyperNode, a Topology."""
+    """Labels and objects that others set or changed stay, even when ours are cleared."""
     world.put("nodes", node("n0", **{f"{TIER}0": "theirs"}))
     world.put("nodes", node("n1"))
     for plural, name in (("hypernodes", "heddle-f1-tier-0-l0"), ("topologies", "heddle")):
@@ -143,7 +146,7 @@ def test_what_is_somebody_elses_is_left_alone(world: World) -> None:
 
 
 def test_what_is_stale_goes_and_what_was_spoilt_is_mended(world: World) -> None:
-    """Objects of ours that no fabric has, one that somebody edited, one that somebody deleted."""
+    """Our objects that the fabric no longer has go; edited and deleted ones are restored."""
     join(world, "n0", "n1")
     old = {"metadata": {"name": "heddle-f1-tier-0-gone", "labels": OURS}, "spec": {"tier": 1}}
     world.put("hypernodes", old)
@@ -164,7 +167,7 @@ def test_what_is_stale_goes_and_what_was_spoilt_is_mended(world: World) -> None:
 
 
 def test_labels_stay_while_no_controller_answers(world: World) -> None:
-    """A program that starts then changes nothing, and goes on once one answers."""
+    """An instance without a controller changes no label, and goes on once one answers."""
     record = json.dumps({f"{TIER}0": "elsewhere"})
     one = node("n0", **{f"{TIER}0": "elsewhere"})
     one["metadata"]["annotations"]["heddle.run/tiers"] = record
@@ -179,7 +182,10 @@ def test_labels_stay_while_no_controller_answers(world: World) -> None:
 
 
 def test_a_cluster_without_kueue_and_volcano_has_labels(world: World) -> None:
-    """Kinds that the API server does not know are left out; conflicts are tried again."""
+    """Kinds that the API server does not know are left out until they are installed.
+
+    A conflict at a node is tried again.
+    """
 
     def lacking(api: KubeApi) -> dict[tuple[str, str], Any]:
         kinds = dict(api.kinds)

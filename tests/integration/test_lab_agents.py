@@ -1,4 +1,4 @@
-"""Real agents over real kernels: flows go where the plan says, and leave what dies."""
+"""Real agents on real kernels: flows go where the plan says, and leave paths that die."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ UDP = 4791
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A lab with its programs and a plan of two flows that share both ends of their leaves."""
+    """A lab with its programs, and a plan of two flows between the same two leaves."""
 
     lab: Lab
     programs: Programs
     planned: dict[tuple[str, str], tuple[str, ...]]
-    """Nodes of each flow's path, as the controller says, by its NICs."""
+    """Switches of each flow's path, as the controller lists them, by its NICs."""
 
     def flow(self, pair: tuple[str, str]) -> ProbeFlow:
-        """2,000 packets a second of one of the flows."""
+        """Return a probe for one of the flows: 2,000 packets a second."""
         return probe_flow(self.lab, pair, (49152, UDP), 2000.0)
 
     def way(self, pair: tuple[str, str]) -> Way:
-        """The cables that its packets take."""
+        """Return the cables that a flow's packets take."""
         return Pathfinder(self.lab).ways([self.flow(pair)])[0]
 
     def nodes(self, way: Way) -> tuple[str, ...]:
-        """The switches along cables."""
+        """Return the switches along these cables."""
         cables = [self.lab.layout.cables[row] for row in way]
         ends = [{cable.a.node, cable.b.node} for cable in cables]
         between = [one & other for one, other in itertools.pairwise(ends)]
@@ -58,7 +58,10 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    """One for all tests here; each leaves its cables whole, and nobody starts the controller."""
+    """A lab shared by all tests here.
+
+    Each test mends the cables that it cuts. Some kill the controller, and none starts it again.
+    """
     with small_lab(programs=True) as (lab, programs):
         assert programs is not None
         planned = asyncio.run(_planned(lab, programs))
@@ -74,9 +77,10 @@ async def _planned(lab: Lab, programs: Programs) -> dict[tuple[str, str], tuple[
 
 
 def _cut(running: Running, flow: ProbeFlow, row: int) -> tuple[Notes, witness.Testimony]:
-    """Cut a cable under a flow, and wait until it leaves its leaf over the other spine.
+    """Cut a cable of a flow, and wait until the flow leaves its leaf for the other spine.
 
-    What was noted once it did, but for packets that may not have come, and where they went.
+    Return what the probe noted after that, except for the last packets, which may not have arrived;
+    and what switches counted after that.
     """
     lab, other = running.lab, {"s0": "s1", "s1": "s0"}[running.planned[PAIRS[0]][1]]
     with Probe(lab, [flow]) as probe:
@@ -97,14 +101,14 @@ def _mend(running: Running, row: int) -> None:
 
 
 def test_packets_go_where_the_plan_says(running: Running) -> None:
-    """Every switch's own counters show each flow on its planned path, and the two apart."""
+    """By the switches' counters each flow takes its planned path, and the two use both spines."""
     found = {pair: running.nodes(running.way(pair)) for pair in PAIRS}
     assert found == running.planned
     assert {path[1] for path in found.values()} == {"s0", "s1"}
 
 
 def test_flows_with_no_entry_follow_the_underlay(running: Running) -> None:
-    """Other NICs' packets are hashed: over 32 ports, both spines are used."""
+    """Packets of other NICs are hashed: 32 source ports use both spines."""
     lab = running.lab
     flows = [probe_flow(lab, ("l2-h0-n0", "l3-h0-n0"), (50000 + i, UDP), 1.0) for i in range(32)]
     ways = Pathfinder(lab).ways(flows)
@@ -112,7 +116,7 @@ def test_flows_with_no_entry_follow_the_underlay(running: Running) -> None:
 
 
 def test_a_local_failure_is_repaired_without_a_controller(running: Running) -> None:
-    """The uplink under a flow dies with the controller dead: the flow takes the other spine."""
+    """A flow whose uplink dies takes the other spine, though the controller is dead."""
     running.programs.kill(MGMT)
     row = running.way(PAIRS[0])[1]
     notes, after = _cut(running, running.flow(PAIRS[0]), row)
@@ -124,9 +128,9 @@ def test_a_local_failure_is_repaired_without_a_controller(running: Running) -> N
 
 
 def test_a_remote_failure_is_repaired_by_notice(running: Running) -> None:
-    """A spine loses the far leaf: the near one hears of it from the spine, and moves the flow."""
+    """If a spine loses the far leaf, the near leaf gets its notice and moves the flow."""
     running.programs.kill(MGMT)
-    planned = running.planned[PAIRS[0]]  # it goes back once its cable is trusted again
+    planned = running.planned[PAIRS[0]]  # the flow returns once its cable counts as up
     wait_until(lambda: running.nodes(running.way(PAIRS[0])) == planned, "the planned way")
     row = running.way(PAIRS[0])[2]
     notes, after = _cut(running, running.flow(PAIRS[0]), row)
@@ -138,7 +142,7 @@ def test_a_remote_failure_is_repaired_by_notice(running: Running) -> None:
 
 
 def test_a_killed_agent_leaves_its_entries_and_takes_them_over_again(running: Running) -> None:
-    """SIGKILL of a leaf's agent moves no packet; a new one adopts what is in the kernel."""
+    """Killing a leaf's agent moves no packet; the next one adopts the entries in the kernel."""
     before = running.way(PAIRS[1])
     flow = running.flow(PAIRS[1])
     with Probe(running.lab, [flow]) as probe:

@@ -1,4 +1,4 @@
-"""`heddle-emulator drill` as a person runs it, on the smallest lab there is."""
+"""``heddle-emulator drill`` as a person runs it, on small labs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ expect:
 
 
 def _labs(process: int) -> set[str]:
-    """Labs of drills that a process plays: others may play some at the same time."""
+    """Return the labs of drills that this process plays; other processes may play some, too."""
     return {lab for lab in mark.labs() if lab.startswith(f"drill-{process}-")}
 
 
@@ -74,7 +74,7 @@ def test_a_drill_is_played_judged_and_reported(
 def test_a_faulty_file_is_refused_before_anything_is_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2, the file, the line and the cure in one line, and no lab."""
+    """A faulty file gives exit code 2 and one line with file, line and fault; no lab is built."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(DRILL)
     bad.write_text(DRILL.replace("hop 3 of one", "hop 3 of two"))
@@ -85,9 +85,9 @@ def test_a_faulty_file_is_refused_before_anything_is_built(
 
 
 def test_hosts_that_choose_ports_leave_a_lost_path(tmp_path: Path) -> None:
-    """A far link dies where switches only hash: QPs on it lose packets, and none does in the end.
+    """Where switches only hash, QPs on a lost far link lose packets, and none does in the end.
 
-    No switch has an agent, and no controller runs. How long it takes is a drill's to judge.
+    No switch has an agent, and no controller runs. Time limits are relaxed: drills judge times.
     """
     require_lab()
     text = (DRILLS / "nic-link-cut.yaml").read_text()
@@ -101,7 +101,7 @@ def test_hosts_that_choose_ports_leave_a_lost_path(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C while packets flow: the lab is gone when the command has ended; a report says so."""
+    """Ctrl-C while packets flow ends the command and its lab; the report says so."""
     require_lab()
     path = tmp_path / "smallest.yaml"
     path.write_text(DRILL.replace("settle: 2s", "settle: 60s"))
@@ -126,10 +126,10 @@ def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_leader_dies_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    """Of two controllers on a Redis one dies having committed its plan; the other leads.
+    """One of two controllers on a Redis dies after it commits a plan, and the other one leads.
 
-    What must hold is in the drill: no flow stranded or looped, no acknowledged change forgotten,
-    and all switches hold the answer in the end; when they do is a drill's to judge, not a test's.
+    The drill requires that no flow is stranded or loops, that no acknowledged change is lost, and
+    that all switches hold the answer in the end. Time limits are relaxed: drills judge times.
     """
     require_lab()
     if shutil.which("redis-server") is None:

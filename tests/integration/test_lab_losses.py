@@ -1,4 +1,4 @@
-"""The certificate of single losses against real kernels: each cable is cut, and nobody plans."""
+"""The certificate of single losses holds on real kernels: each cable is cut without a replan."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.integration.labbing import small_lab
 from tests.support.waiting import PATIENCE, until, wait_until
 
 MBIT = 20.0
-"""Of each cable; they carry 400 Gbit/s in the fabric."""
+"""Rate of each cable in Mbit/s, for the fabric's 400 Gbit/s."""
 FABRIC = clos(leaves=2, spines=3, nics_per_leaf=3, nics_per_host=3)
 PAIRS = [(f"l0-h0-n{nic}", f"l1-h0-n{nic}") for nic in range(3)]
 GBPS = np.array([380.0, 200.0, 100.0])
-"""Of each flow. Each has a spine of its own, and what falls on another depends on the backups."""
+"""Demand of each flow. Each has its own spine; backups decide which one it falls back to."""
 SETTLED, MEASURED = 150, 1000
-"""Packets of each flow: until queues are what they will be, and then."""
+"""Packets of each flow before measuring, so that queues are steady, and while measuring."""
 SLICE = 250_000_000
-"""Nanoseconds over which a rate is taken; the median of all is told, whatever held up some."""
+"""Nanoseconds over which a rate is measured. The median counts, so short stalls do not."""
 CLOSE = 0.05
 
 
 async def _certified(lab: Lab, programs: Programs) -> dict[str, common_pb2.AfterLoss]:
-    """What the controller says of single losses, by kind, once all switches hold the plan."""
+    """Wait for the certificate of single losses; return what it says, by kind of loss."""
     async with LabClient(programs) as control:
         await control.demand(_flows(lab), PATIENCE)
 
@@ -60,7 +60,7 @@ def _flows(lab: Lab) -> Flows:
 
 
 def _streams(lab: Lab) -> list[ProbeFlow]:
-    """Each flow at the rate that it asked for, from the port that its entry matches."""
+    """Return each flow as a probe at its demanded rate, from the port that its entry matches."""
     bits = 8 * (FULL_PAYLOAD + HEADERS[family_of(lab.layout.address(PAIRS[0][0]))])
     rates = (GBPS * lab.mbit_per_gbps * 1e6 / bits).tolist()
     ports = _flows(lab).source_ports().tolist()
@@ -71,9 +71,9 @@ def _streams(lab: Lab) -> list[ProbeFlow]:
 
 
 def _serve_in_turns(lab: Lab, streams: list[ProbeFlow]) -> None:
-    """Every switch's cables take a packet of each stream in turn, as the certificate has it.
+    """Let every cable of a switch serve the streams in turn, as the certificate assumes.
 
-    One queue for all would drop whoever comes second at each instant: senders keep step here.
+    The senders keep step, so a single queue would always drop packets of the same streams.
     """
     for switch in lab.layout.switches:
         lines = []
@@ -92,7 +92,7 @@ def _serve_in_turns(lab: Lab, streams: list[ProbeFlow]) -> None:
 
 
 def _first_hops(lab: Lab, streams: list[ProbeFlow]) -> list[str]:
-    """The spines to which the first leaf sent most of each stream lately."""
+    """Return the spine to which the first leaf sends most packets of each stream now."""
     before = witness.hear(lab)
 
     def seen() -> list[str]:
@@ -108,7 +108,7 @@ def _first_hops(lab: Lab, streams: list[ProbeFlow]) -> list[str]:
 
 
 def _sent(lab: Lab, streams: list[ProbeFlow], packets: int) -> None:
-    """Wait until the first leaf has forwarded so many packets of each stream."""
+    """Wait until the first leaf has forwarded this many packets of each stream."""
     before = witness.hear(lab)
 
     def enough() -> bool:
@@ -122,7 +122,7 @@ def _sent(lab: Lab, streams: list[ProbeFlow], packets: int) -> None:
 
 
 def _losses() -> dict[str, dict[str, list[int]]]:
-    """Cables that each single loss takes, by kind and name."""
+    """Return the cables that each single loss takes, by kind and name."""
     found: dict[str, dict[str, list[int]]] = {"link": {}, "switch": {}}
     ids = FABRIC.structure.nodes.ids
     for spine in [ids[row] for row in FABRIC.rows_of_kind(NodeKind.SPINE).tolist()]:
@@ -134,7 +134,7 @@ def _losses() -> dict[str, dict[str, list[int]]]:
 
 
 def _slowest(lab: Lab, notes: Sequence[Notes], begin: int, end: int) -> float:
-    """The least part of its demand that a flow got."""
+    """Return the least share of its demand that a flow got between two times in nanoseconds."""
     offered = GBPS * lab.mbit_per_gbps
     slices = range(begin, end - SLICE, SLICE)
     rates = [np.median([one.mbit(at, at + SLICE) for at in slices]) for one in notes]
@@ -142,9 +142,9 @@ def _slowest(lab: Lab, notes: Sequence[Notes], begin: int, end: int) -> float:
 
 
 def test_no_flow_is_slower_than_the_certificate_says() -> None:
-    """Every cable between switches, and every spine, is lost with the controller dead.
+    """Each cable between switches, and each spine, is lost while the controller is dead.
 
-    The loss that the certificate names slows a flow as far as it says, and no other does by more.
+    The loss that the certificate names slows a flow as much as it says, and no other by more.
     """
     with small_lab(programs=True, rate_mbit=MBIT, fabric=FABRIC) as (lab, programs):
         assert programs is not None

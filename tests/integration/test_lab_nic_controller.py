@@ -1,4 +1,4 @@
-"""A controller plans by ports on real kernels: FRR and a hash, and no agent on any switch."""
+"""A controller plans by ports on real kernels: FRR hashes, and no switch has an agent."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ table inet silent {
 
 
 class HostInLab(PathReporter):
-    """What `heddle-agent host` runs, whose probes leave a namespace; it tells from without.
+    """What ``heddle-agent host`` runs to report paths, for a host of a lab.
 
-    Hosts of a lab have no network but the fabric.
+    Its probes leave from the host's namespace. Its reports do not: hosts of a lab have no network
+    except the fabric.
     """
 
     def __init__(self, lab: Lab, host: str, controller: str) -> None:
@@ -78,7 +79,7 @@ class HostInLab(PathReporter):
 
 
 async def told(client: Client, job: str, host: str = "") -> pb.JobPorts:
-    """The ports of a host, or of all."""
+    """Return the ports of a job's flows at one host, or at all."""
     hosts = [host] if host else []
     request = pb.GetJobPortsRequest(plan=f"{NAME}/plan", job=job, hosts=hosts, page_size=10_000)
     return (await client.plans.GetJobPorts(request)).ports
@@ -86,7 +87,7 @@ async def told(client: Client, job: str, host: str = "") -> pb.JobPorts:
 
 @asynccontextmanager
 async def reporting(lab: Lab, client: Client) -> AsyncIterator[list[HostInLab]]:
-    """A reporter of each host, at work."""
+    """Run a reporter for each host."""
     hosts = [HostInLab(lab, one, client.address) for one in lab.layout.fabric.structure.host_names]
     running = [asyncio.create_task(host.run()) for host in hosts]
     try:
@@ -98,7 +99,7 @@ async def reporting(lab: Lab, client: Client) -> AsyncIterator[list[HostInLab]]:
 
 
 async def settled(lab: Lab, client: Client, flows: Flows, hosts: list[HostInLab]) -> None:
-    """Wait until packets of the ports that are told do what the certificate says of them."""
+    """Wait until packets from the controller's ports load links as its certificate says."""
     names, job = lab.layout.fabric.structure.host_names, flows.job_names[0]
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -119,9 +120,9 @@ async def settled(lab: Lab, client: Client, flows: Flows, hosts: list[HostInLab]
 
 
 async def test_packets_go_as_the_controller_planned_by_kernel_counters(tmp_path: Path) -> None:
-    """Hosts probe and tell, the controller gives ports, switches count what is sent from these.
+    """Hosts report probed paths, the controller gives ports, and switches count the packets.
 
-    The worst link comes to be that of the certificate, again after a reboot has changed the hashes.
+    The worst link becomes that of the certificate, and again after other hash seeds.
     """
     with small_lab(programs=False, fabric=hashing(small_fabric())) as (lab, _):
         fabric = lab.layout.fabric
@@ -137,7 +138,7 @@ async def test_packets_go_as_the_controller_planned_by_kernel_counters(tmp_path:
 
 
 class SteeringHost(HostAgent):
-    """`heddle-agent host`, whose probes leave a namespace; it hears the controller from without."""
+    """``heddle-agent host`` with probes from a host's namespace, and calls from outside it."""
 
     def __init__(self, lab: Lab, host: str, folder: Path, controller: str) -> None:
         self.path = folder / host
@@ -160,14 +161,14 @@ class SteeringHost(HostAgent):
         self._reporter._probed = lambda *of: inside(space, lambda: probe(*of))  # type: ignore[method-assign]
 
     def told(self, name: str) -> dict[str, list[int]]:
-        """Ports, or those of backups, of each flow that leaves the host."""
+        """Return a list in the host's files, such as "backup_ports", by flow."""
         files = [json.loads(path.read_text()) for path in self.path.glob("*.json")]
         return {flow["flow"]: flow.get(name, []) for file in files for flow in file["flows"]}
 
 
 @asynccontextmanager
 async def steering(lab: Lab, folder: Path, controller: str) -> AsyncIterator[list[SteeringHost]]:
-    """An agent of each host, at work."""
+    """Run an agent for each host."""
     names = lab.layout.fabric.structure.host_names
     hosts = [SteeringHost(lab, name, folder, controller) for name in names]
     running = [asyncio.create_task(host.run()) for host in hosts]
@@ -180,13 +181,13 @@ async def steering(lab: Lab, folder: Path, controller: str) -> AsyncIterator[lis
 
 
 def answering(logged: Sequence[Mapping[str, Any]]) -> int:
-    """Of how many NICs hosts have said that all their paths answer."""
+    """Return for how many NICs hosts have logged that all paths answer."""
     lines = [line for line in logged if line["event"] == "every path answers"]
     return len({source for line in lines for source in line["sources"]})
 
 
 def links_of(lab: Lab, flows: Flows, ports: list[int]) -> list[tuple[int, ...]]:
-    """Link rows that packets of each QP take, by the kernels' counters."""
+    """Return the link rows that packets of each QP take, by the kernels' counters."""
     ids = lab.layout.fabric.structure.nodes.ids
     owner = np.repeat(np.arange(len(flows)), flows.qps).tolist()
     ends = [(ids[flows.source[row]], ids[flows.destination[row]]) for row in owner]
@@ -200,9 +201,9 @@ def links_of(lab: Lab, flows: Flows, ports: list[int]) -> list[tuple[int, ...]]:
 async def test_hosts_leave_lost_paths_while_no_controller_lives(
     tmp_path: Path, *, ipv6: bool
 ) -> None:
-    """QPs whose path dies take the ports of their backups, and no others; the controller is dead.
+    """QPs on a lost path take the ports of their backups, no others do; the controller is dead.
 
-    The far link drops packets and BGP goes on, so nothing but the hosts goes round it.
+    The far link drops packets while BGP goes on, so only the hosts can avoid it.
     """
     hashed = hashing(small_fabric())
     with small_lab(programs=False, fabric=with_ipv6(hashed) if ipv6 else hashed) as (lab, _):

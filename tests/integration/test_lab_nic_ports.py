@@ -1,4 +1,4 @@
-"""Ports chosen for switches that hash, on real kernels: no agent runs on any switch."""
+"""Ports chosen for switches that hash, on real kernels; no switch has an agent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ table inet silent {
 
 @pytest.fixture(scope="module", params=["ipv4", "ipv6"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """One of each family for all tests here, without agents."""
+    """A lab of each address family without agents, shared by the tests of this file."""
     fabric = hashing(small_fabric())
     if request.param == "ipv6":
         fabric = with_ipv6(fabric)
@@ -57,7 +57,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def probed(lab: Lab) -> PortPaths:
-    """What `heddle-agent probe` finds out on the host of a NIC."""
+    """Return what ``heddle-agent probe`` finds on the host of ``SOURCE``."""
     command = [AGENT, "probe", "--hops=3", f"--ports={PORTS[0]}-{PORTS[-1]}"]
     command += [f"--source={lab.layout.address(SOURCE)}"]
     command += [f"--destination={lab.layout.address(DESTINATION)}"]
@@ -67,7 +67,7 @@ def probed(lab: Lab) -> PortPaths:
 
 
 def links_by_port(known: PortPaths) -> dict[int, tuple[int, ...]]:
-    """Link rows that each port takes, from NIC to NIC."""
+    """Return the link rows of each port's path, from NIC to NIC."""
     return {
         port: tuple((known.arcs[known.first[way] : known.first[way + 1]] >> 1).tolist())
         for way in range(len(known))
@@ -76,21 +76,21 @@ def links_by_port(known: PortPaths) -> dict[int, tuple[int, ...]]:
 
 
 def taken(lab: Lab) -> dict[int, tuple[int, ...]]:
-    """Link rows that packets of each port take, by the kernels' counters."""
+    """Return the link rows that packets of each port take, by the kernels' counters."""
     flows = [probe_flow(lab, (SOURCE, DESTINATION), (port, 4791), 1.0) for port in PORTS]
     ways = Pathfinder(lab).ways(flows)
     return {port: tuple(way) for port, way in zip(PORTS, ways, strict=True)}
 
 
 def test_probes_find_the_path_of_every_port(lab: Lab) -> None:
-    """What switches answer to probes is what their counters say of packets."""
+    """Probes find the paths that the switches' counters show."""
     found = links_by_port(probed(lab))
     assert found == taken(lab)
     assert len(set(found.values())) == 2
 
 
 def test_a_spine_that_answers_nothing_leaves_no_wrong_path(lab: Lab) -> None:
-    """Two spines can be what is silent, so its ports teach nothing; the other's are known."""
+    """Paths over a silent spine stay unknown, as another one could be silent; others are known."""
     before = links_by_port(probed(lab))
     tools.run_inside(lab.spaces["s0"], ["nft", "-f", "-"], DENY_ERRORS)
     try:
@@ -103,7 +103,7 @@ def test_a_spine_that_answers_nothing_leaves_no_wrong_path(lab: Lab) -> None:
 
 
 def test_a_leaf_that_answers_nothing_is_filled_in(lab: Lab) -> None:
-    """A NIC hangs on one leaf, whether it answers or not: all paths are known."""
+    """All paths are known though a leaf is silent, because each NIC has only one leaf."""
     before = links_by_port(probed(lab))
     tools.run_inside(lab.spaces["l0"], ["nft", "-f", "-"], DENY_ERRORS)
     try:
@@ -114,7 +114,7 @@ def test_a_leaf_that_answers_nothing_is_filled_in(lab: Lab) -> None:
 
 
 def test_another_hash_is_seen_by_probing_again(lab: Lab) -> None:
-    """After new seeds, as after a reboot, probes tell other paths, and again the true ones."""
+    """After new hash seeds, as after a reboot, probes find the new paths."""
     before = links_by_port(probed(lab))
     lab.reseed(7)
     try:
@@ -126,7 +126,7 @@ def test_another_hash_is_seen_by_probing_again(lab: Lab) -> None:
 
 
 def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
-    """One line and exit status 2, for another's address and for ports that are none."""
+    """Another host's address and a reversed port range are refused with one line and status 2."""
     space = lab.spaces[lab.layout.nic_port[SOURCE].namespace]
     known = f"--destination={lab.layout.address(DESTINATION)}"
     for words, reason in (
@@ -142,7 +142,7 @@ def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
 
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 def test_the_demo_of_ports_holds(*, ipv6: bool) -> None:
-    """By kernel counters: QPs on predicted paths, all of them, and the worst link is just full."""
+    """By kernel counters all QPs take predicted paths, and the worst link is just full."""
     require_lab()
     text = io.StringIO()
     size = Size(leaves=4, spines=4, nics_per_leaf=4, probes=24)
@@ -152,10 +152,10 @@ def test_the_demo_of_ports_holds(*, ipv6: bool) -> None:
 
 
 def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:
-    """A far link carries no packets any more: the QPs on it change ports, no others.
+    """When a far link drops packets, the QPs on it change ports, and no others do.
 
-    There is neither controller nor agent, and BGP goes on, so nothing else goes round the link.
-    Each host has QPs on one of two spines.
+    No controller and no switch agent runs, and BGP goes on, so only the hosts avoid the link. Some
+    QPs use it, others do not.
     """
     steered = Steered(lab, hold=3600)
     planned = steered.planned
@@ -174,7 +174,7 @@ def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:
 
 
 def test_qps_go_back_once_their_path_has_lived_for_a_while(lab: Lab) -> None:
-    """Every QP has the port of its plan again, and each host says what was lost and is back."""
+    """Every QP gets its planned port back, and each host logs lost and restored paths."""
     steered = Steered(lab, hold=0.5)
     links = [lab.layout.fabric.find_links(spine, "l1")[0] for spine in ("s0", "s1")]
     for link in links:
@@ -188,7 +188,7 @@ def test_qps_go_back_once_their_path_has_lived_for_a_while(lab: Lab) -> None:
 
 
 def test_a_host_tells_which_ports_another_hash_sends_elsewhere(lab: Lab) -> None:
-    """New seeds, as after a reboot: ports that now lead elsewhere, and then none again."""
+    """After new hash seeds a host lists the ports off their paths; with the old seeds, none."""
     steered = Steered(lab, hold=3600.5)
     planned, (source, *_) = steered.planned, steered.flows.source.tolist()
     nic = lab.layout.fabric.structure.nodes.ids[source]

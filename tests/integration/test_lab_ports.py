@@ -1,4 +1,4 @@
-"""Hosts send with exactly the ports that their agents wrote down, and kernels prove the paths."""
+"""Hosts send from the ports that their agents wrote, and kernels show the paths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGENT = str(Path(sys.executable).with_name("heddle-agent"))
 
 
 def host_agent(lab: Lab, programs: Programs, host: str) -> Path:
-    """Start the agent of a host; the folder that it writes to."""
+    """Start the agent of a host; return the folder that it writes to."""
     folder = lab.folder / f"ports-{host}"
     command = [AGENT, "host", f"--fabric={FABRIC}", f"--host={host}", "--insecure"]
     command += [f"--controller={programs.api}", f"--directory={folder}"]
@@ -41,7 +41,7 @@ def host_agent(lab: Lab, programs: Programs, host: str) -> Path:
 
 
 async def planned(lab: Lab, programs: Programs) -> dict[tuple[str, int], str]:
-    """The spine of each QP: three flows of line rate share two spines, so one must be split."""
+    """Return the spine of each QP. Three flows at line rate share two spines, so one is split."""
     demands = replace(demands_of(PAIRS), qps=np.full(len(PAIRS), QPS, dtype=np.int64))
     async with LabClient(programs) as control:
         await control.demand(resolve(demands, lab.layout.fabric, origin="test"), PATIENCE)
@@ -55,7 +55,7 @@ async def planned(lab: Lab, programs: Programs) -> dict[tuple[str, int], str]:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """The ports of the one job, once they are there."""
+    """Wait for the ports file of the one job; return its content."""
     path = folder / "test.json"
     wait_until(path.exists, str(path))
     document: dict[str, Any] = json.loads(path.read_text())
@@ -63,7 +63,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def test_each_qp_takes_its_planned_path_from_the_port_its_host_was_told() -> None:
-    """Twelve QPs of three flows, one of them split: each passes the spine of its plan."""
+    """Each of twelve QPs of three flows, one of them split, passes its planned spine."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3, nics_per_host=1)
     with small_lab(programs=True, fabric=fabric) as (lab, programs):
         assert programs is not None

@@ -1,4 +1,4 @@
-"""Whatever way a lab ends, nothing of it stays; and nothing that is not its own is touched."""
+"""However a lab ends, nothing of it stays, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMULATOR = str(Path(sys.executable).with_name("heddle-emulator"))
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A lab's name; whatever is left of it at the end is removed, after the test has looked."""
+    """The name of a lab; what is left of that lab after the test is removed."""
     require_lab()
     lab = fresh_name()
     yield lab
@@ -30,14 +30,14 @@ def name() -> Iterator[str]:
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command line, in a process of its own."""
+    """Run a command of ``heddle-emulator lab`` in a process."""
     return subprocess.run(
         [EMULATOR, "lab", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
 def _up(name: str) -> subprocess.Popen[bytes]:
-    """The smallest lab in the making."""
+    """Start to build the smallest lab; do not wait."""
     return subprocess.Popen(
         [EMULATOR, "lab", "up", "--name", name, "--leaves=2", "--spines=1", "--hosts=1"],
         stdout=subprocess.PIPE,
@@ -46,12 +46,12 @@ def _up(name: str) -> subprocess.Popen[bytes]:
 
 
 def _begun(name: str) -> bool:
-    """Whether daemons of a lab run."""
+    """Return whether daemons of a lab run."""
     return len(mark.processes(mark.namespaces(name))) > 2
 
 
 def _break(name: str) -> None:
-    """A cable is cut, and a daemon dies."""
+    """Cut a cable and kill a daemon."""
     tools.run_program(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
     (daemon,) = [
         process
@@ -62,7 +62,7 @@ def _break(name: str) -> None:
 
 
 def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A person builds a lab, looks at it, runs things in it, breaks it, and removes it."""
+    """A person builds a lab, checks it, runs commands in it, breaks it, and removes it."""
     counts = ("--leaves=2", "--spines=2", "--hosts=1", "--underlay-only")
     up = _run("up", "--name", name, *counts)
     assert up.returncode == 0, up.stderr
@@ -87,7 +87,7 @@ def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) -> None:
-    """SIGKILL in the middle: the next start finds the remains by their marks, and only those."""
+    """After SIGKILL the next start removes the remains by their marks, and nothing else."""
     stranger = f"test-{name}"
     tools.run_program(["ip", "netns", "add", stranger])
     bystander = subprocess.Popen(["ip", "netns", "exec", stranger, "sleep", "60"])
@@ -108,7 +108,7 @@ def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) ->
 
 
 def test_interrupted_while_building_leaves_nothing(name: str) -> None:
-    """Ctrl-C in the middle: it is gone when the command has ended."""
+    """After Ctrl-C the lab is gone when the command has ended."""
     builder = _up(name)
     wait_until(lambda: _begun(name), "daemons")
     builder.send_signal(signal.SIGINT)
@@ -118,7 +118,7 @@ def test_interrupted_while_building_leaves_nothing(name: str) -> None:
 
 
 def test_a_lab_in_use_is_not_swept(name: str) -> None:
-    """The next start leaves alone what somebody is building or running."""
+    """The next start does not touch a lab that somebody builds or runs."""
     claim = mark.claim(name)
     assert name not in mark.sweep()
     assert (mark.FOLDER / name).exists()

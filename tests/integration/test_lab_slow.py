@@ -1,4 +1,4 @@
-"""A cable that lost three quarters of its speed, in a lab: noticed, told, and shown."""
+"""A lab cable that has lost three quarters of its speed is noticed, counted and shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UDP = 4791
 
 
 def test_a_slow_cable_is_shown_to_operators() -> None:
-    """It carries a quarter of its speed while packets wait for it; the other spine's is well."""
+    """A cable at a quarter of its speed is shown as slow, and the other spine's is not."""
     with small_lab(programs=True, rate_mbit=20.0) as (lab, programs):
         assert programs is not None
         asyncio.run(introduce(programs))
@@ -31,10 +31,10 @@ def test_a_slow_cable_is_shown_to_operators() -> None:
             probe_flow(lab, ("l0-h0-n0", "l1-h0-n0"), (49152 + n, UDP), 100.0, size=1400)
             for n in range(16)
         ]
-        with Probe(lab, flows):  # until all is seen: without packets a link is not judged
+        with Probe(lab, flows):  # without packets the link is not judged
             _wait(programs, "l0", "heddle_agent_links", state="slow")
             _wait(programs, MGMT, "heddle_unwell_links", reason="slow")
-            _wait(programs, MGMT, "heddle_unwell_links")  # and nothing else
+            _wait(programs, MGMT, "heddle_unwell_links")  # and no other reason
             shown: list[str] = []
             wait_until(lambda: _add_slow_lines(lab, programs, shown), "the line")
         (line,) = shown
@@ -44,7 +44,7 @@ def test_a_slow_cable_is_shown_to_operators() -> None:
 
 
 def _add_slow_lines(lab: Lab, programs: Programs, lines: list[str]) -> list[str]:
-    """Add what operators are shown of slow links."""
+    """Add the lines about slow links that operators see; return all lines."""
     programs.check()
     words = [str(HEDDLE), "--server", programs.api, "fabric", "show"]
     shown = tools.run_inside(lab.spaces[MGMT], words)
@@ -53,7 +53,7 @@ def _add_slow_lines(lab: Lab, programs: Programs, lines: list[str]) -> list[str]
 
 
 def _wait(programs: Programs, node: str, name: str, **labels: str) -> None:
-    """Until a program counts exactly one of something."""
+    """Wait until a program's metric is exactly 1."""
 
     def counted() -> bool:
         programs.check()

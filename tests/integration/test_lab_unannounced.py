@@ -1,4 +1,4 @@
-"""An elephant over real kernels that nobody announced: found by nftables' counters, and moved."""
+"""An unannounced elephant on real kernels is found by nftables' counters, and moved."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PAIR, QUIET = ("l0-h0-n0", "l1-h1-n0"), ("l2-h0-n0", "l3-h0-n0")
 PORTS = [(50_000 + number, 4791) for number in range(8)]
 PACKETS, SIZE = 2000.0, 1000
 RATE = PACKETS * SIZE * 8e-9
-"""Gbit/s."""
+"""Rate of the elephant in Gbit/s."""
 OPTIONS = ("--counter-interval-seconds=0.5", "--unannounced-share=0.000002")
-"""A kernel does not fill a tenth of 400 Gbit/s; some 16 Mbit/s are an elephant here."""
+"""A low threshold: kernels here cannot fill a tenth of 400 Gbit/s, so 16 Mbit/s must do."""
 
 
 def test_an_elephant_of_a_host_is_found_and_forwarded_as_planned() -> None:
-    """One stream of large packets is found, one of few is not; then its ports all go one way.
+    """A large stream is found, a small one is not; then all ports of its NICs go one way.
 
-    With no entry they were hashed over both spines, and they are again when it has ended.
+    Before that they are hashed over both spines, and again once the stream has ended.
     """
     with small_lab(programs=True, controller=OPTIONS) as (lab, programs):
         assert programs is not None
@@ -45,7 +45,7 @@ def test_an_elephant_of_a_host_is_found_and_forwarded_as_planned() -> None:
             await until(lambda: len(spines()) == 2, "hashing again")
 
         async def placed(control: LabClient) -> bool:
-            """Whether the plan has the elephant alone, at its rate, and its packets follow that."""
+            """Return whether the plan has only the elephant, at its rate, and packets follow it."""
             names = [one.name for one in await control.api.list_demand_sets()]
             routes = (await control.api.list_routes())[1] if names else []
             if not routes:
@@ -64,7 +64,7 @@ def test_an_elephant_of_a_host_is_found_and_forwarded_as_planned() -> None:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for what the controller tells; a busy machine may make it forget, and find again."""
+    """Wait until an async condition holds, even if it was true and false again meanwhile."""
     end = time.monotonic() + PATIENCE
     while not await holds():
         assert time.monotonic() < end, f"waited for {what}"

@@ -1,4 +1,4 @@
-"""The lab's underlay on real packets: hashing over equal ways, and what failures cost FRR alone."""
+"""The lab's underlay on real packets: hashing over equal ways, and failures with FRR alone."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ UDP = 4791
 
 @pytest.fixture(scope="module", params=["ipv4", "ipv6"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """One of each family for all tests here, without agents."""
+    """A lab of each address family without agents, shared by the tests of this file."""
     fabric = with_ipv6(small_fabric()) if request.param == "ipv6" else small_fabric()
     with small_lab(programs=False, fabric=fabric) as (lab, _):
         yield lab
 
 
 def test_every_switch_has_all_equal_ways(lab: Lab) -> None:
-    """The kernels hold just the ways that hop counts over the graph give."""
+    """The kernels have exactly the next hops that hop counts in the graph give."""
     for switch, wanted in expected_ways(lab, lab.layout.fabric).items():
         found = kernel_ways(lab, switch)
         assert {address: found.get(address) for address in wanted} == wanted, switch
 
 
 def test_nothing_appears_among_the_machine_s_own_interfaces(lab: Lab) -> None:
-    """Cables are made in their namespaces: the machine has none of them."""
+    """Cables are made inside namespaces, so the machine itself has none of them."""
     own = tools.run_program(["ip", "-oneline", "link"])
     for port in (port for cable in lab.layout.cables for port in cable.ends):
         assert f" {port.name}@" not in own
 
 
 def test_the_ends_of_a_cable_have_unlike_indexes(lab: Lab) -> None:
-    """As the kernel has them: a pair whose ends share one would tell of a lost carrier late."""
+    """Both ends of a cable have different interface indexes.
+
+    The kernel would report a lost carrier late if they were equal.
+    """
     for switch in lab.layout.switches:
         told = tools.run_program(
             ["ip", "-json", "-netns", lab.spaces[switch], "link", "show", "type", "veth"]
@@ -58,7 +61,7 @@ def test_the_ends_of_a_cable_have_unlike_indexes(lab: Lab) -> None:
 
 
 def test_packets_spread_over_both_spines_and_each_flow_keeps_to_one(lab: Lab) -> None:
-    """32 source ports between two NICs use both spines; packets of one port never part."""
+    """32 source ports use both spines, and all packets of a port use the same one."""
     flows = [probe_flow(lab, (SOURCE, DESTINATION), (49152 + qp, UDP), 100.0) for qp in range(32)]
     before = witness.hear(lab)
 
@@ -81,7 +84,7 @@ def test_packets_spread_over_both_spines_and_each_flow_keeps_to_one(lab: Lab) ->
 
 
 def test_same_seed_hashes_alike(lab: Lab) -> None:
-    """Which way a port takes is fixed by the lab's seed: asked twice, the same."""
+    """The lab's seed decides each port's path: looking twice finds the same paths."""
     flows = [probe_flow(lab, (SOURCE, DESTINATION), (50000 + qp, UDP), 1.0) for qp in range(16)]
     paths = Pathfinder(lab)
     first = paths.ways(flows)
@@ -90,11 +93,11 @@ def test_same_seed_hashes_alike(lab: Lab) -> None:
 
 
 def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
-    """After a cut every switch has just the ways that are left, and all of them once mended."""
+    """After a cut BGP takes the cable's paths away, and after the repair all are back."""
     (row,) = lab.layout.fabric.find_links("l0", "s0")
     lab.set_link(row, up=False)
     cut = lab.layout.fabric.with_links({row: State.DOWN})
-    for switch in ("l0", "l2"):  # spines drop where hop counts would detour
+    for switch in ("l0", "l2"):  # not spines: they drop packets where hop counts would detour
         wanted = expected_ways(lab, cut)[switch]
         assert any(
             ways != expected_ways(lab, lab.layout.fabric)[switch][nic]
@@ -107,7 +110,7 @@ def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
 
 
 def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
-    """Where nobody but BGP reacts, a cut beyond the spine costs packets, and their numbers tell."""
+    """When only BGP reacts, a cut beyond the spine loses packets, and their numbers show it."""
     flow = probe_flow(lab, (SOURCE, DESTINATION), (49152, UDP), 2000.0)
     way = Pathfinder(lab).ways([flow])[0]
     assert len(way) == 4

@@ -1,4 +1,4 @@
-"""The process that agents of a lab are made from."""
+"""The process from which a lab's agents are forked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def spaces() -> Iterator[list[str]]:
 def test_an_agent_is_its_labs_as_soon_as_its_process_is_known(
     spaces: list[str], tmp_path: Path
 ) -> None:
-    """Where it takes a while to get into its namespace: whoever looked would think it had ended."""
+    """An agent is in its namespace when its process id is given, though entering takes a while.
+
+    Otherwise whoever looks for it there would believe that it has ended.
+    """
     mgmt, space = spaces
     options = ("--fabric=fabrics/f", "--switch=l0", "--controller=127.0.0.1:1", "--insecure")
     told = {

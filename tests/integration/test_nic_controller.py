@@ -1,4 +1,4 @@
-"""A controller plans fabrics whose switches hash: hosts probe and report, QPs get ports."""
+"""Planning for fabrics whose switches only hash: hosts report paths, and QPs get source ports."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SEED = 3
 
 
 def across(fabric: Fabric, seed: int) -> Flows:
-    """A permutation of 4 QPs each, as demands."""
+    """Return the flows of a random permutation of the NICs, with 4 QPs each."""
     return flows_between(fabric, "permutation", seed=seed, qps=4)
 
 
 def with_addresses(fabric: Fabric) -> Fabric:
-    """The same fabric with an address of each end of each link, as parallel ones take it."""
+    """Return the fabric with an address at each end of each link, as parallel links have."""
     links = fabric.structure.links
     ends = tuple((f"198.18.0.{row}", f"198.19.0.{row}") for row in range(fabric.link_count))
     structure = replace(fabric.structure, links=replace(links, address=ends))
@@ -51,23 +51,23 @@ def with_addresses(fabric: Fabric) -> Fabric:
 
 @dataclass
 class PlayedHosts:
-    """Hosts of a fabric that probe through switches which hash by a seed, and report."""
+    """Simulated hosts that probe paths through hashing switches and report what they find."""
 
     client: Client
     switches: Switches
     job: str
     reported: int = 0
     ports: dict[str, list[int]] = field(default_factory=dict)
-    """Of each flow, as told last."""
+    """The source ports of each flow's QPs, as the controller last gave them."""
     backups: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def fabric(self) -> Fabric:
-        """As it stands."""
+        """The fabric in its current state."""
         return self.switches.world
 
     async def look(self) -> None:
-        """Read the ports, probe as many as are wanted, and report what they take."""
+        """Read the job's ports, probe as many as the controller asks for, and report them."""
         plan = f"{NAME}/plan"
         request = pb.GetJobPortsRequest(plan=plan, job=self.job, page_size=10_000)
         told = (await self.client.plans.GetJobPorts(request)).ports
@@ -111,7 +111,7 @@ class PlayedHosts:
         return message
 
     def _pair(self, source: str, destination: str) -> Flows:
-        """A flow between two NICs."""
+        """Return one flow between two NICs."""
         index = self.fabric.structure.index
         return replace(
             across(self.fabric, 0).take(np.array([0])),
@@ -120,12 +120,12 @@ class PlayedHosts:
         )
 
     async def settled(self, flows: Flows) -> pb.Plan:
-        """Look until the plan asks for nothing that is not reported, and packets do as it says."""
+        """Probe and report until the plan no longer changes and packets fill links as it says."""
         end = time.monotonic() + PATIENCE
         while True:
             before = (await self.client.plan()).generation
             await self.look()
-            await self.look()  # what is reported is planned with, so a second answer may be newer
+            await self.look()  # reports lead to a new plan, which may ask for more
             plan = await self.client.plan()
             said = plan.certificate.max_utilization
             if plan.generation == before and plan.routed_count == len(flows):
@@ -135,7 +135,7 @@ class PlayedHosts:
                 assert time.monotonic() < end, f"worst link: {seen}, certificate: {said}"
 
     def worst(self, flows: Flows) -> float:
-        """Of the links, as packets of the told ports fill them; infinite if any is lost."""
+        """Return the worst utilisation that these ports lead to; infinite if a packet is lost."""
         ports = np.array([port for flow in flows.ids for port in self.ports[flow]])
         seen = walk(self.fabric, flows, self.switches, ports)
         if len(seen.lost):
@@ -146,7 +146,7 @@ class PlayedHosts:
 
 @asynccontextmanager
 async def controlled(folder: Path, fabric: Fabric, flows: Flows) -> AsyncIterator[PlayedHosts]:
-    """A controller in a process of its own, its fabric put and flows demanded."""
+    """Start a controller in its own process, with the fabric and the flows as demands."""
     async with Controller(folder) as controller, Client(controller.api, NAME) as client:
         await client.put_fabric(fabric)
         await client.put_demands("flows", fabric, flows)
@@ -155,10 +155,12 @@ async def controlled(folder: Path, fabric: Fabric, flows: Flows) -> AsyncIterato
 
 
 async def test_a_controller_plans_by_ports_that_hosts_report(tmp_path: Path) -> None:
-    """No agent, no entry: at first nothing is known; then QPs fill each link just once.
+    """QPs get ports by what hosts report, and then fill no link beyond its capacity.
 
-    What packets of the told ports do is what the certificate says, and a backup port is told for
-    each QP. The plan is programmed, as there is nothing to program.
+    The first plan leaves flows unrouted, because no path is known yet. Later, packets load the
+    links as the certificate says, at most 1.0, where the default ports would overload some. At
+    least half of the flows have backup ports. The plan counts as programmed, because no switch
+    needs an entry.
     """
     flows = across(FABRIC, 1)
     async with controlled(tmp_path, FABRIC, flows) as hosts:
@@ -177,7 +179,7 @@ async def test_a_controller_plans_by_ports_that_hosts_report(tmp_path: Path) -> 
 
 
 async def test_another_hash_is_planned_anew_and_told(tmp_path: Path) -> None:
-    """After a reboot with another seed hosts report other paths; QPs get ports that suit these."""
+    """When switches hash by a new seed and hosts report this, QPs get other ports that suit it."""
     flows = across(FABRIC, 1)
     async with controlled(tmp_path, FABRIC, flows) as hosts:
         await hosts.settled(flows)
@@ -189,7 +191,7 @@ async def test_another_hash_is_planned_anew_and_told(tmp_path: Path) -> None:
 
 
 async def test_a_lost_link_moves_its_qps_alone(tmp_path: Path) -> None:
-    """QPs on other paths keep their ports; those of the lost link go where a port leads."""
+    """After a link is lost, all QPs on it get new ports, and few others do."""
     flows = across(FABRIC, 1)
     async with controlled(tmp_path, FABRIC, flows) as hosts:
         await hosts.settled(flows)
@@ -219,7 +221,7 @@ async def test_a_lost_link_moves_its_qps_alone(tmp_path: Path) -> None:
 
 
 async def test_a_new_controller_goes_on_from_the_ports_of_the_plan(tmp_path: Path) -> None:
-    """Before any host has spoken again: no QP gets another port, and no new plan is made."""
+    """A new controller plans more flows before any host reports; the old QPs keep their ports."""
     flows = across(FABRIC, 1)
     async with controlled(tmp_path, FABRIC, flows) as hosts:
         plan = await hosts.settled(flows)
@@ -241,7 +243,7 @@ async def test_a_new_controller_goes_on_from_the_ports_of_the_plan(tmp_path: Pat
 
 
 async def test_a_zone_that_hashes_stands_beside_one_that_is_programmed(tmp_path: Path) -> None:
-    """Agents of the programmed zone alone get entries; packets of all flows go as planned."""
+    """Only agents of the programmed zone hold entries, and packets of all flows follow the plan."""
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, nics_per_host=1)
     fabric = with_addresses(hashing(fabric, ["z1"]))
     parts = [across(fabric, seed) for seed in (1, 2)]
@@ -264,7 +266,7 @@ async def test_a_zone_that_hashes_stands_beside_one_that_is_programmed(tmp_path:
 
 
 async def test_a_host_reports_for_its_own_nics_alone(tmp_path: Path) -> None:
-    """By its certificate: another host it may not speak for."""
+    """A host's certificate lets it report its own NICs; a report for another host is refused."""
     authority = Authority(tmp_path / "pki")
     server, own = authority.server(), authority.role("host/f1/l0-h0")
     terms = replace(LOOPBACK, tls=ServerTls(server.cert, server.key, server.ca))
@@ -285,7 +287,11 @@ async def test_a_host_reports_for_its_own_nics_alone(tmp_path: Path) -> None:
 
 
 async def test_odd_reports_are_refused_whole(tmp_path: Path) -> None:
-    """Others' NICs, two pairs alike, addresses of nobody, too many ports; nothing is taken in."""
+    """A report with one invalid pair is refused, and nothing of it is recorded.
+
+    The host or an address may be unknown, a NIC of another host, a pair given twice, the ports too
+    many, or the fabric without a switch that hashes.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         await s.put_fabric(clos(leaves=2, spines=2, nics_per_leaf=1), "plain")

@@ -1,4 +1,4 @@
-"""The planning process killed, stopped, out of memory, orphaned; and nobody who waits for it."""
+"""The planning process when it is killed, hangs, runs out of memory, or loses its parent."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from tests.support.waiting import PATIENCE, wait_until
 FABRIC = three_tiers()
 FILES = 1100
 LARGER = three_tiers(leaves=400)
-"""The same hosts and more; to plan on it takes memory that a process does not have yet."""
+"""A larger fabric with the same hosts, so that planning on it has to allocate memory."""
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SETTINGS = ("--planner-silence-seconds", "2", "--rollout-seconds", "3600")
-"""Nobody waits here until switches without an agent are given up."""
+"""A hanging planner is found soon; rollouts do not give up on switches, which have no agents."""
 SILENT = ProcessLimits(silence=0.5, patience=PATIENCE)
-"""Finds soon what does nothing at all; a process on a busy machine wants to do something."""
+"""Detects a hanging process soon; a process that is merely slow still uses some processor time."""
 
 
 def intent(fabric: Fabric, version: int = 1) -> Intent:
-    """One job on a fabric."""
+    """Return an intent with the job ``JOB`` on a fabric."""
     record = JobRecord(JOB, "e", 0.0, JobFacts("e", JobState.ACCEPTED))
     return Intent("f1", version, 0.0, 1, fabric, (record,), ())
 
 
 def lossy(fabric: Fabric = FABRIC) -> Fabric:
-    """The fabric without a link."""
+    """Return the fabric with one link down."""
     return fabric.with_links(dict.fromkeys(fabric.find_links("l0.0", "s0.0"), State.DOWN))
 
 
 @pytest.fixture
 async def planner() -> AsyncIterator[PlanningProcess]:
-    """A planning process."""
+    """A planning process that is closed after the test."""
     made = PlanningProcess("test", SILENT)
     yield made
     await made.close()
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there, and not just its exit status for whoever asks."""
+    """Return whether a process runs; one that has ended but is not reaped yet does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -69,17 +69,17 @@ def runs(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Killed, as by the kernel or an operator."""
+    """Kill the process."""
     os.kill(pid, signal.SIGKILL)
 
 
 def stop(pid: int) -> None:
-    """Hangs."""
+    """Make the process hang."""
     os.kill(pid, signal.SIGSTOP)
 
 
 def starve(pid: int) -> None:
-    """Whatever it asks for next, there is no memory."""
+    """Leave the process no memory beyond what it has."""
     resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
 
 
@@ -87,7 +87,7 @@ def starve(pid: int) -> None:
 async def test_a_process_that_fails_is_replaced_and_knows_what_the_last_one_knew(
     planner: PlanningProcess, fails: object
 ) -> None:
-    """The plan after it is the one that there would have been; whoever asked sees nothing of it."""
+    """The caller notices nothing, and the plan is the same as without the failure."""
     direct = DirectPlanner(planning_engine(30.0))
     first = (await planner.plan(intent(FABRIC), None)).planned
     same = (await direct.plan(intent(FABRIC), None)).planned
@@ -107,7 +107,7 @@ async def test_a_process_that_fails_is_replaced_and_knows_what_the_last_one_knew
 
 
 async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningProcess) -> None:
-    """It is stopped, and the question is more than the pipe holds: names of a large fabric."""
+    """A stopped process is replaced even if the question is larger than the pipe's buffer."""
     planner.start()
     before = planner.pid
     stop(before)
@@ -118,7 +118,7 @@ async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningPro
 
 
 async def test_a_process_lives_on_beside_many_sessions() -> None:
-    """One that is started when the controller has over a thousand files open answers on."""
+    """A process started while the controller has over a thousand open files keeps working."""
     async with AsyncExitStack() as stack:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * FILES)), hard))
@@ -138,7 +138,7 @@ async def test_a_process_lives_on_beside_many_sessions() -> None:
 async def test_a_question_that_a_process_dies_of_is_not_asked_again(
     planner: PlanningProcess,
 ) -> None:
-    """Who asked is told; the next question is answered by another process."""
+    """The caller gets ``PlannerLost``, and a new process answers the next question."""
     first = (await planner.plan(intent(FABRIC), None)).planned
     assert first is not None
     kill(planner.pid)
@@ -150,7 +150,7 @@ async def test_a_question_that_a_process_dies_of_is_not_asked_again(
 
 
 async def test_who_goes_away_leaves_the_pipe_in_order(planner: PlanningProcess) -> None:
-    """A caller that is cancelled in the middle costs the next one no more than the wait."""
+    """After a caller is cancelled while it waits, the same process answers the next question."""
     first = (await planner.plan(intent(FABRIC), None)).planned
     assert first is not None
     pid = planner.pid
@@ -163,7 +163,7 @@ async def test_who_goes_away_leaves_the_pipe_in_order(planner: PlanningProcess) 
 
 
 async def test_closing_ends_the_process(planner: PlanningProcess) -> None:
-    """It is gone when ``close`` returns; whoever asks then is told so, and nothing is started."""
+    """The process is gone when ``close`` returns; later calls raise and start no new process."""
     await planner.plan(intent(FABRIC), None)
     pid = planner.pid
     await planner.close()
@@ -174,7 +174,7 @@ async def test_closing_ends_the_process(planner: PlanningProcess) -> None:
 
 
 async def test_closing_waits_for_no_answer() -> None:
-    """A process that is closed with a question in hand ends at once, not when it counts as hung."""
+    """Closing a process with an open question ends it at once, before it would count as hung."""
     planner = PlanningProcess("closed", ProcessLimits(silence=100 * PATIENCE))
     await planner.plan(intent(FABRIC), None)
     stop(planner.pid)
@@ -207,7 +207,7 @@ asyncio.run(main())
 
 
 def test_it_dies_with_its_parent() -> None:
-    """Even where that is killed and can tell nobody."""
+    """The planning process ends even when its parent is killed without warning."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as parent:
@@ -219,14 +219,14 @@ def test_it_dies_with_its_parent() -> None:
 
 
 async def generation(plans: PlanServiceStub) -> int:
-    """Of the newest plan, as a client reads it; the controller must answer."""
-    asked: Any = plans.GetPlan  # of types that do not know of asyncio
+    """Return the generation of the newest plan as a client reads it; the controller must answer."""
+    asked: Any = plans.GetPlan  # its type does not know asyncio
     plan = await asked(plan_pb2.GetPlanRequest(name="fabrics/f1/plan"), timeout=PATIENCE)
     return int(plan.generation)
 
 
 def planning_of(controller: Controller) -> int | None:
-    """The process that plans, the first child of the controller; None while there is none."""
+    """Return the planning process's id, the controller's first child; None if there is none."""
     parent = controller.process.pid
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
     return int(children[0]) if children else None
@@ -235,9 +235,9 @@ def planning_of(controller: Controller) -> int | None:
 async def test_the_controller_answers_while_its_planning_process_is_replaced(
     tmp_path: Path,
 ) -> None:
-    """A controller without a planner answers reads and writes; the plan comes afterwards.
+    """Without a planner, the controller answers reads and writes; the plan comes later.
 
-    The process hangs: of all that it may do that takes longest to be found out.
+    The process hangs, because of all its failures this one takes longest to detect.
     """
     file, larger = tmp_path / "f1.json.gz", tmp_path / "larger.json.gz"
     await asyncio.to_thread(save_fabric_file, FABRIC, file)

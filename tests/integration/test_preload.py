@@ -1,7 +1,7 @@
-"""The preload library for verbs programs, between a program in C and two libraries that are played.
+"""The preload library for verbs programs, between a C program and two fake libraries.
 
-libibverbs and libmlx5 are played by tests/support/preload: no NIC is here. What they are asked for
-is there in the real ones too, by name and version.
+tests/support/preload has fakes of libibverbs and libmlx5, so no NIC is needed. One test checks that
+the real libraries export the same functions, by name and version.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
-HERE, THERE = "10.0.1.1", "10.0.2.1"  # GID 1 of the played NIC, and somebody else
+HERE, THERE = "10.0.1.1", "10.0.2.1"  # GID 1 of the fake NIC, and a remote address
 HERE_6, THERE_6 = "fd00::64", "fd00::9"  # GID 100
 
 
 def run(*command: str | Path) -> str:
-    """What a command says; it has to end well."""
+    """Run a command that must succeed, and return its standard output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -42,15 +42,15 @@ def run(*command: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """The library and the program, built in one way."""
+    """The library and the test program, built with one set of flags."""
 
     folder: Path
     preloaded: str
     threads_alone: bool = False
-    """ThreadSanitizer knows no child of a process with threads."""
+    """Whether to leave out forks, whose children ThreadSanitizer cannot follow."""
 
     def command(self, form: str, *, preload: bool = True) -> tuple[str | Path, ...]:
-        """The program; at addresses that are not random, or ThreadSanitizer may find no room."""
+        """Return the program's command, without ASLR, which may stop ThreadSanitizer."""
         preloaded = (f"LD_PRELOAD={self.preloaded}",) if preload else ()
         return ("setarch", "-R", "env", *preloaded, self.folder / "program", form)
 
@@ -63,7 +63,7 @@ class Built:
         preload: bool = True,
         more: Mapping[str, str] | None = None,
     ) -> Sequence[str]:
-        """What the program prints."""
+        """Run the program on these steps and return the words that it prints."""
         done = subprocess.run(
             self.command(form, preload=preload),
             input="".join(f"{step}\n" for step in steps),
@@ -78,7 +78,7 @@ class Built:
 
 @pytest.fixture(scope="module", params=SANITIZERS)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built as users build it, and with the sanitizers of gcc."""
+    """The library and program as users build them, and with each of gcc's sanitizers."""
     if shutil.which("gcc") is None or shutil.which("make") is None or not HEADER.exists():
         missing("needs gcc, make and libibverbs-dev")
     folder = tmp_path_factory.mktemp(request.param)
@@ -89,17 +89,17 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     library = folder / "libheddle-preload.so"
     if request.param != "address":
         return Built(folder, str(library), threads_alone=request.param == "thread")
-    first = run("gcc", "-print-file-name=libasan.so").strip()  # it insists on being the first
+    first = run("gcc", "-print-file-name=libasan.so").strip()  # ASan must be loaded first
     return Built(folder, f"{first}:{library}")
 
 
 def flow(source: str, destination: str, ports: Sequence[int]) -> Mapping[str, object]:
-    """A flow of a document of ports, as far as it matters."""
+    """Return one flow of a port document, with only the fields that matter here."""
     return {"source_address": source, "destination_address": destination, "ports": ports}
 
 
 def written(folder: Path, *flows: Mapping[str, object], name: str = "job.ports") -> str:
-    """A file of ports, put in place in one step."""
+    """Write a file of ports in one atomic step and return its path."""
     fresh = folder / f".{name}.new"
     fresh.write_text(ports_text({"flows": flows}))
     fresh.replace(folder / name)
@@ -107,18 +107,21 @@ def written(folder: Path, *flows: Mapping[str, object], name: str = "job.ports")
 
 
 def opened(name: int, gid: int = 1, to: str = THERE) -> tuple[str, str, str]:
-    """Make a QP ready to send, and ask its port."""
+    """Return the steps that make a QP ready to send and print its port."""
     return f"rtr {name} {gid} {to}", f"rts {name}", f"port {name}"
 
 
 def ports_in(printed: Sequence[str]) -> list[int]:
-    """The ports among what was printed."""
+    """Return the non-zero numbers among the printed words."""
     return [int(word) for word in printed if word != "0"]
 
 
 @pytest.mark.parametrize("form", ["direct", "dlvsym"])
 def test_each_qp_gets_the_port_of_its_addresses(built: Built, tmp_path: Path, form: str) -> None:
-    """By place, over all flows of two addresses, IPv4 and IPv6; one more QP begins again."""
+    """The n-th QP between two addresses gets the n-th port of all their flows.
+
+    This holds for IPv4 and IPv6. When there are more QPs than ports, the first port is used again.
+    """
     file = written(
         tmp_path,
         flow(HERE, THERE, [50001, 50002]),
@@ -134,19 +137,19 @@ def test_each_qp_gets_the_port_of_its_addresses(built: Built, tmp_path: Path, fo
 
 
 def test_a_place_is_free_again_after_its_qp(built: Built, tmp_path: Path) -> None:
-    """Once it is destroyed or reset; not while the NIC refuses to destroy it."""
+    """A port is free again once its QP is destroyed or reset, unless the NIC refuses that."""
     file = written(tmp_path, flow(HERE, THERE, [50001, 50002, 50003]))
     steps = [step for name in range(3) for step in opened(name)]
     steps += ["destroy 1", *opened(10), "reset 0", *opened(11)]
     steps += ["busy 2", "destroy 2", *opened(12), "busy 2", "destroy 2", *opened(13)]
     printed = built.play(steps, file)
-    assert printed.count("16") == 1  # EBUSY, from the one that was refused
+    assert printed.count("16") == 1  # EBUSY, from the destroy that was refused
     ports = [port for port in ports_in(printed) if port != 16]
     assert ports == [50001, 50002, 50003, 50002, 50001, 50001, 50003]
 
 
 def test_a_new_file_is_read_by_the_next_qp(built: Built, tmp_path: Path) -> None:
-    """Those that are open keep their places; a file that has gone leaves the ports in force."""
+    """Open QPs keep their places when a new file is read; a removed file changes nothing."""
     file = written(tmp_path, flow(HERE, THERE, [50001, 50002]))
     with subprocess.Popen(
         built.command("direct"),
@@ -194,7 +197,7 @@ def test_a_new_file_is_read_by_the_next_qp(built: Built, tmp_path: Path) -> None
 def test_trouble_leaves_a_qp_as_it_is(
     built: Built, tmp_path: Path, file: str, steps: Sequence[str], environment: dict[str, str]
 ) -> None:
-    """It becomes ready, with the port that the driver chose, whatever is missing."""
+    """Whatever is missing, the QP becomes ready with the port that the driver chose."""
     written(tmp_path, flow(HERE, THERE, [50001]), flow("10.0.99.1", "10.0.99.1", [50002]))
     odd = "".join(f"{HERE} {THERE}{end}\n" for end in ("", " 0", " 65536 1", " 5x", " 7 -1"))
     (tmp_path / "odd.ports").write_bytes(odd.encode() + b"x 7\n\x00\xff" + b"1 " * 5000)
@@ -202,7 +205,7 @@ def test_trouble_leaves_a_qp_as_it_is(
 
 
 def test_it_says_what_it_did(built: Built, tmp_path: Path) -> None:
-    """On request alone, one line for each QP, with the reason where it was left alone."""
+    """Only on request, it logs one line for each QP, with the reason if it left the QP alone."""
     file, log = written(tmp_path, flow(HERE, THERE, [50001])), tmp_path / "log"
     steps = [*opened(0), *opened(1, to="10.9.9.9"), *opened(2, 201)]
     told = {"HEDDLE_PRELOAD_LOG": str(log)}
@@ -220,7 +223,7 @@ def test_it_says_what_it_did(built: Built, tmp_path: Path) -> None:
 
 
 def test_threads_and_forks_lose_no_place(built: Built, tmp_path: Path) -> None:
-    """QPs of many threads all get ports, and once they are gone, places begin anew."""
+    """QPs of many threads and forks all get ports, and all ports are free again afterwards."""
     file = written(tmp_path, flow(HERE, THERE, [50001, 50002, 50003]))
     steps = [f"threads 4 400 1 {THERE}"]
     if not built.threads_alone:
@@ -232,13 +235,13 @@ def test_threads_and_forks_lose_no_place(built: Built, tmp_path: Path) -> None:
 
 
 def test_other_questions_to_the_linker_are_the_programs_own(built: Built) -> None:
-    """What comes after RTLD_NEXT is counted from who asked, not from the preload library."""
+    """The program's RTLD_NEXT lookups give the same result with and without the preload library."""
     assert built.play(["next"]) == ["0"]
     assert built.play(["next"], preload=False) == ["0"]
 
 
 def test_large_files_are_read(built: Built, tmp_path: Path) -> None:
-    """All pairs of a host with a thousand others, 16 ports each, in any order."""
+    """A file with a host's ports to a thousand others, 16 ports each, is read correctly."""
     others = [f"10.{i % 7}.{i // 7}.9" for i in range(1000)]
     flows = [flow(HERE, to, [*range(49152 + i, 49152 + i + 16)]) for i, to in enumerate(others)]
     file = written(tmp_path, *flows)
@@ -248,7 +251,7 @@ def test_large_files_are_read(built: Built, tmp_path: Path) -> None:
 
 
 def test_gcc_and_cppcheck_find_nothing(tmp_path: Path) -> None:
-    """Neither the analyser of gcc nor cppcheck has anything to say."""
+    """Neither gcc's analyser nor cppcheck reports anything about the library."""
     if shutil.which("cppcheck") is None or not HEADER.exists():
         missing("needs cppcheck and libibverbs-dev")
     source = PRELOAD / "heddle_preload.c"
@@ -263,7 +266,7 @@ def test_gcc_and_cppcheck_find_nothing(tmp_path: Path) -> None:
 
 
 def test_the_real_libraries_have_what_it_asks_for() -> None:
-    """By name and version, as those of the played libraries are."""
+    """The real libraries export what the preload library looks up, by name and version."""
     if not HEADER.exists():
         missing("needs libibverbs-dev")
     source = (PRELOAD / "heddle_preload.c").read_text()
@@ -277,7 +280,7 @@ def test_the_real_libraries_have_what_it_asks_for() -> None:
 
 
 def test_the_document_as_lines() -> None:
-    """Flows whose NICs have no address are left out."""
+    """A port document becomes one line per flow; flows whose NICs have no address are left out."""
     flows = [flow(HERE, THERE, [1, 2]), flow(HERE, "", [3]), flow(HERE_6, THERE_6, [4])]
     told = ports_text(json.loads(json.dumps({"flows": flows})))
     assert told == f"{HERE} {THERE} 1 2\n{HERE_6} {THERE_6} 4\n"

@@ -1,4 +1,4 @@
-"""Plans compared once things are quiet: a repair makes way for a plan that is clearly better."""
+"""After a quiet time, a repaired plan gives way to a plan from scratch that is clearly better."""
 
 from __future__ import annotations
 
@@ -27,73 +27,73 @@ from tests.support.waiting import PATIENCE
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SOON = 0.05
 DOUBT = 0.1
-"""Part of the true bound that doubtful repairs know of."""
+"""The part of the true lower bound that ``Doubtful`` repairs claim."""
 SAID = 9.0
-"""Worst utilisation that poor repairs say they have."""
+"""The worst utilisation that ``Poor`` repairs claim."""
 
 
 class Poor:
-    """Repairs that are sound and say of themselves that they are far off their bound."""
+    """A repairer whose plans are valid but whose certificates claim to be far from the bound."""
 
     def __init__(self, plan: Plan) -> None:
         self._repairer = Repairer(plan)
 
     def copy(self, *, backups: bool = True) -> Poor:  # noqa: ARG002 - a port
-        """See the port."""
+        """Implement ``Repair.copy``."""
         return type(self)(self._repairer.plan)
 
     def beside(self, fabric: Fabric, flows: Flows) -> None:
-        """See the port: nothing is known without a repair."""
+        """Do nothing: this repairer knows only what it repaired itself."""
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """See the port."""
+        """Implement ``Repair.repair``, with a bad certificate."""
         plan = self._repairer.repair(fabric, flows)
         return replace(plan, certificate=Certificate(SAID, 0.5, "cut"))
 
     def relieved(self) -> Plan | None:
-        """See the port: there is nothing to go by."""
+        """Return None: there is never a relieved plan."""
         return None
 
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
-        """See the port: never, as what it says of its plans is not so."""
+        """Return False: the certificates of its plans are not true."""
         return False
 
 
 class Doubtful(Poor):
-    """Repairs that are as good as they say, with less proven than could be."""
+    """A repairer with true utilisations, but with lower bounds that are too low."""
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """See the port."""
+        """Implement ``Repair.repair``, with lower bounds that are too low."""
         plan = self._repairer.repair(fabric, flows)
         return replace(plan, certificate=doubted(plan.certificate))
 
 
 def doubted(certificate: Certificate) -> Certificate:
-    """A certificate that claims but a part of its bounds."""
+    """Return the certificate with all its lower bounds scaled down by ``DOUBT``."""
     tiers = [replace(tier, lower_bound=tier.lower_bound * DOUBT) for tier in certificate.tiers]
     least = certificate.lower_bound * DOUBT
     return replace(certificate, lower_bound=least, tiers=tuple(tiers))
 
 
 class Lost(DirectPlanner):
-    """Makes nothing ready for questions, as its process is lost."""
+    """A planner whose process is lost, so it cannot prepare for questions."""
 
     async def prepare(self, fabric: str, standing: Plan) -> None:  # noqa: ARG002 - a port
-        """See the port."""
+        """Raise ``PlannerLost``."""
         raise PlannerLost("killed")
 
 
 class Comparing(House):
-    """A controller that compares soon, by a threshold."""
+    """A controller that compares plans after a short quiet time, with a set threshold."""
 
     worth_moving = 0.02
     compare_after = SOON
     repairer: type[Poor] = Poor
     questions: DirectPlanner | None = None
-    """Answers questions in place of the planner."""
+    """Answers questions instead of the planner; None means that the planner does."""
 
     def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
-        """What the controller is given."""
+        """Return the controller's dependencies, with the repairer and thresholds under test."""
         self.engine = replace(
             self.engine, repairer=self.repairer, verify=lambda *_: None, back=lambda *_: None
         )
@@ -106,12 +106,12 @@ class Comparing(House):
 
 @pytest.fixture
 def house(tmp_path: Path) -> Comparing:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return Comparing(tmp_path, three_tiers())
 
 
 async def lose_a_link(house: Comparing) -> int:
-    """Plan a job, then drain a link; the generation of the plan that the repair made."""
+    """Plan a job, then drain a link; return the generation of the repaired plan."""
     await house.store.put_fabric("f1", house.fabric)
     await house.store.submit_job("f1", JOB)
     await house.programmed("j1")
@@ -127,7 +127,7 @@ async def lose_a_link(house: Comparing) -> int:
 
 
 async def test_what_is_clearly_better_takes_the_place_of_a_repair(house: Comparing) -> None:
-    """Some quiet after a loss, flows migrate to the plan made anew, without a packet in trouble."""
+    """After a quiet time, flows move to the plan made from scratch, without lost packets."""
     async with house.running():
         generation = await lose_a_link(house)
 
@@ -143,7 +143,7 @@ async def test_what_is_clearly_better_takes_the_place_of_a_repair(house: Compari
 
 
 async def test_a_better_plan_needs_no_process_for_questions(house: Comparing) -> None:
-    """Where the process that answers questions is lost, flows migrate to the better plan too."""
+    """Flows move to the better plan even if the process that answers questions is lost."""
     house.questions = Lost(house.engine)
     async with house.running():
         generation = await lose_a_link(house)
@@ -156,7 +156,7 @@ async def test_a_better_plan_needs_no_process_for_questions(house: Comparing) ->
 
 
 async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> None:
-    """With a threshold that nothing passes, the repair is compared and stays."""
+    """With a threshold that nothing can pass, plans are compared and the repair stays."""
     house.worth_moving = 0.999
     solved: list[int] = []
 
@@ -175,7 +175,7 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
 
 
 async def test_what_single_losses_do_is_told_without_quiet(house: Comparing) -> None:
-    """The certificate of a repair has it long before plans are compared; no entry is sent."""
+    """The repair's certificate soon says what single losses do, without a new generation."""
     house.compare_after = 3600.0
     async with house.running():
         generation = await lose_a_link(house)
@@ -190,9 +190,12 @@ async def test_what_single_losses_do_is_told_without_quiet(house: Comparing) -> 
 
 
 async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: Comparing) -> None:
-    """Some quiet after a repair its bound is proven: no new plan, no entry sent, watchers told."""
+    """A bound proven after a repair changes the certificate, and watchers and metrics learn of it.
+
+    No new plan is made and no entry is sent.
+    """
     house.repairer, house.worth_moving = Doubtful, 0.999
-    go_on = threading.Event()  # no proof comes before the switches have the repair
+    go_on = threading.Event()  # the proof must not come before the switches have the repair
 
     def patient(plan: Plan, screen: LossScreen) -> Certificate:
         assert go_on.wait(PATIENCE)
@@ -228,21 +231,21 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
 
 
 async def _facts_until(house: Comparing, reached: Callable[[], Awaitable[bool]]) -> None:
-    """Follow changes of facts, as watchers of a plan do, until one comes upon something."""
+    """Follow changes of facts, as watchers of a plan do, until the condition holds."""
     async for _ in house.store.changes(facts=True):
         if await reached():
             return
 
 
 async def test_a_bound_that_comes_after_the_next_plan_is_dropped(house: Comparing) -> None:
-    """A proof that takes until another plan stands is of no use to that one."""
+    """A proof that ends after the next plan is committed does not change that plan."""
     house.repairer, house.worth_moving = Doubtful, 0.999
     begun, go_on = threading.Event(), threading.Event()
     proofs: list[tuple[Fabric, Certificate]] = []
     asked: list[Fabric] = []
 
     def slow(plan: Plan, _: LossScreen) -> Certificate:
-        # On a busy machine the plan before the loss is compared too: that holds up nobody here.
+        # On a busy machine the plan before the loss is compared too. That must not block here.
         if plan.fabric.plannable.all():
             return plan.certificate
         asked.append(plan.fabric)

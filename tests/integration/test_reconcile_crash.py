@@ -20,20 +20,24 @@ J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
 
 
 async def change_everything(house: House) -> None:
-    """What a client says while the controller is about to die: all of it is acknowledged."""
+    """Change jobs, a switch and a link; the store has acknowledged all when this returns."""
     await house.store.submit_job("f1", J2)
     await house.store.set_switch_state("f1", "s0.0", State.DRAINED)
     await house.store.set_link_state("f1", LinkName("s1.0", "c0.0"), State.DRAINED)
 
 
 async def nothing() -> None:
-    """All has been said."""
+    """Make no changes."""
 
 
 async def die(
     house: House, at: int, say: Callable[[], Awaitable[None]], *, after: bool, of: str = ""
 ) -> str:
-    """Run a controller until it dies of its ``at``-th call; where that was, or "" if it did not."""
+    """Run a controller until it dies of its ``at``-th call, and return which call that was.
+
+    It dies before the call or after it. If ``of`` is given, only calls of that name count. The
+    result is empty if the controller did not die.
+    """
     death = Death(at, after=after, of=of)
     async with house.running(through=death.through):
         await say()
@@ -47,7 +51,7 @@ async def die(
 
 
 async def through(house: House) -> None:
-    """Wait until all that was said is planned, programmed, and told."""
+    """Wait until the newest intent is planned, both jobs are programmed, and all is recorded."""
 
     async def planned() -> bool:
         versions = await house.store.versions("f1")
@@ -59,7 +63,7 @@ async def through(house: House) -> None:
 
 
 async def converge(house: House) -> None:
-    """Run a controller until all is as it should be."""
+    """Run a controller until everything has settled, and check plan and packets."""
     async with house.running():
         await through(house)
         done = await house.committed()
@@ -72,11 +76,11 @@ async def converge(house: House) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_killed_at_every_call(tmp_path: Path, after: bool) -> None:  # noqa: FBT001 - a parameter
-    """Whichever call of store or gateway a controller dies of, the next one brings all about.
+    """Whichever call of store or gateway a controller dies of, the next one completes the work.
 
-    Nothing that was acknowledged is lost, and no packet of the job that ran all the
-    while is lost at any operation of any switch, before the death or after it. `make test` tries
-    some of the calls, one of each important name among them.
+    Nothing that was acknowledged is lost. No packet of the job that runs all the time is lost at
+    any operation of any switch, before the death or after it. `make test` tries some of the calls,
+    among them one of each important name.
     """
     deaths: Counter[str] = Counter()
     for at in range(1, 400, examples(5, 1)):
@@ -86,20 +90,23 @@ async def test_killed_at_every_call(tmp_path: Path, after: bool) -> None:  # noq
         deaths[where.split()[1]] += 1
     else:
         raise AssertionError("the controller never finished")
-    # Which call is the third, say, differs from run to run: one may be met by no number.
+    # The order of calls differs from run to run, so one of these may have been met by no number.
     for name in {"intent", "commit", "push", "record_programmed", "record_jobs"} - deaths.keys():
         where = await killed_at(tmp_path / name, 1, after=after, of=name)
         assert where.endswith(name), f"it did not die of {name}"
 
 
 def house_in(folder: Path) -> House:
-    """A new house in a new folder."""
+    """Return a controller's surroundings in a new folder."""
     folder.mkdir()
     return House(folder, three_tiers())
 
 
 async def killed_at(folder: Path, at: int, *, after: bool, of: str = "") -> str:
-    """One death, and all brought about by the next controller; where it was, "" if nowhere."""
+    """Kill a controller once, let the next complete the work, and return which call it died of.
+
+    The result is empty if the controller did not die.
+    """
     house = house_in(folder)
     async with house.running():
         await house.store.put_fabric("f1", house.fabric)
@@ -114,7 +121,7 @@ async def killed_at(folder: Path, at: int, *, after: bool, of: str = "") -> str:
 
 
 async def test_killed_again_and_again(tmp_path: Path) -> None:
-    """Several deaths in a row, each a little later, lose nothing either."""
+    """Several deaths in a row, at different calls, lose no packet either."""
     house = House(tmp_path, three_tiers())
     async with house.running():
         await house.store.put_fabric("f1", house.fabric)

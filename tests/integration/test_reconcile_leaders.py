@@ -24,13 +24,13 @@ J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return House(tmp_path, three_tiers())
 
 
 @asynccontextmanager
 async def another(house: House) -> AsyncIterator[Reconciler]:
-    """A second controller on the same store and switches, as a replica is."""
+    """Run a second controller on the same store and switches, as a replica does."""
     reconciler = Reconciler(house.dependencies(house.store, house.gateway))
     task = asyncio.create_task(reconciler.run())
     try:
@@ -41,7 +41,7 @@ async def another(house: House) -> AsyncIterator[Reconciler]:
 
 
 class Moody:
-    """A store some of whose calls fail, for as long as that is wanted."""
+    """A store in which chosen calls fail for as long as the test wants."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Moody:
 
 @asynccontextmanager
 async def moody(house: House) -> AsyncIterator[Moody]:
-    """A controller that runs, and its store, which does what it likes."""
+    """Run a controller and yield its store, whose calls the test can make fail."""
     stores: list[Moody] = []
 
     def through(port: Any) -> Any:
@@ -75,7 +75,7 @@ async def moody(house: House) -> AsyncIterator[Moody]:
 
 
 async def furnish(house: House) -> None:
-    """Put the fabric and a job, and wait until it is programmed."""
+    """Put the fabric and a job, and wait until the job is programmed."""
     await house.store.put_fabric("f1", house.fabric)
     await house.store.submit_job("f1", J1)
     await house.programmed("j1")
@@ -83,7 +83,7 @@ async def furnish(house: House) -> None:
 
 
 async def test_the_second_waits_and_takes_over(house: House) -> None:
-    """A replica leads when the leader hands over, under a greater epoch, and moves nothing."""
+    """A replica leads under a higher epoch once the leader releases its lease, and plans."""
     async with house.running():
         await furnish(house)
         before, pushes = await house.committed(), house.push_count()
@@ -106,10 +106,10 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
 
 
 async def test_a_new_leader_fences_all_and_moves_nothing(house: House) -> None:
-    """Every switch follows the new epoch as soon as it is known; none is sent an entry.
+    """Every switch follows the new epoch as soon as the leader knows it; none is sent an entry.
 
-    Sessions that go on from the leader before say what they began with, which was an empty
-    table: the new leader asks instead.
+    A session that continues from the previous leader still reports the table with which it began,
+    which was empty. So the new leader asks for the current one.
     """
     async with house.running():
         await furnish(house)
@@ -127,7 +127,7 @@ async def test_a_new_leader_fences_all_and_moves_nothing(house: House) -> None:
 
 
 async def test_what_an_older_leader_did_at_last_is_found(house: House) -> None:
-    """An old push that arrives after all was well is in the answer to the new leader's question."""
+    """A new leader asks the switches, so it finds and repairs a change made by an older leader."""
     async with house.running():
         await furnish(house)
         assert house.reconciler is not None
@@ -142,7 +142,7 @@ async def test_what_an_older_leader_did_at_last_is_found(house: House) -> None:
 
 
 class Failing:
-    """A store that fails whoever gives up waiting for it, as a connection may that is cut."""
+    """A store whose change feed raises an error when its reader is cancelled, as a cut link may."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class Failing:
         return getattr(self._store, name)
 
     async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
-        """See the port."""
+        """Implement ``Store.changes``."""
         try:
             async for fabric in self._store.changes(facts=facts):
                 yield fabric
@@ -160,7 +160,7 @@ class Failing:
 
 
 async def test_a_loop_that_is_ended_ends(house: House) -> None:
-    """Even where what it waits for fails at that very moment: it does not begin to lead again."""
+    """A cancelled loop ends even if the store fails at that moment; it does not lead again."""
     async with house.running():
         await furnish(house)
         raw: Any = Failing(house.store)
@@ -177,14 +177,14 @@ async def test_a_loop_that_is_ended_ends(house: House) -> None:
 
 
 async def reach(house: House, moody: Moody, calls: int) -> None:
-    """Wait until so many calls have failed."""
+    """Wait until at least this many calls have failed."""
     await house.until(lambda: moody.failed >= calls, f"{calls} failed calls")
 
 
 @pytest.mark.parametrize("call", ["versions", "intent", "commit", "committed"])
 @pytest.mark.parametrize("error", [Unavailable("disk full"), StaleGeneration(1, 2)])
 async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Exception) -> None:
-    """The loop tries again until the store is well, and nothing else is needed."""
+    """The loop tries again until the store works, and then programs the job."""
     async with moody(house) as store:
         store.failing[call] = error
         await house.store.put_fabric("f1", house.fabric)
@@ -197,7 +197,7 @@ async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Ex
 
 @pytest.mark.parametrize("call", ["record_programmed", "record_jobs"])
 async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
-    """Switches are programmed all the same, and the facts are written when they can be."""
+    """Switches are programmed although facts cannot be written; the facts follow once they can."""
     async with moody(house) as store:
         store.failing[call] = Unavailable("disk full")
         await house.store.put_fabric("f1", house.fabric)
@@ -212,12 +212,12 @@ async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
 
 
 async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
-    """A worker that breaks begins again; the other fabric does not notice."""
+    """A worker that fails starts again; another fabric's jobs and the epoch are not affected."""
 
     def entries_of(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
         entries = ENGINE.entries_of(plan, before)
         if plan.fabric.name == "broken":
-            return replace(entries, switch=entries.switch[:0])  # no room of the house makes these
+            return replace(entries, switch=entries.switch[:0])  # no real code makes these
         return entries
 
     named = three_tiers()
@@ -236,9 +236,10 @@ async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
 
 @pytest.mark.parametrize("claim", [2**24 + 1, 2**53 + 1, 2**62 - 1, 2**64 - 1])
 async def test_an_epoch_out_of_this_world_is_not_believed(house: House, claim: int) -> None:
-    """An agent that claims one is left alone; the others are served, and its job is told.
+    """An agent that claims an impossible epoch counts as absent, and its job says so.
 
-    Believed, it would have all leaders to come share the last epoch that a store can count to.
+    If the leader believed the claim, all future leaders would have to share the last epoch that a
+    store can count to.
     """
     house.settings = IMPATIENT
     house.gateway.switches["l0.0"].table.fence = (claim, 1)
@@ -251,7 +252,7 @@ async def test_an_epoch_out_of_this_world_is_not_believed(house: House, claim: i
 
 
 async def test_an_epoch_that_may_have_been_is_believed(house: House) -> None:
-    """A store that knows less than the switches is led by no less than the furthest has seen."""
+    """A leader takes an epoch at least as high as any plausible one that a switch has seen."""
     for claim, switch in enumerate(house.gateway.switches.values(), 1000):
         switch.table.fence = (claim, 1)
     async with house.running():
@@ -261,9 +262,10 @@ async def test_an_epoch_that_may_have_been_is_believed(house: House) -> None:
 
 
 async def test_an_epoch_that_was_another_leaders_is_not_used_again(house: House) -> None:
-    """A store that lost its newest writes gives an epoch twice: who finds it followed leads above.
+    """A leader that finds its epoch already in use by switches takes a higher one.
 
-    Else what the other leader still has under way would be let in beside what this one sends.
+    A store that lost its newest writes may issue an epoch twice. With the same epoch, agents would
+    also accept what the other leader still has under way.
     """
     house.gateway.switches["s1.1"].table.fence = (1, 1)
     async with house.running():
@@ -277,7 +279,11 @@ async def test_an_epoch_that_was_another_leaders_is_not_used_again(house: House)
 async def test_agents_that_come_back_do_not_end_the_epoch_they_follow(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor where the fabric's worker has begun anew in between: whom it sent something is known."""
+    """Reconnecting agents that follow the current epoch do not make the leader take a new one.
+
+    This holds even if the fabric's worker has restarted in between: it still knows which agents it
+    sent to.
+    """
     faults: list[Exception] = []
 
     async with house.running():

@@ -23,12 +23,12 @@ J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return House(tmp_path, three_tiers())
 
 
 async def furnish(house: House, *jobs: Job) -> None:
-    """Put the fabric and the jobs, and wait until they are programmed."""
+    """Put the fabric and the jobs, and wait until all jobs are programmed."""
     await house.store.put_fabric("f1", house.fabric)
     for job in jobs:
         await house.store.submit_job("f1", job)
@@ -37,7 +37,7 @@ async def furnish(house: House, *jobs: Job) -> None:
 
 
 async def test_a_job_is_planned_and_programmed(house: House) -> None:
-    """From submission to every switch's FIB, told so, and the time it took measured."""
+    """A submitted job is planned and programmed, its facts are right, and the time is measured."""
     async with house.running():
         await furnish(house, J1)
         done = await house.committed()
@@ -54,7 +54,7 @@ async def test_a_job_is_planned_and_programmed(house: House) -> None:
 async def test_nothing_to_do_writes_nothing(house: House) -> None:
     """Writes that change neither flows nor states make no new plan, and no entry is sent.
 
-    Switches that hold none may yet be told the generation: nothing waits for those.
+    Switches without entries may still be told the generation, because nothing waits for them.
     """
     async with house.running():
         await furnish(house, J1)
@@ -71,9 +71,9 @@ async def test_nothing_to_do_writes_nothing(house: House) -> None:
 
 
 async def test_restart_with_nothing_new_writes_nothing(house: House) -> None:
-    """Another process finds all in place: no plan, no entry written, the jobs still programmed.
+    """A restarted controller makes no new plan and sends no entry; the jobs stay programmed.
 
-    Switches whose entries the last plan did not change may be told its generation.
+    Switches whose entries did not change in the last plan may still be told its generation.
     """
     async with house.running():
         await furnish(house, J1)
@@ -89,7 +89,7 @@ async def test_restart_with_nothing_new_writes_nothing(house: House) -> None:
 
 
 async def test_deleted_jobs_leave_no_entries(house: House) -> None:
-    """The entries of a job go with it; those of the other stay."""
+    """Deleting a job removes its entries and leaves those of the other job."""
     async with house.running():
         await furnish(house, J1, J2)
         lost = house.watch_packets(house.fabric, J1, J2)
@@ -112,7 +112,7 @@ def _is_empty(house: House) -> bool:
 
 
 async def test_a_lost_link_moves_only_what_it_must(house: House) -> None:
-    """An agent's report moves the flows over the link and no other."""
+    """An agent's report of a lost link moves the flows over that link and no others."""
     async with house.running():
         await furnish(house, J1, J2)
         before = await house.committed()
@@ -143,7 +143,7 @@ async def _newer(house: House, generation: int) -> bool:
 
 
 async def test_a_drained_switch_is_emptied_without_a_loss(house: House) -> None:
-    """Maintenance: all flows leave the switch, make before break, and may come back."""
+    """All flows leave a drained switch without a lost packet, and none is lost when it returns."""
     async with house.running():
         await furnish(house, J1, J2)
         lost = house.watch_packets(house.fabric, J1, J2)
@@ -161,7 +161,7 @@ async def test_a_drained_switch_is_emptied_without_a_loss(house: House) -> None:
 
 
 async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
-    """Every job is told why; the old plan stays in the switches; the next success mends all."""
+    """When planning fails, each job is told why and the old plan stays, until planning succeeds."""
     broken = True
 
     def solve(fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
@@ -207,7 +207,7 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
 
 
 async def test_the_first_planning_fails(house: House) -> None:
-    """Without any plan to keep, the job is told all the same, and planned when it can be."""
+    """When the first planning fails, the job is told why, and it is planned once planning works."""
     broken = True
 
     def solve(fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
@@ -225,7 +225,7 @@ async def test_the_first_planning_fails(house: House) -> None:
 
 
 async def test_an_invalid_plan_is_never_committed(house: House) -> None:
-    """A plan that fails its check is as good as none."""
+    """A plan that fails verification is not committed."""
 
     def verify(plan: Plan, known: Plan | None = None) -> None:
         del known
@@ -244,7 +244,7 @@ async def test_an_invalid_plan_is_never_committed(house: House) -> None:
 
 
 async def test_one_job_that_cannot_be_had_harms_no_other(house: House) -> None:
-    """A job whose flows cannot be made is told so; the others are planned."""
+    """A job whose flows cannot be made is told so; the other jobs are planned."""
 
     def flows_of_job(job: Job, fabric: Fabric) -> Flows:
         if job.name == "j2":
@@ -261,7 +261,11 @@ async def test_one_job_that_cannot_be_had_harms_no_other(house: House) -> None:
 
 
 async def test_bad_jobs_are_refused_at_the_door(house: House) -> None:
-    """Unknown hosts, hosts in use, parallelism that does not multiply: nothing is stored."""
+    """Impossible jobs and fabrics are refused, and nothing of them is stored.
+
+    Such jobs name unknown hosts, hosts in use, or a parallelism that does not match. Such a fabric
+    lacks hosts that a job needs.
+    """
     async with house.running():
         await furnish(house, J1)
         version = (await house.store.versions("f1")).intent
@@ -279,7 +283,7 @@ async def test_bad_jobs_are_refused_at_the_door(house: House) -> None:
 
 
 async def test_a_fabric_that_grows(house: House) -> None:
-    """A leaf more gives every node another row; no packet is lost, nothing needless is moved."""
+    """When the fabric gets one more leaf per zone, no packet is lost and no flow moves."""
     grown = three_tiers(leaves=3)
     house.gateway.switches |= {
         name: switch
@@ -299,7 +303,7 @@ async def test_a_fabric_that_grows(house: House) -> None:
 
 
 async def furnish_without_new(house: House) -> None:
-    """As ``furnish``, but for switches that the fabric does not have yet."""
+    """Like ``furnish`` with J1, but do not wait for switches that the fabric does not have yet."""
     await house.store.put_fabric("f1", house.fabric)
     await house.store.submit_job("f1", J1)
     await house.programmed("j1")

@@ -1,4 +1,4 @@
-"""What a controller that has just begun to lead plans with, before agents have told it anything."""
+"""What a new leader plans with before agents have reported anything."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return House(tmp_path, three_tiers())
 
 
 def used(plan: Plan) -> LinkName:
-    """A link from a leaf to a spine that a flow of a plan takes."""
+    """Return a link from a leaf to a spine that a flow of a plan takes."""
     structure = plan.fabric.structure
     kinds = structure.nodes.kind
     arcs = [int(a) for a in plan.paths.arcs]
@@ -32,21 +32,21 @@ def used(plan: Plan) -> LinkName:
 
 
 def tell(house: House, switch: str, link: LinkName, state: State) -> None:
-    """The agent of a switch tells all its links; this is one of them."""
+    """Send a full report of a switch's agent that contains only this link."""
     about = house.gateway.sessions("f1")[switch]
     seen = LinkObservation(link, state, time=1.0, sequence=2)
     house.observations.report(about, LinkReport((seen,), full=True), 1.0)
 
 
 async def down_in_plan(house: House, link: LinkName) -> bool:
-    """Whether the newest plan holds a link to be down."""
+    """Return whether the newest plan holds a link to be down."""
     fabric = (await house.committed()).plan.fabric
     (row,) = fabric.find_links(link.source, link.target)
     return bool(fabric.link_state[row] == State.DOWN)
 
 
 async def with_a_lost_link(house: House) -> LinkName:
-    """A controller that plans around a lost link, and is gone then."""
+    """Run a controller until it has planned around a lost link, then end it; return the link."""
     async with house.running():
         await house.store.put_fabric("f1", house.fabric)
         await house.store.submit_job("f1", J1)
@@ -61,7 +61,10 @@ async def with_a_lost_link(house: House) -> LinkName:
 async def test_what_the_last_plan_held_down_stays_so_until_both_ends_have_told(
     house: House,
 ) -> None:
-    """A change that is planned meanwhile leaves the link out; with the second word it is back."""
+    """A link that the last plan held down stays down until both ends have reported it up.
+
+    Plans made for other changes in the meantime leave the link out.
+    """
     link = await with_a_lost_link(house)
     async with house.running():
         before = (await house.committed()).generation
@@ -79,7 +82,7 @@ async def test_what_the_last_plan_held_down_stays_so_until_both_ends_have_told(
 
 
 async def test_it_is_believed_up_when_patience_is_over(house: House) -> None:
-    """Both ends are silent, and nothing else changes."""
+    """A link that the last plan held down counts as up once the leader's patience has run out."""
     link = await with_a_lost_link(house)
     house.settings = IMPATIENT
     async with house.running():
@@ -87,7 +90,7 @@ async def test_it_is_believed_up_when_patience_is_over(house: House) -> None:
 
 
 async def test_a_link_told_down_is_believed_at_once(house: House) -> None:
-    """By one end alone, while the other is silent."""
+    """A link that one end reports down is down at once, even if the other end is silent."""
     link = await with_a_lost_link(house)
     async with house.running():
         tell(house, link.target, link, State.UP)
@@ -98,7 +101,7 @@ async def test_a_link_told_down_is_believed_at_once(house: House) -> None:
 
 
 def _other(house: House, link: LinkName) -> LinkName:
-    """Another link of the same leaf."""
+    """Return another link from the same leaf to a spine."""
     structure = house.fabric.structure
     row, ids = structure.index[link.source], structure.nodes.ids
     first, arcs = structure.out

@@ -1,4 +1,4 @@
-"""An operator goes back to an earlier plan: real store, loop and solver, switches in memory."""
+"""Rollback to an earlier plan, with real store, loop and solver, and switches in memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LONG = 3600.0
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return House(tmp_path, three_tiers())
 
 
 async def planned(house: House, above: int, *, flows: bool = True) -> Committed:
-    """The first plan above a generation."""
+    """Wait for a plan newer than a generation, with flows or without, and return it."""
 
     async def there() -> bool:
         done = await house.store.committed("f1")
@@ -39,7 +39,7 @@ async def planned(house: House, above: int, *, flows: bool = True) -> Committed:
 
 
 def used_link(plan: Plan) -> LinkName:
-    """A link between switches that the first flow takes."""
+    """Return a link between switches that the first flow takes."""
     structure = plan.fabric.structure
     arc = int(plan.paths.of(0)[1])
     ids = structure.nodes.ids
@@ -47,12 +47,12 @@ def used_link(plan: Plan) -> LinkName:
 
 
 def same(one: Paths, other: Paths) -> bool:
-    """Whether all flows take the same paths."""
+    """Return whether all flows take the same paths."""
     return np.array_equal(one.flow, other.flow) and np.array_equal(one.arcs, other.arcs)
 
 
 async def moved_away(house: House) -> tuple[Committed, Committed, LinkName]:
-    """A plan, the one after a link was drained and brought back, and the link."""
+    """Return a plan, the plan made after one of its links was drained, and that link."""
     await house.store.put_fabric("f1", house.fabric)
     await house.store.submit_job("f1", JOB)
     first = await planned(house, 0)
@@ -64,7 +64,7 @@ async def moved_away(house: House) -> tuple[Committed, Committed, LinkName]:
 
 
 async def test_flows_go_back_to_the_paths_of_an_earlier_plan(house: House) -> None:
-    """All of them, programmed; a new leader goes back no second time."""
+    """A rollback returns all flows to the earlier paths, and a new leader does not repeat it."""
     async with house.running():
         first, second, link = await moved_away(house)
         await house.store.set_link_state("f1", link, State.UP)
@@ -86,7 +86,7 @@ async def test_flows_go_back_to_the_paths_of_an_earlier_plan(house: House) -> No
 
 
 async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> None:
-    """Flows that cannot have the path of then have another; all others have it."""
+    """After a rollback, only flows whose earlier path crosses a drained link get another path."""
     async with house.running():
         first, second, _ = await moved_away(house)
         await house.store.roll_back("f1", first.generation, LONG)
@@ -98,7 +98,7 @@ async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> No
 
 @pytest.mark.parametrize("how", ["ended", "over"])
 async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: str) -> None:
-    """Ended or over, the plan that stands is compared with one made anew; not before."""
+    """Once a rollback ends or expires, and not before, the plan is compared with a new one."""
 
     def prove(plan: Plan, screen: LossScreen) -> Certificate:
         return replace(ENGINE.prove(plan, screen), proof="late")
@@ -125,7 +125,11 @@ async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: st
 
 
 async def test_there_must_be_such_a_plan_of_this_fabric(house: House) -> None:
-    """Trimmed, never made, of other nodes, or ended twice: refused, and nothing changes."""
+    """A rollback that is impossible is refused and changes nothing.
+
+    The generation may be unknown, no rollback may be in force to be ended, or the fabric of the
+    plan may have other nodes or links.
+    """
     async with house.running():
         first, _, _ = await moved_away(house)
         version = (await house.store.versions("f1")).intent

@@ -23,7 +23,7 @@ INSIDE = ring("inside", "h0.0.1", "h0.1.1")
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Two zones of two leaves, with two cores in each of two planes."""
+    """A controller of two zones of two leaves, with two cores in each of two planes."""
     return House(tmp_path, three_tiers())
 
 
@@ -35,7 +35,7 @@ async def furnish(house: House, *jobs: Job) -> None:
 
 
 async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
-    """Others are programmed; the job that needs it is told which, until it answers."""
+    """A switch that does not answer delays only the jobs that need it, which name it."""
     house.settings = IMPATIENT
     async with house.running():
         house.gateway.switches["l1.0"].answers.clear()
@@ -51,7 +51,7 @@ async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
 
 
 async def test_a_switch_that_is_away(house: House) -> None:
-    """Its flows stay on the underlay and the job is told; when it comes, it is brought up."""
+    """Flows of an absent switch use the underlay and jobs say so; once back, it is programmed."""
     house.settings = IMPATIENT
     house.gateway.switches["s0.0"].table.whole = 0
     async with house.running(connected=False):
@@ -68,7 +68,7 @@ async def test_a_switch_that_is_away(house: House) -> None:
 
 
 async def test_a_switch_that_went_away_still_forwards(house: House) -> None:
-    """A job that is programmed stays so while an agent is gone: its entries stay."""
+    """A programmed job stays so while a switch's agent is away, because its entries remain."""
     house.settings = IMPATIENT
     async with house.running():
         await furnish(house, J1)
@@ -83,10 +83,10 @@ async def test_a_switch_that_went_away_still_forwards(house: House) -> None:
 
 
 async def test_a_lost_leaf_is_not_waited_for(tmp_path: Path) -> None:
-    """Its agent is gone, and its neighbours see no link: others acknowledge without it.
+    """Others acknowledge a plan without a leaf whose agent is gone and whose links are down.
 
-    All the patience there is would be longer than the test waits. When it is back, with what it
-    held, it is brought up like any other, and no packet of the other jobs is lost meanwhile.
+    The rollout's patience is longer than the test waits. When the leaf is back with its old
+    entries, it is brought up to date like any other switch.
     """
     house = House(tmp_path, three_tiers())
     async with house.running():
@@ -127,7 +127,7 @@ def _nics(plan: Plan, leaf: str) -> list[int]:
 
 
 async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
-    """The job names switch and reason; its flows stay where they were; a mended switch mends it."""
+    """A job's reason names switch and cause of a refused entry, which is tried again."""
     async with house.running():
         await furnish(house, INSIDE)
         await house.programmed("inside")
@@ -147,7 +147,7 @@ async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
 
 
 async def test_a_malformed_push_degrades_and_recovers(house: House) -> None:
-    """A switch that finds pushes malformed is named; the loop lives on."""
+    """A job names the switch that refuses its pushes as malformed, and recovers later."""
     async with house.running():
         house.gateway.switches["l0.0"].refuses_whole = "what is this"
         await furnish(house, INSIDE)
@@ -158,7 +158,7 @@ async def test_a_malformed_push_degrades_and_recovers(house: House) -> None:
 
 
 async def test_a_full_table_makes_room_first(house: House) -> None:
-    """Where the new entry does not fit beside the old one, the old one goes first."""
+    """If the new entry does not fit beside the old one, the old one is deleted first."""
     async with house.running():
         await furnish(house, INSIDE)
         await house.programmed("inside")
@@ -174,7 +174,7 @@ async def test_a_full_table_makes_room_first(house: House) -> None:
 
 
 async def test_a_table_too_small_is_told(house: House) -> None:
-    """What fits is programmed, what does not is told with its switch, and nothing loops."""
+    """What fits into a table is programmed; the job whose entry does not fit names the switch."""
     async with house.running():
         house.gateway.switches["l0.0"].table.size = 1
         await furnish(house, INSIDE, ring("next", "h0.0.0", "h0.1.0"))
@@ -191,22 +191,25 @@ async def _one_each(house: House) -> bool:
 
 
 STRANGE = ("n0.0.0", "n0.1.0", 0, 0)
-"""A match that no plan of ours has."""
+"""A match that no plan contains."""
 
 
 def hold_strange_entries(house: House, *, told: bool) -> None:
-    """Every switch holds one, over a next hop that only some have; agents tell of it or not."""
+    """Give every switch an entry that no plan has, over a next hop that only some switches have.
+
+    ``told`` says whether agents report their entries.
+    """
     for switch in house.gateway.switches.values():
         switch.tells_entries = told
         switch.table.entries[STRANGE] = (NextHop("s0.0", "0"), None, (), ())
 
 
 async def test_tables_that_agents_tell_need_no_sync(house: House) -> None:
-    """Entries that nobody knew of are deleted by name, and the others sent as ever."""
+    """If agents report their tables, unknown entries are deleted by name, without a full sync."""
     hold_strange_entries(house, told=True)
     async with house.running():
         await furnish(house)
-        # A push that the next plan overtakes leaves its switch in doubt, which is not meant here.
+        # A push that the next plan overtakes leaves its switch in doubt, which is not tested here.
         await house.settled()
         await house.store.submit_job("f1", J1)
         await house.programmed("j1")
@@ -221,7 +224,7 @@ async def test_tables_that_agents_tell_need_no_sync(house: House) -> None:
 
 
 async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
-    """Where agents do not tell, such entries forward until the new ones are made, then go."""
+    """Without reports of tables, unknown entries forward until a final sweep deletes them."""
     hold_strange_entries(house, told=False)
     async with house.running():
         await furnish(house, J1)
@@ -231,7 +234,7 @@ async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
         first, last = switch.pushes[0], switch.pushes[-1]
         assert first.mode == PushMode.FULL_SYNC
         assert not first.sweep_stale or not len(first.sets)
-        # Where the fabric was planned before the job came, the sweep was earlier.
+        # If the fabric was planned before the job came, the sweep was in an earlier push.
         sweeps = [push for push in switch.pushes if push.sweep_stale]
         assert sweeps
         assert not any(len(push.sets) for push in sweeps)
@@ -240,7 +243,10 @@ async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
 
 
 async def test_a_greater_epoch_is_outdone(house: House) -> None:
-    """A switch that followed a greater epoch, say before the store was restored, is won back."""
+    """A leader takes an epoch above one that a switch already follows, and programs that switch.
+
+    Switches can follow such an epoch when the store was restored to an older state.
+    """
     house.gateway.switches["l0.0"].table.fence = (77, 5)
     async with house.running():
         await furnish(house, J1)
@@ -251,7 +257,7 @@ async def test_a_greater_epoch_is_outdone(house: House) -> None:
 
 
 async def test_a_greater_epoch_met_in_an_answer(house: House) -> None:
-    """The same, where only the refusal of a push tells of it."""
+    """A leader also takes a higher epoch if it learns of another one only from a refused push."""
     async with house.running():
         await furnish(house, J1)
         await house.programmed("j1")
@@ -264,7 +270,7 @@ async def test_a_greater_epoch_met_in_an_answer(house: House) -> None:
 
 
 async def test_a_dead_way_is_given_up_though_the_new_one_cannot_be_made(house: House) -> None:
-    """A flow whose old way died and whose new way waits for a silent switch takes the underlay."""
+    """A flow with a dead path takes the underlay while its new path waits for a switch."""
     house.settings = IMPATIENT
     async with house.running():
         await furnish(house, J1)
@@ -292,7 +298,7 @@ async def test_a_dead_way_is_given_up_though_the_new_one_cannot_be_made(house: H
 
 
 def core_arc(plan: Plan) -> int:
-    """An arc from a spine to a core that some path takes."""
+    """Return an arc from a spine to a core that some path takes."""
     structure, arcs = plan.fabric.structure, plan.paths.arcs
     tails, heads = structure.nodes.kind[structure.tail], structure.nodes.kind[structure.head]
     up = (tails == NodeKind.SPINE) & (heads == NodeKind.CORE)
@@ -300,14 +306,14 @@ def core_arc(plan: Plan) -> int:
 
 
 def link_of(plan: Plan, arc: int) -> LinkName:
-    """The link of an arc, from its tail."""
+    """Return the link of an arc, named from the arc's tail."""
     structure = plan.fabric.structure
     ids = structure.nodes.ids
     return LinkName(ids[structure.tail[arc]], ids[structure.head[arc]])
 
 
 def pairs_over(plan: Plan, arc: int) -> set[tuple[str, str]]:
-    """Source and destination of the flows over an arc."""
+    """Return the source and destination NICs of the flows over an arc."""
     ids, flows = plan.fabric.structure.nodes.ids, plan.flows
     over = plan.paths.crosses(np.arange(len(plan.fabric.structure.tail)) == arc)
     rows = plan.paths.flow[over].tolist()

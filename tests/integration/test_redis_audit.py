@@ -1,4 +1,4 @@
-"""One audit trail of several controllers that write at the same time."""
+"""One audit trail that several controllers write at the same time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, job
 
 EACH = 60
-"""Jobs that each controller submits."""
+"""Number of jobs that each controller submits."""
 
 
 async def test_controllers_that_write_at_once_make_one_chain(tmp_path: Path) -> None:
-    """Every acknowledged write is in the trail once, and the chain holds, whoever came between."""
+    """Each acknowledged write is in the audit trail exactly once, and the chain verifies."""
     with RedisServer(tmp_path / "redis", *NEVER) as server:
         stores = [await opened(server.url) for _ in range(3)]
         await stores[0].put_fabric("f1", clos(hosts=EACH))
         told: list[str] = []
 
         async def submit(who: int, number: int) -> None:
-            # Those of the second and third are of the same names: one of the two is refused.
+            # The second and third controller use the same names, so one of the two is refused.
             wanted = job(f"j{min(who, 1)}-{number}", (f"h{min(who, 1)}.{number}",))
             try:
                 await stores[who].submit_job("f1", wanted)

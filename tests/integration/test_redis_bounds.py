@@ -1,4 +1,4 @@
-"""What a Redis holds of us stays bounded, and nothing is left behind by what was refused."""
+"""The memory used in Redis stays bounded, and refused writes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ BOUNDS = Bounds(requests=10, writes=10, audit=10)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server with nothing else in it."""
+    """A Redis server that holds nothing else."""
     with RedisServer(tmp_path, *NEVER) as running:
         yield running
 
 
 @pytest.fixture
 async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
-    """A store that keeps little."""
+    """A store with small bounds."""
     small = await opened(server.url, bounds=BOUNDS)
     yield small
     await small.close()
 
 
 async def ask(store: RedisStore, *words: Any) -> Any:
-    """What the server answers to a command."""
+    """Return the server's answer to a command."""
     client: Any = store.link
     return await client.call(lambda redis: redis.execute_command(*words))
 
 
 async def blobs(store: RedisStore) -> set[str]:
-    """The large values that are there for good."""
+    """Return the keys of all large values that do not expire; each must be referenced."""
     names = [name.decode() for name in await ask(store, "KEYS", KEYS.blob("*"))]
     lasting = {name for name in names if await ask(store, "TTL", name) == -1}
     assert lasting == {name.decode() for name in await ask(store, "HKEYS", KEYS.references)}
@@ -52,7 +52,7 @@ async def blobs(store: RedisStore) -> set[str]:
 
 
 async def commit(store: RedisStore, epoch: int) -> None:
-    """Commit a plan after the newest."""
+    """Commit a plan after the newest one."""
     generation = (await store.versions("f1")).generation
     plan = plan_of((await store.intent("f1")).fabric)
     await store.commit(
@@ -66,9 +66,9 @@ async def commit(store: RedisStore, epoch: int) -> None:
 
 
 async def test_large_values_go_with_what_points_at_them(store: RedisStore) -> None:
-    """Structures, plans and demand sets are dropped with the last fabric or plan on them.
+    """Structures, plans and demand sets are deleted with the last record that refers to them.
 
-    A plan is written as what it has otherwise than the one before, which stays as long.
+    A plan is stored as its difference from the plan before, which is kept as long.
     """
     epoch = await store.acquire_leadership("c")
     for spines in (2, 3, 2, 3, 4):
@@ -90,7 +90,7 @@ async def test_large_values_go_with_what_points_at_them(store: RedisStore) -> No
 
 
 async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisServer) -> None:
-    """What was written for a commit that is refused has a time to live."""
+    """Values that were written for a refused commit expire by themselves."""
     await store.put_fabric("f1", clos())
     epoch = await store.acquire_leadership("c")
     await commit(store, epoch)
@@ -105,7 +105,7 @@ async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisSer
 
 
 async def test_memories_are_bounded(store: RedisStore) -> None:
-    """Answers to requests, the log and the audit trail keep the newest; the trail verifies."""
+    """Answers to requests, the log and the audit trail keep only the newest; the trail verifies."""
     await store.put_fabric("f1", clos(hosts=7))
     for number in range(400):
         name = f"j{number % 7}"
@@ -125,7 +125,7 @@ async def test_memories_are_bounded(store: RedisStore) -> None:
 
 
 async def test_a_replica_that_slept_through_the_log(store: RedisStore, server: RedisServer) -> None:
-    """Who missed more than the log has reads everything again, and hears of it."""
+    """A replica that missed more than the log holds reads all again and reports the change."""
     other = await opened(server.url, bounds=BOUNDS)
     await other.put_fabric("f1", clos(hosts=500))
     await store.versions("f1")

@@ -1,4 +1,4 @@
-"""Whoever waits for a Redis ends when told to, at whatever point that reaches him."""
+"""Tasks that wait for Redis end when they are cancelled, wherever the cancellation reaches them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES = 60
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[RedisStore]:
-    """A store on a server of its own."""
+    """A store on a Redis server of its own."""
     with RedisServer(folder, *NEVER) as server:
         store = await opened(server.url, lease=SHORT_LEASE)
         try:
@@ -30,13 +30,13 @@ async def served(folder: Path) -> AsyncIterator[RedisStore]:
 
 
 async def ask(store: RedisStore) -> None:
-    """Ask for ever."""
+    """Ping the server without end."""
     while True:
         await store.link.call(lambda client: client.ping())
 
 
 async def follow(store: RedisStore) -> None:
-    """Follow what changes, for ever."""
+    """Follow changes without end."""
     async for _fabric in store.changes():
         pass
 
@@ -45,7 +45,7 @@ async def follow(store: RedisStore) -> None:
 async def test_it_ends(
     tmp_path: Path, work: Callable[[RedisStore], Coroutine[Any, Any, None]]
 ) -> None:
-    """A cancellation is never lost in the library, wherever it meets it; nor is the server."""
+    """A task that is cancelled at a random moment ends, and the store keeps its connection."""
     chance = random.Random(1)
     async with served(tmp_path) as store:
         busy = asyncio.create_task(ask(store))
@@ -66,7 +66,10 @@ async def test_it_ends(
 
 
 async def test_who_is_cancelled_as_he_gives_the_lease_back_is_cancelled(tmp_path: Path) -> None:
-    """At whichever step: the cancellation is not taken for that of the renewal."""
+    """A task that is cancelled while it releases the lease ends as cancelled, at whichever step.
+
+    The cancellation must not be mistaken for that of the lease's renewal.
+    """
     async with served(tmp_path) as store:
         for steps in range(1, 8):
             epoch = await store.acquire_leadership("me")

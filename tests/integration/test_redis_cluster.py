@@ -1,4 +1,4 @@
-"""A store in a Redis cluster: all its keys are in one slot, whose master may change."""
+"""A store in a Redis cluster. All its keys are in one slot, whose master may change."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ JOBS = 60
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three masters, and a replica of ours."""
+    """Three masters, and a replica of the one that holds the store."""
     with Cluster(tmp_path) as running:
         yield running
 
 
 async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> None:
-    """Intent, plans, leases and notices: written by one controller, met by the other."""
+    """Another controller sees the intent, plan, lease and change notices that one has written."""
     one, other = await opened(cluster.url), await opened(cluster.url)
     fabric, heard = clos(hosts=JOBS), asyncio.Event()
 
@@ -73,7 +73,10 @@ async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> N
 async def test_a_master_that_dies_takes_nothing_with_it_that_its_replica_was_waited_for(
     cluster: Cluster,
 ) -> None:
-    """The replica takes over; both controllers find it by the nodes that are left."""
+    """After the master dies, its replica takes over, and no acknowledged write is lost.
+
+    Both controllers find the new master through the remaining nodes. The old leader cannot write.
+    """
     durability = Durability(1)
     one = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
     other = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
@@ -99,7 +102,7 @@ async def test_a_master_that_dies_takes_nothing_with_it_that_its_replica_was_wai
 
 
 async def test_a_slot_that_moves_takes_the_store_along(cluster: Cluster) -> None:
-    """Writes go on, refused for a while at most, as all keys move to another master."""
+    """While all keys move to another master, writes continue, with brief refusals at most."""
     seed = 1
     chance = random.Random(seed)
     one, other = await opened(cluster.url), await opened(cluster.url)

@@ -1,4 +1,4 @@
-"""A Redis that is emptied under controllers that run on."""
+"""A Redis server that is emptied while controllers keep running."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that keeps nothing."""
+    """A Redis server that saves nothing to disk."""
     with RedisServer(tmp_path / "redis", *NEVER) as running:
         yield running
 
 
 async def emptied(server: RedisServer, *stores: RedisStore) -> None:
-    """Take everything away, and wait until all replicas have noticed and take writes again."""
+    """Delete all keys, and wait until all replicas have noticed and accept writes again."""
     before = [store.link.losses for store in stores]
     assert server.command("FLUSHALL").startswith(b"+OK")
     async with asyncio.timeout(PATIENCE):
         for store, losses in zip(stores, before, strict=True):
             while store.link.losses == losses or not store.link.up:
                 with suppress(PortError):
-                    await store.delete_job("f1", "nobody")  # a question, to notice it by
+                    await store.delete_job("f1", "nobody")  # makes the store notice the loss
                 await asyncio.sleep(0.02)
 
 
 async def test_secrets_outlive_the_server(server: RedisServer) -> None:
-    """A replica that starts after the loss is told the secret that the others still use.
+    """A replica that starts after the loss gets the secret that the others still use.
 
-    With one of its own, agents of its would take notices of all others for forged.
+    With a secret of its own, its agents would take the notices of all other agents for forged.
     """
     one = await opened(server.url)
     assert await one.secret("s", b"agreed") == b"agreed"
@@ -54,7 +54,7 @@ async def test_secrets_outlive_the_server(server: RedisServer) -> None:
 
 
 async def test_form_outlives_the_server(server: RedisServer) -> None:
-    """The mark that keeps older releases from a newer store's keys is there again."""
+    """The format mark, which keeps older releases from a newer store's keys, is written again."""
     one = await opened(server.url)
     await one.put_fabric("f1", clos())
     form = server.command("HGET", "{heddle}:meta", "form")
@@ -65,7 +65,7 @@ async def test_form_outlives_the_server(server: RedisServer) -> None:
 
 
 async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
-    """Nothing of before is taken for present, and all can be asked for again."""
+    """After the server is emptied, no old state counts as current, and all can be put again."""
     one, other = await opened(server.url), await opened(server.url)
     await one.put_fabric("f1", clos())
     await one.submit_job("f1", job(), request=Request("r1"))
@@ -87,7 +87,7 @@ async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
 
 
 async def test_routes_are_of_the_plan_that_there_is(server: RedisServer) -> None:
-    """What was kept of a plan that is lost answers for no plan that is made after it."""
+    """The flow index of a lost plan is not used for a later plan of the same generation."""
     store = await opened(server.url)
     indexes = FlowIndexes(store)
     plans = []

@@ -1,4 +1,4 @@
-"""A master that dies, and its replica that takes over, under sentinels: all real processes."""
+"""Failover from a master that dies to its replica, under sentinels, with real processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
-    """A master with one replica."""
+    """A master with one replica, under sentinels."""
     with Sentinels(tmp_path) as running:
         yield running
 
@@ -46,7 +46,7 @@ async def furnished(store: RedisStore) -> None:
 async def test_failover_loses_nothing_that_its_replica_was_waited_for(
     sentinels: Sentinels,
 ) -> None:
-    """The replica takes over; both controllers find it, and every acknowledged job is there."""
+    """After a failover both controllers find the new master, and no acknowledged job is lost."""
     async with AsyncExitStack() as stores:
         one, other = [await _waiting(sentinels, stores) for _ in range(2)]
         await furnished(one)
@@ -70,17 +70,18 @@ async def test_failover_loses_nothing_that_its_replica_was_waited_for(
 
 
 async def _waiting(sentinels: Sentinels, stores: AsyncExitStack) -> RedisStore:
-    """A store that waits for the replica with each write; it is closed with ``stores``."""
+    """Return a store whose writes wait for the replica; it is closed with ``stores``."""
     store = await opened(sentinels.url, lease=SHORT_LEASE, durability=Durability(1))
     stores.push_async_callback(store.close)
     return store
 
 
 async def test_without_its_replica_nothing_is_acknowledged(sentinels: Sentinels) -> None:
-    """Who wants a replica to have each write is refused while there is none, however often.
+    """A store that needs a replica for each write refuses writes while there is none.
 
-    What the master alone has may be lost with it, so that the answer to a request is not told
-    again either. Once there is a replica, the same request is acknowledged.
+    What only the master has may be lost with it. So a request that was acknowledged before is
+    refused too when it is repeated. Once there is a replica again, the same requests are
+    acknowledged.
     """
     store = await opened(sentinels.url, timeout=4.0, durability=Durability(1))
     await furnished(store)

@@ -1,4 +1,4 @@
-"""What becomes of the store when its Redis is killed, stopped, emptied, or put back in time."""
+"""The store when its Redis is killed, stopped, emptied, or restored to an older state."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tests.support.store_samples import clos, demands, job, plain, plan_of, prog
 from tests.support.waiting import PATIENCE
 
 HANGS = 1.0
-"""Seconds until a server is taken to hang. One that runs may be, and is asked again."""
+"""Seconds until a server counts as hung; a slow one may count too, so requests are repeated."""
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that has on its disk whatever it acknowledged."""
+    """A server that has on disk whatever it acknowledged."""
     with RedisServer(tmp_path / "redis", *ALWAYS) as running:
         yield running
 
 
 async def opened(server: RedisServer, **options: float) -> RedisStore:
-    """A replica's store."""
+    """Return the store of one replica."""
     return await clients.opened(server.url, lease=clients.SHORT_LEASE, **options)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for the world to be so."""
+    """Wait until the condition holds, even while the store is unavailable."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -53,7 +53,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def usable(store: RedisStore, losses: int = 1) -> None:
-    """Wait until the store has noticed the loss, and takes writes again."""
+    """Wait until the store has noticed ``losses`` losses of its server and takes writes again."""
 
     async def is_back() -> bool:
         return store.link.losses >= losses and store.link.up
@@ -62,7 +62,7 @@ async def usable(store: RedisStore, losses: int = 1) -> None:
 
 
 async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> None:
-    """With appendfsync always a killed server loses no acknowledged write; the rest may be."""
+    """With ``appendfsync always``, a killed server loses no acknowledged write."""
     store = await opened(server)
     await store.put_fabric("f1", clos(hosts=200))
     told: list[str] = []
@@ -88,7 +88,7 @@ async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> Non
 
 
 async def test_away_and_back(server: RedisServer) -> None:
-    """While the server is away writes are refused and reads are of what was known last."""
+    """While the server is away, writes are refused and reads return the last known state."""
     store = await opened(server)
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job())
@@ -112,7 +112,7 @@ async def test_away_and_back(server: RedisServer) -> None:
 
 
 async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
-    """A server that is there and does not answer costs one caller the time-out, the rest none."""
+    """With a hanging server, one caller waits for the time-out; later writes fail at once."""
     store = await opened(server, timeout=HANGS)
     await acknowledged(lambda: store.put_fabric("f1", clos(), request=Request("f")))
     server.signal(signal.SIGSTOP)
@@ -130,7 +130,7 @@ async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
 
 
 async def test_the_same_request_finds_out(server: RedisServer) -> None:
-    """Whoever was told "unavailable" asks again under the same id: one write, one answer."""
+    """After ``Unavailable``, the same request id is used again, and only one write is made."""
     store = await opened(server, timeout=HANGS)
     await acknowledged(lambda: store.put_fabric("f1", clos(), request=Request("f")))
     server.signal(signal.SIGSTOP)
@@ -168,7 +168,7 @@ async def _is_down(store: RedisStore) -> bool:
 
 
 def put_back(server: RedisServer, copy: Path) -> None:
-    """Kill the server, and start it on what it had when ``copy`` was made."""
+    """Kill the server and start it with the data in ``copy``."""
     server.kill()
     shutil.rmtree(server.folder / "appendonlydir")
     shutil.copytree(copy, server.folder / "appendonlydir")
@@ -176,9 +176,9 @@ def put_back(server: RedisServer, copy: Path) -> None:
 
 
 async def test_an_older_server_counts_from_then_on(server: RedisServer, tmp_path: Path) -> None:
-    """What it has is what there is, for every controller, under versions that nobody was told of.
+    """After a restore to older data, all controllers use it, under versions never used before.
 
-    What it lacks may be asked for again.
+    Writes that the older data lacks can be requested again.
     """
     one, other = await opened(server), await opened(server)
     await one.put_fabric("f1", clos(hosts=4))
@@ -209,7 +209,7 @@ async def test_an_older_server_counts_from_then_on(server: RedisServer, tmp_path
 
 
 async def test_old_leader_cannot_write_after_a_return(server: RedisServer, tmp_path: Path) -> None:
-    """Whoever led before the server went back in time leads no more, and can commit nothing."""
+    """A leader from before a restore to older data leads no more and cannot commit."""
     store = await opened(server)
     await store.put_fabric("f1", clos())
     copy = tmp_path / "copy"
@@ -234,7 +234,7 @@ async def test_old_leader_cannot_write_after_a_return(server: RedisServer, tmp_p
 
 
 async def test_figures_tell_of_it(server: RedisServer) -> None:
-    """What an operator watches counts losses, and returns without what was acknowledged."""
+    """Metrics count losses of the server, and returns that lack acknowledged writes."""
     store = await opened(server)
     await store.put_fabric("f1", clos())
     figures = {name: read for name, _, read in store.figures()}

@@ -1,4 +1,4 @@
-"""Redis over TLS, with certificates on both sides, and with a password."""
+"""Redis over TLS, with certificates on both sides and a password."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSWORD = "correct-horse"
 
 
 def certificate(folder: Path, name: str, signer: str = "") -> None:
-    """A key and a certificate for 127.0.0.1, of its own authority or of ``signer``."""
+    """Write a key and a certificate for 127.0.0.1, signed by itself or by ``signer``."""
     program = shutil.which("openssl")
     if program is None:
         missing("openssl: apt-get install openssl")
@@ -38,7 +38,7 @@ def certificate(folder: Path, name: str, signer: str = "") -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of one authority, and another authority."""
+    """A folder with certificates of one authority, and those of another authority."""
     made = tmp_path_factory.mktemp("tls")
     certificate(made, "ca")
     certificate(made, "server", "ca")
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def port(folder: Path) -> Iterator[int]:
-    """Of a server that wants a certificate and a password."""
+    """The port of a server that requires a certificate and a password."""
     number = free_port()
     options = (
         *(*NEVER, "--tls-port", str(number), "--requirepass", PASSWORD),
@@ -62,7 +62,7 @@ def port(folder: Path) -> Iterator[int]:
 
 
 def files(folder: Path, ca: str = "ca", name: str = "client") -> Files:
-    """What a controller shows and believes."""
+    """Return the files of the authority that a controller trusts and the certificate it shows."""
     if not name:
         return Files(folder / f"{ca}.pem")
     return Files(folder / f"{ca}.pem", folder / f"{name}.pem", folder / f"{name}.key")
@@ -90,9 +90,9 @@ async def test_over_tls(folder: Path, port: int) -> None:
 async def test_strangers(
     folder: Path, port: int, *, ca: str, name: str, password: str, cure: str
 ) -> None:
-    """A server of another authority, or one that does not know us, is told of without secrets.
+    """A refused connection names the address and the option to change, but no secret.
 
-    The cure is to show or to trust something else, not to start the server.
+    The error does not suggest to start the server.
     """
     url = f"rediss://:{password}@127.0.0.1:{port}"
     with pytest.raises(Unavailable) as refused:
@@ -105,7 +105,7 @@ async def test_strangers(
 
 @pytest.mark.parametrize("abrupt", [False, True])
 async def test_a_server_that_hangs_up(folder: Path, *, abrupt: bool) -> None:
-    """One that ends the connection once it is made, with or without a word: it wants another."""
+    """If a server closes the connection after the handshake, the error asks for a certificate."""
 
     def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if abrupt:
@@ -124,14 +124,14 @@ async def test_a_server_that_hangs_up(folder: Path, *, abrupt: bool) -> None:
 
 
 async def test_a_file_that_is_not_there(folder: Path, port: int) -> None:
-    """It is named, with the option that named it."""
+    """The error for a missing file names the file and the option."""
     with pytest.raises(Unusable) as refused:
         await opened(f"rediss://127.0.0.1:{port}", files=Files(folder / "gone.pem"))
     assert f"--store-ca {folder / 'gone.pem'}: No such file" in str(refused.value)
 
 
 async def test_no_sentinel_answers() -> None:
-    """Which were asked for what, and why not, in one line."""
+    """If no sentinel answers, the error names the sentinels and the master in one line."""
     port = free_port()
     with pytest.raises(Unavailable) as refused:
         await opened(f"redis+sentinel://127.0.0.1:{port}/heddle")
@@ -153,12 +153,12 @@ async def test_no_sentinel_answers() -> None:
     ],
 )
 async def test_no_address(url: str) -> None:
-    """What is no address is refused with the forms that are."""
+    """An invalid address is refused, and the error shows valid forms."""
     with pytest.raises(Unusable, match="use redis://host:6379"):
         await opened(url)
 
 
 async def test_a_cluster_has_one_database() -> None:
-    """Another is refused, with what keeps stores apart instead; nothing is dialled."""
+    """A database number is refused for a cluster before connecting, with the cure ``name``."""
     with pytest.raises(Unusable, match=r"\?name="):
         await opened("redis+cluster://127.0.0.1:1/1")

@@ -1,4 +1,4 @@
-"""Real controllers on a real Redis: whoever of them ends, and however, nothing is lost."""
+"""Real controllers on a real Redis: nothing is lost, whichever controller ends and however."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.waiting import until
 
 
 def both(house: House) -> tuple[Replica, Replica]:
-    """Who leads, and the other: a machine that holds a leader up for long gives the lead away."""
+    """Return the leader and another replica; on a busy machine the lead may have moved."""
     leader = house.leader()
     return leader, next(one for one in house.replicas if one is not leader)
 
 
 async def furnish(house: House) -> None:
-    """A job that runs all the while, asked for at one replica and programmed by the other."""
+    """Submit a job at the last replica, wait until it is programmed, and watch its packets."""
     hosts = house.fabric.structure.host_names
     follower = await house.client(house.replicas[-1])
     await house.submit(follower, job("first", hosts[:4]))
@@ -30,9 +30,9 @@ async def furnish(house: House) -> None:
 
 
 async def test_replicas_share_the_work_and_hand_it_over(tmp_path: Path) -> None:
-    """Agents are with every replica, clients with either; all is planned once and told alike.
+    """Agents and clients use any replica, and a SIGTERM of the leader hands the lead to the other.
 
-    After a SIGTERM the lease is handed over before anything else ends, and the exit is in order.
+    The stopped replica hands over its lease before anything else ends, and exits with status 0.
     """
     async with replicated(tmp_path) as house:
         await furnish(house)
@@ -51,7 +51,7 @@ async def test_replicas_share_the_work_and_hand_it_over(tmp_path: Path) -> None:
 
 
 async def test_agents_obey_the_next_leader_and_one_that_slept_is_refused(tmp_path: Path) -> None:
-    """SIGSTOP: once the lease is over another leads, and has every session already.
+    """After SIGSTOP of the leader another one leads, over the sessions that it already has.
 
     After SIGCONT the first neither commits nor programs any more.
     """
@@ -82,16 +82,18 @@ async def test_agents_obey_the_next_leader_and_one_that_slept_is_refused(tmp_pat
 
 
 STEPS = ("after push", "before commit", "after commit", "before record_programmed")
-"""From intent over plan, commit and push to ack. That no other call is worse is shown without
-processes, by ``test_reconcile_crash``; the first two are enough for every run of the tests."""
+"""Calls at which the leader is killed, from commit over push to acknowledgement.
+
+``test_reconcile_crash`` shows without processes that no other call is worse. Each run of the tests
+takes the first two.
+"""
 
 
 @pytest.mark.deep
 async def test_the_leader_dies_at_every_step(tmp_path: Path) -> None:
-    """At each step of its work SIGKILL meets whoever leads, while others ask for more.
+    """The leader is killed at each step of its work, while clients submit and withdraw jobs.
 
-    Every job that was acknowledged is there in the end and programmed, and no packet of the job
-    that ran all the while was ever lost.
+    Every acknowledged job is programmed in the end, and no packet of the first job is ever lost.
     """
     async with replicated(tmp_path) as house:
         await furnish(house)

@@ -1,4 +1,4 @@
-"""The commands for two replicas that REPLICAS.md gives, typed as they stand there."""
+"""The commands for two replicas in REPLICAS.md, run exactly as written except for ports."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tests.support.ports import free_port
 PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
 PORTS = ("6400", "7400", "7401", "7500", "7501")
 SECONDS = 600.0
-"""No measure of speed: a limit for machines that do much else."""
+"""Not a measure of speed, but a limit that suits busy machines."""
 
 
 def commands() -> str:
-    """The page's script, with ports that are free."""
+    """Return the page's script, with free ports in place of its own."""
     (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert set(re.findall(r"\d{4,5}", script)) == set(PORTS)
     ports = {port: str(free_port()) for port in PORTS}
-    # All at once: one by one, a free port that holds the digits of the next is changed again.
+    # Replace all at once: a new port that contains the digits of the next would be replaced again.
     return re.sub(r"\d{4,5}", lambda found: ports[found[0]], str(script))
 
 
 def told(folder: Path) -> str:
-    """What the script and everything that it started has said."""
+    """Return the output of the script and of everything that it started."""
     return "\n".join(
         f"--- {path.name}\n{path.read_text()}" for path in sorted(folder.glob("*.log"))
     )
 
 
 def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:
-    """It ends with a plan of a new leader that all switches with entries have acknowledged."""
+    """The script ends without error, under a new leader with a higher epoch."""
     if shutil.which("redis-server") is None:
         missing("redis-server: apt-get install redis-server")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with (tmp_path / "script.log").open("wb") as said:
-        # What it leaves running is in its process group, and ends with it.
+        # All that it leaves running is in its process group, which is killed at the end.
         shell = subprocess.Popen(
             ["bash", "-e", "-c", commands()],
             cwd=tmp_path,

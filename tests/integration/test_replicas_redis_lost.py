@@ -1,4 +1,4 @@
-"""What clients, agents and packets see while the Redis of all replicas is away."""
+"""What clients, agents and packets see while the Redis of all replicas hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.serving import detail, refusal
 
 
 async def stale(replica: Replica) -> tuple[bool, float]:
-    """Whether a read is answered as of the past, and of how long ago."""
+    """Return whether a replica marks a read as stale, and how many seconds old it is."""
     async with replica.controller.channel() as channel:
         call = FabricServiceStub(channel).GetFabric(fabric_pb2.GetFabricRequest(name=NAME))
         assert (await call).name == NAME
@@ -29,32 +29,32 @@ async def stale(replica: Replica) -> tuple[bool, float]:
 
 
 async def until_stale(replica: Replica, *, wanted: bool) -> None:
-    """Wait until reads of a replica are of the past, or of now again."""
+    """Wait until a replica marks its reads as stale, or no longer does."""
     async with asyncio.timeout(SECONDS):
         while (await stale(replica))[0] is not wanted:  # noqa: ASYNC110 - what is polled has no event
             await asyncio.sleep(0.05)
 
 
 def asked_for(wanted: Job) -> placement_pb2.SubmitJobRequest:
-    """A request that is the same each time."""
+    """Return a request that is the same each time, also in its id."""
     return placement_pb2.SubmitJobRequest(
         parent=NAME, job_id=wanted.name, spec=job_to_pb(wanted), request_id="w1"
     )
 
 
 async def write(replica: Replica, wanted: Job) -> aio.AioRpcError:
-    """How a write is refused."""
+    """Return the error with which a write is refused."""
     async with replica.controller.channel() as channel:
         stub = PlacementServiceStub(channel)
         return await refusal(stub.SubmitJob(asked_for(wanted), timeout=SECONDS))
 
 
 async def test_redis_away(tmp_path: Path) -> None:
-    """While it hangs, writes are refused with a hint, reads answered and marked, agents repair.
+    """While Redis hangs, writes are refused with a retry delay, and reads are marked as stale.
 
-    What agents saw meanwhile is planned for once the server is back, under a new epoch, and no
-    agent had to begin a session anew for it. A write that was refused may have been made by then:
-    the same request again makes it once.
+    Once the server is back, a leader with a new epoch plans for what agents saw meanwhile, over the
+    same sessions. A refused write may have been made all the same, so repeating its request makes
+    it once.
     """
     async with replicated(tmp_path) as house:
         hosts, client = house.fabric.structure.host_names, await house.client(house.replicas[1])

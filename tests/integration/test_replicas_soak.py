@@ -11,12 +11,12 @@ from tests.bench.soak_house import COLUMNS, Sample, growth
 
 SEED = 3
 EVENTS = 6
-"""Of a run, however long they take."""
+"""The least number of events in a run, however long they take."""
 
 
 @pytest.mark.parametrize("store", ["redis", "sqlite"])
 async def test_a_moment_of_the_soak(tmp_path: Path, store: str) -> None:
-    """All that was acknowledged is there in the end, and a fresh controller has nothing to do."""
+    """All acknowledged state is there in the end, and a fresh controller has nothing to change."""
     seen: list[Sample] = []
     done = await soak(tmp_path, 1.0, SEED, seen.append, store, least=EVENTS)
     assert done.events.count.total() >= EVENTS, f"seed {SEED}"
@@ -25,7 +25,7 @@ async def test_a_moment_of_the_soak(tmp_path: Path, store: str) -> None:
 
 
 def test_growth_is_seen() -> None:
-    """A column that climbs all the while is told, one that only jumps at the start is not."""
+    """A column that grows all the time is reported; one that only grows at the start is not."""
     calm = [Sample(t, t, t, 100.0 + min(t, 5), 20, 90, 18, 2.0, 80, 20, 80) for t in range(40)]
     assert growth(calm) == []
     leaking = [Sample(t, t, t, 100.0, 20, 90 + 5 * t, 18, 2.0, 80, 20, 80) for t in range(40)]

@@ -1,4 +1,4 @@
-"""Reports as people see them: in a browser, wide and narrow, in the light and in the dark."""
+"""Reports in a real browser, in wide and narrow windows, in light and dark colours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 DRILL = Path(__file__).parents[1] / "drills" / "fluid" / "link-cut.yaml"
 WIDE, NARROW = (1280, 4600), (500, 1400)
 PHONE = 360
-"""Pixels; browsers make no window of their own as narrow."""
+"""Width of the page in pixels; browsers open no windows of their own this narrow."""
 PARTS = [
     "body",
     ".verdict",
@@ -36,12 +36,12 @@ PARTS = [
     "section",
 ]
 NEAR = 6
-"""Steps of 256 by which a colour may differ where a browser blends."""
+"""How far a colour's channel, of 256 steps, may differ where a browser blends."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
-    """One browser for all."""
+    """One browser for all tests of the module."""
     async with browsing(tmp_path_factory.mktemp("browser")) as made:
         yield made
 
@@ -51,14 +51,14 @@ def _rgb(colour: str) -> tuple[int, ...]:
 
 
 def _share(pixels: Pixels, colour: str) -> float:
-    """Share of pixels that have a colour."""
+    """Return the share of pixels that have a colour."""
     close = np.abs(pixels.astype(np.int64) - _rgb(colour)).max(axis=2) <= NEAR
     return float(close.mean())
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 async def test_a_report_looks_as_it_should(shown: Page, theme: Theme, tmp_path: Path) -> None:
-    """Verdict on top, every drawing with something drawn, links as full as they were."""
+    """The verdict is on top, no drawing is empty, and links are coloured by utilisation."""
     seen = await look(shown, page(held()), tmp_path, PARTS, size=WIDE, dark=theme is DARK)
     assert seen.console == []
     assert seen.found["scheme"] == ("dark" if theme is DARK else "light")
@@ -72,7 +72,7 @@ async def test_a_report_looks_as_it_should(shown: Page, theme: Theme, tmp_path: 
 
 
 def _assert_drawn(seen: Evaluation, theme: Theme) -> None:
-    """No drawing is empty, cut off by the page, or drawn over another."""
+    """Assert that no drawing is empty, cut off by the page, or drawn over another."""
     drawings = seen.found["figure svg.wide"]
     assert len(drawings) == 5
     for box in drawings:
@@ -84,7 +84,7 @@ def _assert_drawn(seen: Evaluation, theme: Theme) -> None:
 
 
 def _assert_links(seen: Evaluation, theme: Theme) -> None:
-    """Before: 87.5 % everywhere; during: 125 % but for a dead cable; after: as before, repaired."""
+    """Assert 87.5 % on links before and after the fault, 125 % during it but for a dead cable."""
     maps = seen.found["svg.cells > rect"]
     assert len(maps) == 6
     even, fuller = (getattr(BANDS[band(used)], _name(theme)) for used in (0.875, 1.25))
@@ -105,7 +105,7 @@ def _name(theme: Theme) -> str:
 
 
 async def test_a_failed_drill_is_seen_at_once(shown: Page, tmp_path: Path) -> None:
-    """The verdict's panel is of another colour, and its row in the table as well."""
+    """The verdict's panel and its row in the table have the colour of failure."""
     seen = await look(shown, page(lost()), tmp_path, [*PARTS, "tr.lost"], size=(1280, 1200))
     assert seen.console == []
     assert _share(seen.part(seen.found[".verdict"][0]), LIGHT.bad_panel) > 0.5
@@ -123,7 +123,7 @@ async def test_a_failed_drill_is_seen_at_once(shown: Page, tmp_path: Path) -> No
 async def test_nothing_is_wider_than_a_narrow_window(
     shown: Page, text: str, tmp_path: Path
 ) -> None:
-    """What is wide scrolls in its own place, not the page."""
+    """Wide content scrolls in its own box, and the page is no wider than the window."""
     narrow = text.replace("<body>", f'<body style="width: {PHONE}px">')
     seen = await look(shown, narrow, tmp_path, PARTS, size=NARROW)
     assert seen.console == []
@@ -131,7 +131,7 @@ async def test_nothing_is_wider_than_a_narrow_window(
 
 
 async def test_scripts_in_names_do_not_run(shown: Page, tmp_path: Path) -> None:
-    """The browser shows them, in every place where a name stands."""
+    """Scripts in names are shown as text wherever a name appears."""
     evil = "</title></script><script>document.title='ran'</script><img src=x onerror=alert(1)>"
     broken = replace(
         held(),
@@ -147,7 +147,7 @@ async def test_scripts_in_names_do_not_run(shown: Page, tmp_path: Path) -> None:
 
 
 async def test_a_script_that_is_not_ours_would_not_run(shown: Page, tmp_path: Path) -> None:
-    """Even if a text ever came through unescaped, the page forbids what it does not know."""
+    """Even if markup came through unescaped, the page's policy would block its scripts."""
     text = page(held()).replace("<h1>", "<h1><script>document.title='ran'</script>")
     seen = await look(shown, text, tmp_path, ["h1"], size=NARROW)
     assert "<title>ran</title>" not in seen.dom
@@ -155,7 +155,7 @@ async def test_a_script_that_is_not_ours_would_not_run(shown: Page, tmp_path: Pa
 
 
 async def test_a_large_fabric_is_drawn(shown: Page, tmp_path: Path) -> None:
-    """A zone of 192 leaves by 16 spines: every cell is there, and has its name."""
+    """A zone of 192 leaves by 16 spines is drawn in full width, in the colours of its links."""
     fabric = clos(leaves=192, spines=16, nics_per_leaf=1)
     chance = np.random.default_rng(3).poisson(16, 2 * fabric.link_count) / 16
     seen = await look(
@@ -174,13 +174,13 @@ async def test_a_large_fabric_is_drawn(shown: Page, tmp_path: Path) -> None:
 
 @pytest.fixture
 def played(tmp_path: Path) -> Path:
-    """The folder of the report of a drill."""
+    """The folder with the report of a drill that was run."""
     assert run_command_line(["drill", str(DRILL), "--report", str(tmp_path)]) == 0
     return tmp_path
 
 
 async def test_a_drill_as_it_was_played_can_be_looked_at(shown: Page, played: Path) -> None:
-    """From the command to the browser: a link is cut, and its cells say so until the end."""
+    """The report of a real drill shows the cables of a cut link as dead."""
     text = (played / "link-cut.html").read_text()
     seen = await look(shown, text, played, [*PARTS, "svg.cells .dead"], size=(1280, 4000))
     assert seen.console == []
@@ -196,7 +196,7 @@ async def test_a_drill_as_it_was_played_can_be_looked_at(shown: Page, played: Pa
 
 
 async def test_a_picture_is_read_as_it_was_drawn(shown: Page, tmp_path: Path) -> None:
-    """The reader of PNG that these tests use knows a page of one colour."""
+    """The PNG reader of these tests reads a page of one colour correctly."""
     text = "<body style='background:#c00'></body>"
     seen = await look(shown, text, tmp_path, [], size=(64, 48))
     assert seen.pixels.shape == (48, 64, 3)

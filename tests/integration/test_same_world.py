@@ -1,6 +1,6 @@
-"""The same transfers in the fluid world and over kernels, as far as a busy machine cannot matter.
+"""The same transfers in virtual time and over kernels, compared only where load cannot matter.
 
-How close the two are is a measurement, and the bench's: `make bench` holds both to 5 %.
+How close the two are is a measurement: `make bench` holds both to 5 %.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.integration.labbing import fresh_name, require_lab
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """One for all cases, without agents: the underlay hashes."""
+    """One lab for all cases, without agents, so flows are hashed by the underlay."""
     require_lab()
     with lab_of(fresh_name(), programs=False) as (lab, _):
         yield lab
 
 
 def ends_at(fabric: Fabric, node: int, way: Way) -> int:
-    """Where a way along cables leads; -1 where one does not go on from the last."""
+    """Return the node that a way along cables leads to; -1 if the cables do not connect."""
     for link in way:
         ends = {int(fabric.structure.tail[2 * link]), int(fabric.structure.head[2 * link])}
         if node not in ends:
@@ -44,10 +44,10 @@ def ends_at(fabric: Fabric, node: int, way: Way) -> int:
     ids=lambda case: case.pattern,
 )
 def test_tcp_over_kernels_is_never_faster_than_the_fluid_world_says(lab: Lab, case: Case) -> None:
-    """All bytes come, by cables that are up, and no sooner than the fluid world has them there.
+    """All bytes arrive over cables that are up, and no sooner than in the fluid simulation.
 
-    A machine that does much else holds packets up, never the fluid world: so only one side
-    of the comparison is a promise here.
+    A busy machine delays packets, but never the fluid simulation. So only this side of the
+    comparison is checked here.
     """
     both, whole = played(lab, case), fabric()
     cut = set(whole.find_links("l0", "s0")) if case.down else set()

@@ -1,4 +1,4 @@
-"""The real agent over mutual TLS: who it is, and new certificates without a restart."""
+"""The real agent over mutual TLS: its switch's certificate, and a new one without a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOPS = [NextHop("s0", "0"), NextHop("s1", "0")]
 
 
 def agent(switch: str, port: int, channels: Channels) -> Agent:
-    """An agent in memory."""
+    """Return an agent with its table in memory."""
     return Agent(
         fabric="fabrics/f1",
         switch=switch,
@@ -34,7 +34,7 @@ def agent(switch: str, port: int, channels: Channels) -> Agent:
 
 
 async def test_certificates_of_agents(tmp_path: Path) -> None:
-    """Its own switch's certificate connects it, another's does not, and a new one is taken up."""
+    """An agent with another switch's certificate is refused, and connects once it gets its own."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
@@ -56,7 +56,7 @@ async def test_certificates_of_agents(tmp_path: Path) -> None:
         }
         await until(lambda: s.telemetry.registry.get_sample_value("heddle_rpcs_total", denied) or 0)
         assert not one.connected
-        cert.write_bytes(right.cert.read_bytes())  # for a moment it is not the key's
+        cert.write_bytes(right.cert.read_bytes())  # for a moment it does not match the key
         key.write_bytes(right.key.read_bytes())
         await until(lambda: one.connected)
         await one.stop()

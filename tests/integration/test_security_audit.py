@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 async def changed(o: Operator) -> None:
-    """A fabric, and two changes by the API."""
+    """Put a fabric, and make two changes through the API."""
     await o.s.store.put_fabric("f1", clos())
     for words in (("l0,s0", "drained"), ("l0,s0", "up")):
         done = await o.does("fabric", "link", *words)
@@ -24,7 +24,7 @@ async def changed(o: Operator) -> None:
 
 
 def broken(outcome: Outcome, *words: str) -> None:
-    """The command says that the trail does not hold, and why."""
+    """Assert that the command says that the trail does not hold, and why."""
     assert outcome.code == 1, outcome
     assert "does not hold" in outcome.err
     for word in words:
@@ -32,7 +32,7 @@ def broken(outcome: Outcome, *words: str) -> None:
 
 
 async def test_who_did_what(tmp_path: Path) -> None:
-    """An operator sees who changed what, from what to what, and a mark to note."""
+    """An operator sees who changed what, from what to what, and gets a mark to note."""
     async with operating(tmp_path) as o:
         await changed(o)
         listed = await o.does("audit", "list")
@@ -49,7 +49,7 @@ async def test_who_did_what(tmp_path: Path) -> None:
 
 
 async def test_exports_make_one_chain(tmp_path: Path) -> None:
-    """Parts exported at different times verify together, offline, and not in another order."""
+    """Exports of several parts verify together without a server, but not reordered or altered."""
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     async with operating(tmp_path / "store") as o:
         await changed(o)
@@ -60,7 +60,7 @@ async def test_exports_make_one_chain(tmp_path: Path) -> None:
         head = (await o.does("audit", "verify")).out.strip()
         assert (await o.does("audit", "export", "--after", "9")).code == 2
         again = await o.does("audit", "export", "--out", one)
-        assert again.code == 2  # an export is never written over
+        assert again.code == 2  # an export overwrites no file
         whole = await o.does("audit", "verify", "--file", one, "--file", two)
         assert whole.out.strip() == head
         broken(await o.does("audit", "verify", "--file", two, "--file", one))
@@ -74,7 +74,7 @@ async def test_exports_make_one_chain(tmp_path: Path) -> None:
         ):
             bad.write_bytes(b"".join(forged))
             broken(await o.does("audit", "verify", "--file", bad), number)
-        bad.write_bytes(b"".join(lines[:-1]))  # cut off at the end: only a mark shows it
+        bad.write_bytes(b"".join(lines[:-1]))  # only a mark shows that the end is cut off
         assert (await o.does("audit", "verify", "--file", bad)).code == 0
         mark = head.replace("4:", "3:")
         broken(await o.does("audit", "verify", "--file", bad, "--head", mark), "record 3")
@@ -84,7 +84,7 @@ async def test_exports_make_one_chain(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_was_edited(tmp_path: Path) -> None:
-    """Whoever edits a row, or makes the chain anew from there, does not get past a noted mark."""
+    """An edited row breaks the trail; a new chain from there does not match a mark noted before."""
     async with operating(tmp_path) as o:
         await changed(o)
         mark = (await o.does("audit", "verify")).out.strip()
@@ -99,12 +99,12 @@ async def test_a_store_that_was_edited(tmp_path: Path) -> None:
             connection.execute("DELETE FROM audit")
             connection.commit()
         await o.does("fabric", "link", "l0,s1", "down")
-        assert (await o.does("audit", "verify")).code == 0  # a whole chain, but another
+        assert (await o.does("audit", "verify")).code == 0  # a valid chain, but another one
         broken(await o.does("audit", "verify", "--head", mark), "record 3 is not in it")
 
 
 async def test_the_log_notes_marks_that_the_trail_is_held_to(tmp_path: Path) -> None:
-    """The end of the trail is logged as it moves, in the form that verify takes; once each."""
+    """The log notes each new end of the trail once, in the form that ``audit verify`` takes."""
     async with operating(tmp_path) as o:
         with capture_logs() as logged:
             logging = asyncio.create_task(log_marks(o.s.store, 0.01))

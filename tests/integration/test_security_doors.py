@@ -34,13 +34,13 @@ DELETE = placement_pb2.DeleteJobRequest(name="fabrics/f1/jobs/none")
 
 
 def dial(port: int, pair: Pair | None, ca: Path) -> aio.Channel:
-    """A channel of one client; without a pair it shows no certificate."""
+    """Return a client's channel; without a pair it shows no certificate."""
     plain = grpc.ssl_channel_credentials(ca.read_bytes())
     return aio.secure_channel(f"localhost:{port}", pair.credentials() if pair else plain, OPTIONS)
 
 
 def introduction(switch: str, fabric: str = "f1") -> agent_pb2.AgentMessage:
-    """The first message of an agent."""
+    """Return the first message of an agent."""
     about = agent_pb2.SessionParameters(
         fabric=f"fabrics/{fabric}", switch=switch, instance_id="i1", software_version="0"
     )
@@ -48,7 +48,7 @@ def introduction(switch: str, fabric: str = "f1") -> agent_pb2.AgentMessage:
 
 
 async def test_roles(tmp_path: Path) -> None:
-    """Each certificate does what its role may, and is refused the rest by name."""
+    """Each certificate may do what its role allows; anything else is refused as ``ROLE_DENIED``."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
@@ -81,7 +81,7 @@ async def test_roles(tmp_path: Path) -> None:
 
 
 async def outcome(call: Awaitable[Any]) -> tuple[str, str]:
-    """Status and reason of a call."""
+    """Return the status and the reason of a call."""
     try:
         await call
     except aio.AioRpcError as error:
@@ -90,7 +90,7 @@ async def outcome(call: Awaitable[Any]) -> tuple[str, str]:
 
 
 async def test_agents_are_held_to_their_switch(tmp_path: Path) -> None:
-    """One certificate, one switch: not another's, not another fabric's, and not an operator's."""
+    """An agent's certificate admits its own switch of its own fabric; an operator's admits none."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
@@ -115,7 +115,7 @@ async def test_agents_are_held_to_their_switch(tmp_path: Path) -> None:
 
 
 async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
-    """Every method of every service refuses a caller without a role, but for the health probes."""
+    """Every method of every service refuses a caller without a role, except health checks."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(
@@ -146,7 +146,7 @@ async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
 
 
 def file_with_token(folder: Path, role: Role = Role.SCHEDULER) -> tuple[TokenFile, str]:
-    """A file with one grant, and its token."""
+    """Write a file with one grant; return the file and the grant's token."""
     folder.mkdir(exist_ok=True)
     path = folder / "tokens"
     token, grant = new_token(Caller(role, ""), "slurm", time.time() + 1000)
@@ -155,7 +155,7 @@ def file_with_token(folder: Path, role: Role = Role.SCHEDULER) -> tuple[TokenFil
 
 
 async def test_a_token_beside_certificates(tmp_path: Path) -> None:
-    """On the second port a token gets in where the first asks for a certificate."""
+    """A token is accepted on the token port; the other port still requires a certificate."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     tokens, token = file_with_token(tmp_path)
@@ -186,7 +186,7 @@ async def test_a_token_beside_certificates(tmp_path: Path) -> None:
 
 
 async def test_certificates_are_read_again(tmp_path: Path) -> None:
-    """A new pair and a new authority count from the next connection, without a restart."""
+    """A new key pair and authority are used from the next connection on, without a restart."""
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     live, fresh = old.server(), new.server()
     terms = replace(LOOPBACK, tls=Tls(live.cert, live.key, live.ca))
@@ -200,19 +200,19 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
         standing = dial(s.api.port, old.role("reader/stays"), old.ca)
         await FabricServiceStub(standing).ListFabrics(LIST)
         assert [await listed(old), await listed(new)] == ["OK", "UNAVAILABLE"]
-        live.key.write_bytes(fresh.key.read_bytes())  # half of a change is no change
+        live.key.write_bytes(fresh.key.read_bytes())  # a key alone changes nothing
         assert await listed(old) == "OK"
         live.cert.write_bytes(fresh.cert.read_bytes())
         live.ca.write_bytes(fresh.ca.read_bytes())
         pair, root = new.role("reader/r"), new.ca
         async with dial(s.api.port, pair, root) as channel:
             assert (await outcome_of(FabricServiceStub(channel).ListFabrics(LIST)))[0] == "OK"
-        await FabricServiceStub(standing).ListFabrics(LIST)  # what stands goes on
+        await FabricServiceStub(standing).ListFabrics(LIST)  # an open connection goes on
         await standing.close()
 
 
 async def outcome_of(call: Awaitable[Any]) -> tuple[str, str]:
-    """Status of a call that may not have met a server at all."""
+    """Return the status of a call, which may not have reached a server at all."""
     try:
         await call
     except aio.AioRpcError as error:
@@ -221,7 +221,7 @@ async def outcome_of(call: Awaitable[Any]) -> tuple[str, str]:
 
 
 async def test_a_client_that_asks_too_much(tmp_path: Path) -> None:
-    """It is told when to come again; others, and what it does later, go on."""
+    """A client over its rate is told when to retry; others, and its later calls, are served."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(
@@ -255,7 +255,7 @@ async def _refused(call: Callable[[], Awaitable[Any]], count: int) -> list[aio.A
 
 
 async def _streams(stub: Any) -> None:
-    """Two at a time; a third once one has ended."""
+    """Assert that two streams may be open at a time, and a third once one has ended."""
     watch = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
     first, second = stub.WatchFabric(watch), stub.WatchFabric(watch)
     await first.read()
@@ -271,7 +271,7 @@ async def _streams(stub: Any) -> None:
 
 
 async def _limited(stream: Any) -> bool:
-    """Whether a stream is refused because of those there are, and not answered."""
+    """Return whether a stream is refused by the limit of streams instead of answered."""
     try:
         return not await stream.read()
     except aio.AioRpcError as error:
@@ -279,7 +279,7 @@ async def _limited(stream: Any) -> bool:
 
 
 async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:
-    """A controller at debug level, shown good and bad tokens, writes nothing that is secret."""
+    """A controller at debug level that is shown good and bad tokens logs nothing secret."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     _, token = file_with_token(tmp_path)
@@ -310,7 +310,7 @@ async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:
 
 
 def test_token_command(tmp_path: Path) -> None:
-    """It prints a token that the file lets in, once, and lists it without its hash."""
+    """A new token is admitted by its file; the list has no hashes; faulty options are refused."""
     file = tmp_path / "tokens"
     made = heddle("token", "new", "slurm", "--role", "scheduler", "--file", file)
     assert made.code == 0, made.err

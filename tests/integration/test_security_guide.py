@@ -1,4 +1,4 @@
-"""SECURITY.md is true: its commands make what the programs take, its tests are there."""
+"""SECURITY.md is true: its commands work, and the tests and options that it names exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GUIDE = (ROOT / "SECURITY.md").read_text()
 
 
 def block(after: str, kind: str = "") -> str:
-    """The first fenced block after some words."""
+    """Return the first fenced block after some words of the guide."""
     rest = GUIDE[GUIDE.index(after) :]
     found = re.search(rf"```{kind}\n(.*?)```", rest, re.DOTALL)
     assert found, after
@@ -40,7 +40,7 @@ def block(after: str, kind: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the commands for certificates were run."""
+    """The folder in which the guide's commands for certificates were run."""
     if shutil.which("openssl") is None:
         missing("no openssl: apt-get install openssl")
     folder = tmp_path_factory.mktemp("pki")
@@ -53,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_certificates_by_the_guide(made: Path, tmp_path: Path) -> None:
-    """The operator gets in and may change, the scheduler may not, the switch's may neither."""
+    """The guide's operator may change a link, its scheduler may only read, its switch neither."""
     tls = Tls(made / "controller.crt", made / "controller.key", made / "ca.crt")
     with unlogged():
         async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
@@ -71,12 +71,12 @@ async def test_certificates_by_the_guide(made: Path, tmp_path: Path) -> None:
 
 
 def test_keys_are_their_owners_alone(made: Path) -> None:
-    """As the commands leave them."""
+    """The guide's commands make keys that only their owners can read."""
     assert {path.stat().st_mode & 0o077 for path in made.glob("*.key")} == {0}
 
 
 def test_roles_by_the_guide(tmp_path: Path) -> None:
-    """The example of the file is one."""
+    """The guide's example of a roles file is valid."""
     path = tmp_path / "roles"
     path.write_text(block("If your certificates have no such URI"))
     assert [str(rule.caller.role) for rule in read_rules(path)] == [
@@ -97,12 +97,12 @@ COMMANDS: tuple[tuple[click.Command, tuple[str, ...]], ...] = (
 
 
 def help_of(program: click.Command, *words: str) -> str:
-    """What a command says of itself."""
+    """Return the help of a command."""
     return CliRunner().invoke(program, [*words, "--help"]).stdout
 
 
 def test_what_it_points_at_is_there() -> None:
-    """Every test that is said to show something, and every option of the programs."""
+    """Every test that the guide names exists, and every option of the programs."""
     tests = set(re.findall(r"`((?:\w+/)?(?:test_)?\w+\.py)`", GUIDE))
     assert len(tests) > 10
     for name in tests:
@@ -113,7 +113,7 @@ def test_what_it_points_at_is_there() -> None:
 
 
 def test_revocation_by_the_guide(made: Path) -> None:
-    """Either command writes a file that takes back the certificate it is about, and no other."""
+    """Each of the guide's two commands writes a file that revokes its certificate and no other."""
     ca = x509.load_pem_x509_certificate((made / "ca.crt").read_bytes())
     key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)

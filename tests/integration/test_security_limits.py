@@ -1,4 +1,4 @@
-"""A message that is too large costs nobody more than the reading of its size."""
+"""A message that is too large costs the server no more than reading its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "fabrics/f1/demands/d1"
 
 
 async def test_messages_are_as_large_as_is_said(tmp_path: Path) -> None:
-    """One beyond the limit is refused, alone or within a stream; what comes after is served."""
+    """A message over the limit is refused, alone or within a stream, and later calls are served."""
     async with (
         serving(tmp_path, replace(LOOPBACK, message_bytes=MOST)) as s,
         aio.insecure_channel(f"127.0.0.1:{s.api.port}") as channel,

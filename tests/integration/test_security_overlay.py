@@ -1,4 +1,4 @@
-"""The panic switch from the operator's command down to what answers packets."""
+"""Withdrawal of the overlay, from the operator's command down to the packets of switches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.1))
 
 @dataclass
 class Switch:
-    """One switch with its backend, and the agent of the moment."""
+    """One switch with its FIB; its agents come and go."""
 
     name: str
     hops: list[NextHop]
@@ -43,7 +43,7 @@ class Switch:
 
     @asynccontextmanager
     async def agent(self, *addresses: str) -> AsyncIterator[Agent]:
-        """An agent of it, running."""
+        """Run an agent of the switch, connected to all the addresses."""
         agent = Agent(
             fabric="fabrics/f1",
             switch=self.name,
@@ -63,7 +63,7 @@ class Switch:
 
 
 def switches(fabric: Fabric) -> dict[str, Switch]:
-    """All of a fabric, with tables in memory."""
+    """Return all switches of a fabric, with tables in memory."""
     ids, links = fabric.structure.nodes.ids, fabric.structure.links
     hops: dict[str, list[NextHop]] = {name: [] for name in ids if not name.startswith("n")}
     for a, b, key in zip(links.a.tolist(), links.b.tolist(), links.key, strict=True):
@@ -74,7 +74,7 @@ def switches(fabric: Fabric) -> dict[str, Switch]:
 
 
 async def furnish(controller: Controller, folder: Path, fabric: Fabric, flows: str = FLOWS) -> None:
-    """A fabric, and flows that a hash may put on one uplink."""
+    """Import a fabric, and put flows that a hash may send over one uplink."""
     save_fabric_file(fabric, folder / "fabric.json")
     (folder / "flows.csv").write_text(f"flow,src,dst,gbps,job,phase\n{flows}")
     for words in (
@@ -86,7 +86,7 @@ async def furnish(controller: Controller, folder: Path, fabric: Fabric, flows: s
 
 
 def answered(switch: Switch) -> list[str]:
-    """Where the switch sends both flows, if an entry does."""
+    """Return where the switch sends each flow, or "hash" if no entry says so."""
     fib = switch.fib
     assert isinstance(fib, MemoryFib)
     found = []
@@ -98,14 +98,17 @@ def answered(switch: Switch) -> list[str]:
 
 
 async def overlay(controller: Controller) -> dict[str, object]:
-    """What the operator sees."""
+    """Return the overlay's state as the operator sees it."""
     shown = await controller.does("overlay", "show", "--json")
     assert shown.code == 0, shown.err
     return dict(shown.json)
 
 
 async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None:
-    """One command each way; agents that were away learn it; plans go on underneath."""
+    """One command withdraws the overlay and one restores it; absent agents learn it on return.
+
+    Plans and entries go on changing meanwhile, without effect on packets.
+    """
     fabric = clos()
     fleet = switches(fabric)
     leaf = fleet["l0"]
@@ -129,7 +132,7 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
                 shown = await controller.does("show", "plan")
                 assert "OVERLAY WITHDRAWN since" in shown.out
             assert (await overlay(controller))["agent_count"] == 3
-            # A link goes meanwhile: entries follow, unseen.
+            # A link is drained meanwhile: entries follow the new plan, without effect.
             done = await controller.does("fabric", "link", "l1,s0", "down")
             assert done.code == 0, done.err
             await until(lambda: {g.primary.node for g in leaf.fib.read_back().values()} <= {"s1"})
@@ -138,7 +141,7 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
             assert done.code == 0, done.err
             assert set(answered(leaf)) <= {"s1", "hash"}
             assert "WITHDRAWN" not in (await controller.does("show", "plan")).out
-            assert fleet["l1"].fib.withdrawn  # it was away
+            assert fleet["l1"].fib.withdrawn  # its agent was away
             async with fleet["l1"].agent(controller.address):
                 await until(lambda: not fleet["l1"].fib.withdrawn)
         trail = await controller.does("audit", "list", "--json")
@@ -147,7 +150,7 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
 
 
 async def test_the_switch_survives_the_controller(tmp_path: Path) -> None:
-    """Killed and started again it is still withdrawn, says so in metrics, and tells newcomers."""
+    """A restarted controller keeps the overlay withdrawn, in metrics and for new agents too."""
     fabric = clos()
     fleet = switches(fabric)
     async with controlling(tmp_path) as controller:
@@ -171,7 +174,7 @@ def _metrics(port: int) -> str:
 
 @contextmanager
 def kernel() -> Iterator[LinuxBench]:
-    """A switch of the kernel's with the linux backend."""
+    """A switch in a real kernel, with the linux backend."""
     with fib_linux.world() as world:
         bench = LinuxBench(world)
         try:
@@ -181,7 +184,7 @@ def kernel() -> Iterator[LinuxBench]:
 
 
 def one_pair() -> Fabric:
-    """The bench's switch and what is beyond it: one NIC on either side of four spines."""
+    """Return a fabric with the bench's switch: one NIC on either side of four spines."""
     nodes: list[dict[str, object]] = [
         {"id": nic, "kind": "nic", "host": nic, "address": ADDRESSES[nic]}
         for nic in ("nic0", "far0")
@@ -195,7 +198,7 @@ def one_pair() -> Fabric:
 
 
 async def test_on_a_kernel(tmp_path: Path) -> None:
-    """Real packets follow the entry, the hash, the entry; and the hash once its time is over."""
+    """Real packets follow an entry, but the hash while it is withdrawn and after it has expired."""
     with kernel() as bench:
         packets = [Packet("nic0", "far0", port, ROCE) for port in range(100, 108)]
         switch = Switch(SWITCH, list(SPINES), bench.fib)
@@ -211,18 +214,18 @@ async def test_on_a_kernel(tmp_path: Path) -> None:
                 assert (await controller.does("overlay", "restore")).code == 0
                 assert await asyncio.to_thread(sent, bench, packets) == planned
                 await controller.ends(signal.SIGKILL)
-                assert agent.held.entries  # for as long as it may stay without a controller
+                assert agent.held.entries  # without a controller, entries stay for a while
                 await until(lambda: not agent.held.entries)
                 assert await asyncio.to_thread(sent, bench, packets) == hashed
 
 
 def sent(bench: LinuxBench, packets: list[Packet]) -> list[NextHop | None]:
-    """By which uplink each packet leaves."""
+    """Return the uplink by which each packet leaves."""
     return [bench.where(packet) for packet in packets]
 
 
 def test_a_restarted_agent_stands_as_before() -> None:
-    """How the overlay stands is in the kernel with the entries, as they are."""
+    """A restarted backend reads both the entries and the withdrawal from the kernel."""
     with kernel() as bench:
         packets = [Packet("nic0", "far0", port, ROCE) for port in range(100, 108)]
         hashed = sent(bench, packets)
@@ -238,7 +241,7 @@ def test_a_restarted_agent_stands_as_before() -> None:
 
 
 async def test_over_replicas(tmp_path: Path) -> None:
-    """Asked for at either replica, ordered by the leader, told to both, and recorded once."""
+    """Either replica takes the command, and both show the state and the same audit trail."""
     fabric = clos()
     leaf = switches(fabric)["l0"]
     folders = [tmp_path / name for name in ("a", "b")]

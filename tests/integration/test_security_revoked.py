@@ -1,4 +1,4 @@
-"""Whoever is shut out stays out: certificates and tokens taken back, for streams under way too."""
+"""Revoked certificates and tokens are refused, and their open streams end."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ WATCH = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
 
 
 def serial(pair: Pair) -> str:
-    """As openssl prints it."""
+    """Return the line that revokes a certificate by serial number, as openssl prints it."""
     return f"serial {certificate(pair).serial_number:X}\n"
 
 
 def fingerprint(pair: Pair) -> str:
-    """As openssl prints it."""
+    """Return the line that revokes a certificate by fingerprint, as openssl prints it."""
     return f"sha256 {certificate(pair).fingerprint(hashes.SHA256()).hex(':').upper()}  # ann left\n"
 
 
 def certificate(pair: Pair) -> x509.Certificate:
-    """Of a client."""
+    """Return the certificate of a client."""
     return x509.load_pem_x509_certificate(pair.cert.read_bytes())
 
 
 def dial(port: int, authority: Authority, pair: Pair | None) -> aio.Channel:
-    """A channel of a client, with a certificate or without."""
+    """Return a client's channel, with or without a certificate."""
     plain = grpc.ssl_channel_credentials(authority.ca.read_bytes())
     made = pair.credentials() if pair else plain
     return aio.secure_channel(f"localhost:{port}", made, OPTIONS)
 
 
 async def ended(stream: Any) -> aio.AioRpcError:
-    """How a stream that was open ends."""
+    """Return the error with which an open stream ends."""
     async with asyncio.timeout(PATIENCE):
         try:
             while await stream.read() is not aio.EOF:
@@ -67,7 +67,7 @@ async def ended(stream: Any) -> aio.AioRpcError:
 async def test_a_certificate_that_is_taken_back(
     tmp_path: Path, line: Callable[[Pair], str]
 ) -> None:
-    """Its calls are refused from then on, its streams end; another's go on."""
+    """Calls with a revoked certificate are refused and its streams end; those of others go on."""
     authority = Authority(tmp_path / "pki")
     server, file = authority.server(), tmp_path / "revoked"
     file.write_text("# nobody yet\n")
@@ -98,7 +98,7 @@ async def test_a_certificate_that_is_taken_back(
 
 
 async def test_a_token_that_is_taken_back_ends_its_streams(tmp_path: Path) -> None:
-    """A line taken out of the file ends a watch that it began, and no other."""
+    """Removing a token's line from the file ends the streams that it began, and no others."""
     authority, file = Authority(tmp_path / "pki"), tmp_path / "tokens"
     server = authority.server()
     made = [new_token(Caller(Role.READER, ""), name, time.time() + 1000) for name in ("a", "b")]
@@ -122,7 +122,11 @@ async def test_a_token_that_is_taken_back_ends_its_streams(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_spoilt_takes_nothing_back(tmp_path: Path) -> None:
-    """Refused at the start; later what was revoked stays so, and what can be read counts."""
+    """An invalid file is refused at the start; later it revokes no less than before.
+
+    Valid lines of a file that has become invalid count in addition. Bytes that are no certificate
+    count as revoked. A file that others may write is refused.
+    """
     authority, file = Authority(tmp_path / "pki"), tmp_path / "revoked"
     ann, bob, eve = (authority.role(f"operator/{name}") for name in ("ann", "bob", "eve"))
     pems = [pair.cert.read_bytes() for pair in (ann, bob, eve)]

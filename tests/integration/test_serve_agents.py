@@ -24,23 +24,23 @@ from tests.support.waiting import until
 
 
 def introduction(switch: str = "l0", **more: Any) -> pb.AgentMessage:
-    """The first message of an agent."""
+    """Return the first message of an agent."""
     told: dict[str, Any] = {"fabric": "fabrics/f1", "switch": switch, "instance_id": f"i-{switch}"}
     return pb.AgentMessage(session_parameters=pb.SessionParameters(**(told | more)))
 
 
 class Agent:
-    """The agent's end of a stream."""
+    """The agent's end of a session."""
 
     def __init__(self, s: Serving) -> None:
         self.call = s.agents.Session()
 
     async def say(self, message: pb.AgentMessage) -> None:
-        """Send."""
+        """Send a message."""
         await self.call.write(message)
 
     async def hear(self) -> pb.ControllerMessage:
-        """Receive; raises the stream's error when it is over."""
+        """Receive a message; raise the stream's error, or ``EOFError`` if it ended well."""
         message = await self.call.read()
         if message is aio.EOF:
             raise EOFError
@@ -48,7 +48,7 @@ class Agent:
         return message
 
     async def answer(self, push: pb.Push, stage: pb.PushStage.ValueType) -> None:
-        """Say that all went well."""
+        """Report that a stage of a push was applied."""
         await self.say(
             pb.AgentMessage(
                 push_result=pb.PushResult(
@@ -75,7 +75,7 @@ async def connected(s: Serving, switch: str = "l0") -> AsyncIterator[Agent]:
 
 
 async def sample_push(s: Serving) -> Push:
-    """One entry for l0, of the committed sample plan."""
+    """Return a full sync with the entries of the committed sample plan."""
     committed = await s.commit_plan()
     program = committed.program
     return Push(
@@ -91,7 +91,7 @@ async def sample_push(s: Serving) -> Push:
 
 
 async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
-    """The entry arrives in words; RIB and FIB acks make the report."""
+    """The entry of a push reaches the agent, and its acknowledgements give the push's result."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         push = await sample_push(s)
@@ -113,7 +113,10 @@ async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
 
 
 async def test_what_an_agent_sees_of_links_is_listed(tmp_path: Path) -> None:
-    """As the observed state; the administrative state stays."""
+    """A link that an agent reports down is listed as observed down, with its wanted state up.
+
+    It stays down after the agent has gone.
+    """
     report = pb.LinkStateReport(full=True)
     report.links.add(
         link=common_pb2.LinkRef(source="l0", target="s1", key="0"),
@@ -140,7 +143,10 @@ async def test_what_an_agent_sees_of_links_is_listed(tmp_path: Path) -> None:
 
 
 async def test_sessions_hold_no_copy_of_the_fabric(tmp_path: Path) -> None:
-    """What the fabric was when an agent came is of no use later, and large times thousands."""
+    """Sessions do not keep the fabric record that was current when their agents came.
+
+    Such copies would be large, and there may be thousands.
+    """
     async with serving(tmp_path) as s, AsyncExitStack() as stack:
         await s.put_fabric()
         gc.collect()
@@ -153,7 +159,7 @@ async def test_sessions_hold_no_copy_of_the_fabric(tmp_path: Path) -> None:
 
 
 async def test_a_session_ends_with_its_stream(tmp_path: Path) -> None:
-    """Half-closing is an orderly end; the gateway forgets the switch, pushes are lost."""
+    """A half-closed session ends with OK; its switch is forgotten and its open pushes are lost."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         push = await sample_push(s)
@@ -170,7 +176,7 @@ async def test_a_session_ends_with_its_stream(tmp_path: Path) -> None:
 
 
 async def test_a_second_session_of_a_switch_ends_the_first(tmp_path: Path) -> None:
-    """The older stream ends with ABORTED, the newer is the one pushed to."""
+    """The older session ends with ABORTED, and the newer one takes its place."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         async with connected(s) as older:
@@ -192,7 +198,7 @@ async def test_a_second_session_of_a_switch_ends_the_first(tmp_path: Path) -> No
 async def test_a_stranger_is_told_the_cure(
     tmp_path: Path, switch: str, fabric: str, code: str, cure: str
 ) -> None:
-    """Unknown fabric, unknown switch, a NIC instead of a switch."""
+    """An unknown fabric, an unknown switch or a NIC as switch is refused with the cure."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         agent = Agent(s)
@@ -242,7 +248,7 @@ LINK = common_pb2.LinkRef(source="l0", target="s1")
 async def test_a_malformed_message_ends_the_session(
     tmp_path: Path, message: pb.AgentMessage, field: str
 ) -> None:
-    """INVALID_ARGUMENT names the field; nothing of the message is kept."""
+    """A malformed message ends the session with an error that names the field; nothing is kept."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         push = await sample_push(s)
@@ -271,7 +277,7 @@ async def test_a_malformed_message_ends_the_session(
 async def test_a_malformed_introduction_is_refused(
     tmp_path: Path, more: dict[str, Any], field: str
 ) -> None:
-    """By the name of the field."""
+    """A malformed introduction is refused by the name of its field."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         agent = Agent(s)
@@ -280,14 +286,14 @@ async def test_a_malformed_introduction_is_refused(
 
 
 async def test_a_silent_agent_is_not_waited_for(tmp_path: Path) -> None:
-    """Without an introduction the stream ends with DEADLINE_EXCEEDED."""
+    """A stream without an introduction ends with DEADLINE_EXCEEDED."""
     async with serving(tmp_path) as s:
         error = await refusal(Agent(s).hear())
         assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "NO_INTRODUCTION")
 
 
 async def test_an_agent_that_speaks_out_of_turn_is_refused(tmp_path: Path) -> None:
-    """The first message has to be the introduction; so says the refusal."""
+    """If the first message is not the introduction, the refusal says that it must be."""
     async with serving(tmp_path) as s:
         agent = Agent(s)
         await agent.say(pb.AgentMessage(counters=pb.CounterReport()))
@@ -298,7 +304,10 @@ async def test_an_agent_that_speaks_out_of_turn_is_refused(tmp_path: Path) -> No
 
 
 async def test_an_agent_that_reads_nothing_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    """Its queue overflows into a new session; pushes to another switch go on."""
+    """If an agent reads nothing and its queue overflows, only pushes to its switch are lost.
+
+    A new session begins for that switch.
+    """
     async with serving(tmp_path, queue_limit=4) as s:
         await s.put_fabric()
         push = await sample_push(s)
@@ -315,7 +324,7 @@ async def test_an_agent_that_reads_nothing_does_not_hold_up_the_others(tmp_path:
 
 
 async def test_sessions_end_when_the_controller_does(tmp_path: Path) -> None:
-    """UNAVAILABLE with a hint to connect again."""
+    """When the controller stops, sessions end with UNAVAILABLE and the reason SHUTTING_DOWN."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         async with connected(s) as agent:

@@ -24,14 +24,14 @@ FLOWS = [
 
 
 def told(*flows: pb.FlowDemand, request_id: str = "") -> Iterator[pb.PutDemandsRequest]:
-    """The name first, then a message a flow."""
+    """Yield the name first, and then one message for each flow."""
     yield pb.PutDemandsRequest(name=NAME, request_id=request_id, flow_count=len(flows))
     for flow in flows:
         yield pb.PutDemandsRequest(demands=[flow])
 
 
 async def test_a_set_is_put_whole_and_listed(tmp_path: Path) -> None:
-    """Defaults are filled in; pages hold every flow once; a new put replaces all."""
+    """Defaults are filled in, pages hold every flow once, and a new put replaces the set."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         stored = await s.demands.PutDemands(told(*FLOWS))
@@ -54,7 +54,7 @@ async def test_a_set_is_put_whole_and_listed(tmp_path: Path) -> None:
 
 
 async def test_sets_of_one_id_are_not_both_acknowledged(tmp_path: Path) -> None:
-    """Of many put at once one is stored; the others name it, and all that is stored is listed."""
+    """Of sets with the same flow ids put at once, one is stored, and the refusals name it."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         asked = []
@@ -75,7 +75,7 @@ async def test_sets_of_one_id_are_not_both_acknowledged(tmp_path: Path) -> None:
 
 
 async def test_sets_are_listed_by_page(tmp_path: Path) -> None:
-    """Each once, by name; none of another fabric."""
+    """Demand sets are listed in pages, each once, by name, and none of another fabric."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.put_fabric(name="f2")
@@ -96,7 +96,7 @@ async def test_sets_are_listed_by_page(tmp_path: Path) -> None:
 
 
 async def test_a_stream_that_breaks_changes_nothing(tmp_path: Path) -> None:
-    """Flows sent before the break are forgotten."""
+    """When a stream breaks off, its flows are dropped and the stored set stays."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.demands.PutDemands(told(FLOWS[0]))
@@ -110,7 +110,7 @@ async def test_a_stream_that_breaks_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 2, 4])
 async def test_a_set_is_as_large_as_was_said(tmp_path: Path, count: int) -> None:
-    """A stream that ends with more or fewer flows is refused: it may have been cut off."""
+    """A stream with more or fewer flows than announced is refused: it may have been cut off."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.demands.PutDemands(told(FLOWS[0]))
@@ -123,7 +123,7 @@ async def test_a_set_is_as_large_as_was_said(tmp_path: Path, count: int) -> None
 
 
 async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
-    """The same request id changes nothing the second time."""
+    """A put with the same request id gets the same answer and changes nothing."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         first = await s.demands.PutDemands(told(*FLOWS, request_id="r"))
@@ -133,7 +133,7 @@ async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
 
 
 async def test_faulty_flows_are_named(tmp_path: Path) -> None:
-    """Each by its id and what is wrong; nothing is stored."""
+    """Each faulty flow is named by its id, and nothing is stored."""
     bad = [
         pb.FlowDemand(flow="x", source="nix", destination="n1.0", gbps=1),
         pb.FlowDemand(flow="y", source="n0.0", destination="n0.0", gbps=1),
@@ -150,7 +150,7 @@ async def test_faulty_flows_are_named(tmp_path: Path) -> None:
 
 
 async def test_a_name_in_the_middle_of_a_stream_is_refused(tmp_path: Path) -> None:
-    """It could only mean that two sets were mixed up."""
+    """A name in a later message of a stream is refused, as it could only mix up two sets."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         messages = [*told(FLOWS[0]), pb.PutDemandsRequest(name=NAME)]
@@ -158,7 +158,7 @@ async def test_a_name_in_the_middle_of_a_stream_is_refused(tmp_path: Path) -> No
 
 
 async def test_a_set_is_deleted_once(tmp_path: Path) -> None:
-    """A second time it is NOT_FOUND."""
+    """Deleting a set a second time gives NOT_FOUND."""
     request = pb.DeleteDemandsRequest(name=NAME)
     async with serving(tmp_path) as s:
         await s.put_fabric()
@@ -168,12 +168,12 @@ async def test_a_set_is_deleted_once(tmp_path: Path) -> None:
 
 
 def test_a_set_is_bounded() -> None:
-    """A million flows is far beyond any fabric and fits in memory."""
+    """The limit of a million flows is far beyond any fabric and fits in memory."""
     assert service.MAX_DEMANDS == 1_000_000
 
 
 def batch(**rates: float) -> pb.RateBatch:
-    """Rates by flow."""
+    """Return a batch of rates in Gbps by flow, with slashes for the underscores of the names."""
     flows = {name.replace("_", "/"): rate for name, rate in rates.items()}
     return pb.RateBatch(
         time=common.time_to_pb(9.0), interval_seconds=1.0, flows=flows, rates_gbps=flows.values()
@@ -181,7 +181,7 @@ def batch(**rates: float) -> pb.RateBatch:
 
 
 async def test_reported_rates_reach_who_watches(tmp_path: Path) -> None:
-    """Those of flows in the plan; others are counted as unknown."""
+    """Watchers get the reported rates of flows in the plan; other flows are counted as unknown."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
@@ -206,7 +206,7 @@ async def _first(batches: AsyncIterable[pb.RateBatch]) -> pb.RateBatch:
 
 
 async def test_malformed_rates_are_refused(tmp_path: Path) -> None:
-    """Lengths that differ, no interval, negative or endless rates, no fabric."""
+    """Invalid rates are refused: by interval, lengths, value, time, or fabric."""
     no_interval = batch(j1_f0=1.0)
     no_interval.interval_seconds = 0
     lengths = batch(j1_f0=1.0)

@@ -16,7 +16,7 @@ UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE
 
 
 async def test_a_fabric_is_put_and_got(tmp_path: Path) -> None:
-    """What is answered and what is got later are what was put, with an etag."""
+    """A fabric is answered and read back as it was put, with an etag."""
     fabric = clos().with_links({3: State.DRAINED})
     async with serving(tmp_path) as s:
         put = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(fabric)))
@@ -28,7 +28,7 @@ async def test_a_fabric_is_put_and_got(tmp_path: Path) -> None:
 
 
 async def test_the_largest_published_fabric_is_put_and_got(tmp_path: Path) -> None:
-    """24,576 NICs fit in one message, each way."""
+    """A fabric of 24,576 NICs fits into one message in each direction."""
     fabric = published("meta-24k")
     async with serving(tmp_path) as s:
         put = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(fabric)))
@@ -38,7 +38,7 @@ async def test_the_largest_published_fabric_is_put_and_got(tmp_path: Path) -> No
 
 
 async def test_a_put_with_an_older_etag_is_aborted(tmp_path: Path) -> None:
-    """And changes nothing; with the newest etag it goes through."""
+    """A put with an older etag is aborted and changes nothing; with the newest it succeeds."""
     async with serving(tmp_path) as s:
         message = wire(clos())
         first = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=message))
@@ -52,7 +52,7 @@ async def test_a_put_with_an_older_etag_is_aborted(tmp_path: Path) -> None:
 
 
 async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
-    """The same request id does nothing twice; with another request it is refused."""
+    """The same request id does nothing twice; for another request it is refused."""
     request = fabric_pb2.PutFabricRequest(fabric=wire(clos()), request_id="r1")
     async with serving(tmp_path) as s:
         first = await s.fabrics.PutFabric(request)
@@ -65,7 +65,7 @@ async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
 
 
 async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None:
-    """A new fabric without a job's hosts is refused; the old one stays."""
+    """A new fabric without the hosts of a job is refused, and the old one stays."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.submit_job("f1", job())
@@ -77,7 +77,7 @@ async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None
 
 
 async def test_fabrics_are_listed_in_pages(tmp_path: Path) -> None:
-    """By name; every one once, however small the pages."""
+    """Fabrics are listed by name, each once, however small the pages are."""
     async with serving(tmp_path) as s:
         for name in ("c", "a", "b", "d", "e"):
             await s.put_fabric(name=name)
@@ -93,7 +93,10 @@ async def test_fabrics_are_listed_in_pages(tmp_path: Path) -> None:
 
 
 async def test_links_are_listed_with_both_states(tmp_path: Path) -> None:
-    """All of them in pages, or only those that are not up by either state."""
+    """Pages list all links, or only those that are not up as wanted or as observed.
+
+    A page token expires when a link's state changes.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DRAINED)
@@ -115,7 +118,7 @@ async def test_links_are_listed_with_both_states(tmp_path: Path) -> None:
 
 
 async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None:
-    """The answer is the link as it stands; the store has it."""
+    """A link is found by its ends in either order; the answer and the store have its new state."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         link = await s.fabrics.SetLinkState(
@@ -132,7 +135,7 @@ async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None
 
 
 async def test_a_switch_is_drained(tmp_path: Path) -> None:
-    """The answer is the switch; its links say nothing of their own."""
+    """Draining a switch stores its state and returns the switch."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         node = await s.fabrics.SetSwitchState(
@@ -144,7 +147,7 @@ async def test_a_switch_is_drained(tmp_path: Path) -> None:
 
 
 async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:
-    """What is not up, ``synced``, then each link and switch that changes, and a new put."""
+    """A watcher gets the fabric, what is not up and ``synced``, then each change or new put."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DOWN)

@@ -1,4 +1,4 @@
-"""Floods of one client: of calls, and of bytes that nobody has let in."""
+"""Floods from one client: of calls, and of bytes from callers without a role."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving, v
 from tests.support.waiting import PATIENCE
 
 WATCHES = 1800
-"""Beyond what gRPC holds until it is looked at, if it is not told otherwise."""
+"""More calls than gRPC keeps waiting for the server by default."""
 BIG = 48 << 20
 WATCH = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
 LIST = fabric_pb2.ListFabricsRequest()
 
 
 def dial(port: int, ca: Path, pair: Pair | None = None) -> aio.Channel:
-    """A connection of one's own."""
+    """Return a connection that no other channel shares."""
     plain = grpc.ssl_channel_credentials(ca.read_bytes())
     alone = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
     return aio.secure_channel(f"localhost:{port}", pair.credentials() if pair else plain, alone)
 
 
 async def first(call: Any) -> str:
-    """How a stream begins: with an answer, or with a status and why."""
+    """Return how a stream begins: with OK, or with the status and reason of an error."""
     try:
         await call.read()
     except aio.AioRpcError as error:
@@ -48,7 +48,7 @@ async def first(call: Any) -> str:
 
 
 async def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
-    """Of thousands of streams at once each is served or told why not; others' calls all succeed."""
+    """Of many streams at once each is served or told why not, and others' calls all succeed."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     terms = replace(
@@ -74,7 +74,7 @@ async def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 async def test_calls_wait_for_a_controller_that_is_busy(tmp_path: Path) -> None:
-    """However long it takes until they are looked at, calls within their deadline are answered."""
+    """Calls within their deadline are answered, however long they wait for a busy controller."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         with grpc.insecure_channel(f"localhost:{s.api.port}") as channel:
@@ -87,7 +87,7 @@ async def test_calls_wait_for_a_controller_that_is_busy(tmp_path: Path) -> None:
 
 
 async def test_strangers_are_refused_unread(tmp_path: Path) -> None:
-    """Of what a caller without a role sends no more is taken in than it takes to refuse him."""
+    """A caller without a role is refused before the controller has taken in all that it sends."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     (tmp_path / "tokens").touch(mode=0o600)
@@ -104,7 +104,7 @@ async def test_strangers_are_refused_unread(tmp_path: Path) -> None:
 
 
 async def test_a_question_is_no_larger_than_it_has_to_be(tmp_path: Path) -> None:
-    """A name of megabytes is refused by the size of the message; what comes after is served."""
+    """A request that is too large is refused by its size, and later calls are served."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         request = placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id="x" * (2 << 20))
@@ -114,7 +114,7 @@ async def test_a_question_is_no_larger_than_it_has_to_be(tmp_path: Path) -> None
 
 
 async def test_a_job_of_very_many_collectives_is_refused_for_that(tmp_path: Path) -> None:
-    """By the size of the message, or else by their number; nobody looks at each of them."""
+    """A job of too many collectives is refused by their number or by the message's size."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         one = placement_pb2.Collective(bytes=1)
@@ -129,6 +129,6 @@ async def test_a_job_of_very_many_collectives_is_refused_for_that(tmp_path: Path
 
 
 def peak_memory(controller: Controller) -> int:
-    """The most bytes of memory that a process has had at once."""
+    """Return the most bytes of memory that a controller has held at once."""
     status = Path(f"/proc/{controller.process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) << 10

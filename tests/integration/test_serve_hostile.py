@@ -1,4 +1,4 @@
-"""Whatever clients leave half done, a controller is afterwards as it was before them."""
+"""Whatever clients leave half done, a controller is afterwards as it was before."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.waiting import PATIENCE, until
 
 ROUNDS = 3
 MEBIBYTES = 24
-"""Of memory that allocators may keep for themselves, besides what the first round took."""
+"""Growth of memory that is allowed after the first round, as allocators keep some."""
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 async def test_nothing_of_it_stays(tmp_path: Path, act: Act) -> None:
-    """Tasks, file handles and sessions return to what they were; memory does not climb."""
+    """Tasks, file handles and sessions return to what they were, and memory stays bounded."""
     process = psutil.Process()
     async with serving(tmp_path / "api") as api:
         await api.put_fabric()

@@ -1,4 +1,4 @@
-"""Agents are told whom to tell of lost links, over real gRPC and, in the end, real processes."""
+"""Agents learn from the controller whom to notify of lost links, and with which keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FABRIC = clos()  # l0 and l1 below s0 and s1
 
 
 class Session:
-    """An agent's end of a stream, and what it was told of its peers."""
+    """The agent's end of a session, with the peer configurations that it received."""
 
     def __init__(self, s: Serving, switch: str, address: str) -> None:
         self.call = s.agents.Session()
@@ -39,7 +39,7 @@ class Session:
         self.told: list[pb.PeerConfiguration] = []
 
     async def begin(self) -> None:
-        """Introduce ourselves, and listen from then on."""
+        """Introduce the agent, and listen from then on."""
         parameters = pb.SessionParameters(
             fabric="fabrics/f1",
             switch=self.switch,
@@ -55,11 +55,11 @@ class Session:
                 self.told.append(message.peer_configuration)
 
     def peers(self) -> dict[str, str]:
-        """As last told."""
+        """Return the address of each peer by the newest configuration; empty before the first."""
         return {peer.switch: peer.address for peer in self.told[-1].peers} if self.told else {}
 
     async def report(self, reason: str, *, full: bool = False, **ratios: float) -> None:
-        """Say how the link between l0 and s0 is."""
+        """Report the link between l0 and s0; without a reason, report no link."""
         report = pb.LinkStateReport(full=full)
         if reason:
             well = reason in {"grey", "slow"}
@@ -73,7 +73,7 @@ class Session:
 
 
 async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
-    """Each switch hears of those it has links with, NICs apart, and all of the same keys."""
+    """Each switch gets the addresses of the switches that it has links with, and the same keys."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         sessions = [
@@ -96,7 +96,7 @@ async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
 
 
 async def test_an_agent_without_peer_notices_is_left_alone(tmp_path: Path) -> None:
-    """It is told nothing, and its neighbours are told no address of it."""
+    """An agent without peer notices gets no peers, and its neighbours get no address of it."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         quiet, spine = Session(s, "l0", ""), Session(s, "s0", "[fd00::1]:7402")
@@ -109,7 +109,7 @@ async def test_an_agent_without_peer_notices_is_left_alone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("address", ["spine0:7402", "10.0.0.1", "10.0.0.1:0", "0.0.0.0:7"])
 async def test_an_address_that_nobody_can_use_is_refused(tmp_path: Path, address: str) -> None:
-    """The field is named."""
+    """An unusable address is refused by the name of its field."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         session = Session(s, "l0", address)
@@ -120,7 +120,7 @@ async def test_an_address_that_nobody_can_use_is_refused(tmp_path: Path, address
 
 
 async def test_agents_meet_through_the_controller(tmp_path: Path) -> None:
-    """Real agents get peers and keys, greet each other over UDP, and go on when it is gone."""
+    """Real agents get peers and keys, and tell each other of a lost link without a controller."""
     async with AsyncExitStack() as stack:
         s = await stack.enter_async_context(serving(tmp_path))
         await s.put_fabric(FABRIC)
@@ -140,13 +140,13 @@ async def test_agents_meet_through_the_controller(tmp_path: Path) -> None:
 
 
 def neighbours(switch: str) -> ManualLinks:
-    """The links of a switch of the sample fabric to other switches."""
+    """Return the links of a switch of the sample fabric to other switches."""
     others = ("s0", "s1") if switch.startswith("l") else ("l0", "l1")
     return ManualLinks(switch, [NextHop(other) for other in others])
 
 
 def agent(switch: str, port: int, links: ManualLinks) -> Agent:
-    """A real agent that takes peer notices on a free port."""
+    """Return a real agent that takes peer notices on a free port."""
     return Agent(
         fabric="fabrics/f1",
         switch=switch,
@@ -158,7 +158,7 @@ def agent(switch: str, port: int, links: ManualLinks) -> Agent:
 
 
 async def test_unwell_links_are_counted(tmp_path: Path) -> None:
-    """Grey, kept down, well again: the gauges follow, and do not outlive the agent's session."""
+    """Gauges count grey, slow and flap-damped links, and no longer once the session has ended."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         session = Session(s, "l0", "")
@@ -177,7 +177,10 @@ async def test_unwell_links_are_counted(tmp_path: Path) -> None:
 
 
 async def test_what_is_wrong_with_a_link_is_listed(tmp_path: Path) -> None:
-    """The worse of what both its ends tell; with links that are not up; gone with the sessions."""
+    """A link's condition is the worse of what both ends report, until their sessions end.
+
+    It is listed with the links that are not up.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         sessions = [Session(s, switch, "") for switch in ("l0", "s0")]
@@ -207,7 +210,7 @@ def _is(telemetry: Telemetry, expected: dict[str, float]) -> bool:
 
 
 def unwell(telemetry: Telemetry) -> dict[str, float | None]:
-    """The gauges of unwell links."""
+    """Return the gauges of unwell links by reason."""
     return {
         reason: telemetry.registry.get_sample_value(
             "heddle_unwell_links", {"fabric": "f1", "reason": reason}
@@ -217,7 +220,7 @@ def unwell(telemetry: Telemetry) -> dict[str, float | None]:
 
 
 def test_keys_of_replicas_agree_and_rotate() -> None:
-    """One secret, one fabric, one period: the same keys; the next one is known before it signs."""
+    """Keys follow from secret, fabric and period, and each is known one period before it signs."""
     schedule, replica = KeySchedule(b"s" * 32, 100.0), KeySchedule(b"s" * 32, 100.0)
     now, following = schedule.keys("f1", 250.0), schedule.keys("f1", 300.0)
     assert replica.keys("f1", 299.9) == now
@@ -229,7 +232,7 @@ def test_keys_of_replicas_agree_and_rotate() -> None:
 
 
 def test_the_secret_is_made_once_and_kept(tmp_path: Path) -> None:
-    """Only its owner may read it; a second start finds the same."""
+    """The secret is made once, is readable by its owner alone, and is found by later starts."""
     path = tmp_path / "secret"
     secret = read_secret(path)
     assert len(secret) == 64
@@ -238,7 +241,7 @@ def test_the_secret_is_made_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """Too short, or nowhere to put it: the setting and the path are named."""
+    """A secret that is too short or cannot be made is refused with the reason."""
     short = tmp_path / "short"
     short.write_text("abc\n")
     with pytest.raises(InputError, match="short holds 3 bytes"):
@@ -248,7 +251,7 @@ def test_a_secret_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
-    """A bad secret ends serve with status 2 and one line."""
+    """A bad secret ends ``serve`` with status 2 and the name of the setting."""
     short = tmp_path / "short"
     short.write_text("abc\n")
     done = subprocess.run(

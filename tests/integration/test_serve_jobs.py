@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE
 
 
 def submit(one: Job, request_id: str = "", fabric: str = "f1") -> pb.SubmitJobRequest:
-    """A request for a job."""
+    """Return a request to submit a job."""
     return pb.SubmitJobRequest(
         parent=f"fabrics/{fabric}",
         job_id=one.name,
@@ -25,7 +25,7 @@ def submit(one: Job, request_id: str = "", fabric: str = "f1") -> pb.SubmitJobRe
 
 
 async def test_a_submitted_job_is_accepted_and_kept(tmp_path: Path) -> None:
-    """Answered when it is in the store, in the state ACCEPTED, with an etag."""
+    """A submitted job is answered once it is in the store, as ACCEPTED and with an etag."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         answer = await s.jobs.SubmitJob(submit(job()))
@@ -37,7 +37,7 @@ async def test_a_submitted_job_is_accepted_and_kept(tmp_path: Path) -> None:
 
 
 async def test_a_repeated_submit_answers_as_the_first_did(tmp_path: Path) -> None:
-    """The same request id: the same job, once. Another id: the name is taken."""
+    """The same request id gets the first answer; with another id the name is taken."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         first = await s.jobs.SubmitJob(submit(job(), "r1"))
@@ -48,7 +48,7 @@ async def test_a_repeated_submit_answers_as_the_first_did(tmp_path: Path) -> Non
 
 
 async def test_hosts_in_use_are_named(tmp_path: Path) -> None:
-    """FAILED_PRECONDITION with each host and the job that uses it; nothing is stored."""
+    """A host in use gives FAILED_PRECONDITION with the host and its job; nothing is stored."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.jobs.SubmitJob(submit(job("j1", ("h0.0", "h1.0"))))
@@ -61,7 +61,7 @@ async def test_hosts_in_use_are_named(tmp_path: Path) -> None:
 
 
 async def test_every_fault_of_a_job_is_a_field_violation(tmp_path: Path) -> None:
-    """Unknown hosts are named one by one."""
+    """Each unknown host of a job is a field violation of its own."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         error = await refusal(s.jobs.SubmitJob(submit(job("j1", ("nix", "h0.0", "nada")))))
@@ -73,7 +73,7 @@ async def test_every_fault_of_a_job_is_a_field_violation(tmp_path: Path) -> None
 
 
 async def test_an_update_needs_the_newest_etag(tmp_path: Path) -> None:
-    """An older etag is ABORTED; the newest changes the specification and the etag."""
+    """An update with an older etag is ABORTED; the newest changes the job and the etag."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         first = await s.jobs.SubmitJob(submit(job()))
@@ -87,7 +87,7 @@ async def test_an_update_needs_the_newest_etag(tmp_path: Path) -> None:
 
 
 async def test_a_deleted_job_frees_its_hosts(tmp_path: Path) -> None:
-    """Another job may have them; deleting it again is NOT_FOUND, unless it is a repetition."""
+    """A deleted job's hosts are free; deleting it again is NOT_FOUND, unless it is a repetition."""
     delete = pb.DeleteJobRequest(name="fabrics/f1/jobs/j1", request_id="d1")
     async with serving(tmp_path) as s:
         await s.put_fabric()
@@ -100,7 +100,7 @@ async def test_a_deleted_job_frees_its_hosts(tmp_path: Path) -> None:
 
 
 async def test_jobs_are_listed_in_pages(tmp_path: Path) -> None:
-    """By name; a job that goes between two pages does not hide others."""
+    """Jobs are listed in pages by name; one deleted between two pages hides no other."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         for name, host in (("a", "h0.0"), ("b", "h0.1"), ("c", "h1.0"), ("d", "h1.1")):
@@ -116,7 +116,7 @@ async def test_jobs_are_listed_in_pages(tmp_path: Path) -> None:
 
 
 async def test_a_watcher_sees_jobs_come_change_and_go(tmp_path: Path) -> None:
-    """Present jobs, ``synced``, then states as the leader records them, then the end."""
+    """A watcher gets the present jobs, ``synced``, states as they are recorded, and deletions."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.jobs.SubmitJob(submit(job("j1")))
@@ -141,7 +141,7 @@ async def _degrade(s: Serving) -> None:
 
 
 async def test_a_slow_watcher_sees_the_last_state_not_every_one(tmp_path: Path) -> None:
-    """Changes that come faster than a stream reads are merged; nothing is queued."""
+    """Changes that come faster than a stream reads are merged, so the newest state comes soon."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         watch = s.jobs.WatchJobs(pb.WatchJobsRequest(parent="fabrics/f1"))

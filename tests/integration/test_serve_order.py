@@ -25,12 +25,15 @@ JOB = """\
 
 
 def spec(*hosts: str) -> JobSpec:
-    """Data parallel over some hosts."""
+    """Return a job over some hosts: tensor parallel within each, data parallel across them."""
     return JobSpec(hosts=hosts, gpus_per_host=4, parallelism=Parallelism(tp=4))
 
 
 async def test_an_order_is_told_with_what_it_is_worth(tmp_path: Path) -> None:
-    """All hosts of the request; no score is worse than alphabetical; nothing is stored."""
+    """The order has the hosts of the request, zone by zone, and is no worse than alphabetical.
+
+    Nothing is stored. Unknown hosts are refused, and hosts in use unless their job is replaced.
+    """
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:

@@ -1,4 +1,4 @@
-"""Jobs on parts of hosts, through a real server: who gets which GPUs, and where they run best."""
+"""Jobs on parts of hosts, through a real server: which GPUs they get, and where they run best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE
 FABRIC = three_tier(
     zones=2, leaves=2, spines=2, nics_per_leaf=16, nics_per_host=4, cores=2, taper=4.0
 )
-"""Zones z0 and z1, leaves l0 and l1 in each, 4 hosts below each, 4 NICs a host."""
+"""Zones z0 and z1 with leaves l0 and l1 each, 4 hosts below each leaf, 4 NICs a host."""
 A, B = "z0-l0-h0", "z0-l1-h0"
 JOBS = f"""\
 - job: left
@@ -29,12 +29,12 @@ JOBS = f"""\
 
 
 def part(*gpus: int) -> pb.HostGpus:
-    """GPUs of a host."""
+    """Return GPUs of a host."""
     return pb.HostGpus(gpus=gpus)
 
 
 def spec(*hosts: str, gpus: tuple[pb.HostGpus, ...] = ()) -> pb.JobSpec:
-    """Data parallel; of whole hosts with four GPUs each where no GPU is named."""
+    """Return a job on the given GPUs of its hosts, or on four GPUs of each host without any."""
     return pb.JobSpec(hosts=hosts, gpus_per_host=0 if gpus else 4, gpus=gpus)
 
 
@@ -43,7 +43,7 @@ def _client(port: int) -> AsyncClient:
 
 
 async def test_two_jobs_share_hosts_where_their_gpus_do_not_overlap(tmp_path: Path) -> None:
-    """Another job is refused where they do, and is told which GPUs, and whose; nothing changes."""
+    """Jobs share hosts if their GPUs do not overlap; else the refusal names GPUs and their job."""
     file = tmp_path / "jobs.yaml"
     file.write_text(JOBS)
     async with operating(tmp_path) as operator:
@@ -75,7 +75,7 @@ async def test_two_jobs_share_hosts_where_their_gpus_do_not_overlap(tmp_path: Pa
 
 
 async def test_parts_are_programmed_on_their_own_nics(tmp_path: Path) -> None:
-    """Both jobs come to PROGRAMMED, and no flow leaves or reaches a NIC of the other's GPUs."""
+    """Both jobs become PROGRAMMED, and their flows use only the NICs of their own GPUs."""
     file = tmp_path / "jobs.yaml"
     file.write_text(JOBS)
     save_fabric_file(FABRIC, tmp_path / "fabric.json")
@@ -113,7 +113,7 @@ async def test_parts_are_programmed_on_their_own_nics(tmp_path: Path) -> None:
     ],
 )
 async def test_odd_parts_are_refused_whole(tmp_path: Path, wanted: pb.JobSpec, why: str) -> None:
-    """With the field and the cure; nothing is stored."""
+    """GPUs that do not fit the job are refused with the reason, and nothing is stored."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with _client(operator.s.api.port) as client:
@@ -123,7 +123,7 @@ async def test_odd_parts_are_refused_whole(tmp_path: Path, wanted: pb.JobSpec, w
 
 
 async def test_a_placement_knows_which_gpus_are_taken(tmp_path: Path) -> None:
-    """It is given GPUs that nobody has or keeps; one that wants whole hosts gets none of these."""
+    """A placement gets only GPUs that are free and not reserved; whole hosts must be all free."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with _client(operator.s.api.port) as client:
@@ -153,7 +153,7 @@ async def test_a_placement_knows_which_gpus_are_taken(tmp_path: Path) -> None:
 
 
 async def test_ranks_are_ordered_with_the_gpus_of_their_hosts(tmp_path: Path) -> None:
-    """Each host keeps its GPUs wherever it comes to stand."""
+    """Each host keeps its GPUs, wherever it is in the order of ranks."""
     hosts = [f"z{zone}-l0-h{host}" for host in range(4) for zone in (0, 1)]
     parts = [part(*range(1 + row % 2, 4)) for row in range(8)]
     async with operating(tmp_path) as operator:

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 FABRIC = three_tier(
     zones=2, leaves=2, spines=2, nics_per_leaf=16, nics_per_host=4, cores=2, taper=4.0
 )
-"""Zones z0 and z1, leaves l0 and l1 in each, 4 hosts below each."""
+"""Zones z0 and z1 with leaves l0 and l1 each, and 4 hosts below each leaf."""
 JOB = """\
 - job: new
   hosts: [a, b, c, d]
@@ -28,22 +28,22 @@ JOB = """\
 
 
 def spec(*hosts: str) -> JobSpec:
-    """Data parallel, among some hosts or all."""
+    """Return a data-parallel job over the given hosts, or over any hosts if none are given."""
     return JobSpec(hosts=hosts, gpus_per_host=4, parallelism=Parallelism(tp=4))
 
 
 def zones(hosts: Iterable[str]) -> set[str]:
-    """Where hosts are."""
+    """Return the zones of hosts."""
     return {host.partition("-")[0] for host in hosts}
 
 
 def leaves(hosts: Iterable[str]) -> list[str]:
-    """Below which leaf each is."""
+    """Return the leaf of each host."""
     return [host.rpartition("-")[0] for host in hosts]
 
 
 def expected(score: JobScore) -> float:
-    """By which choices are ranked."""
+    """Return the seconds by which choices are ranked."""
     return score.least_network_seconds
 
 
@@ -57,7 +57,7 @@ RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]
 
 
 async def test_a_placement_is_recommended(tmp_path: Path) -> None:
-    """Free hosts alone; together in the zone that has room; none is worse than first fit."""
+    """Recommended hosts are free, together in the zone with room, and no worse than first fit."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
@@ -78,7 +78,7 @@ async def test_a_placement_is_recommended(tmp_path: Path) -> None:
 
 
 async def test_constraints_hold(tmp_path: Path) -> None:
-    """Same zone, so many below a leaf, isolated, excluded, candidates, and their contradictions."""
+    """Recommendations keep to each constraint; constraints that cannot be met are refused."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
@@ -126,7 +126,7 @@ async def test_constraints_hold(tmp_path: Path) -> None:
 
 
 async def test_two_schedulers_do_not_take_the_same_hosts(tmp_path: Path) -> None:
-    """What one has reserved, another is neither told of nor gets; submitting redeems it."""
+    """Reserved hosts are neither recommended nor given to others; submitting redeems them."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
@@ -154,9 +154,9 @@ async def test_two_schedulers_do_not_take_the_same_hosts(tmp_path: Path) -> None
 
 
 async def test_bad_input_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
-    """Unknown hosts, a job larger than the fabric, constraints at odds, a reservation that is over.
+    """Bad input is refused by name, and changes no job, reservation or recommendation.
 
-    Each error names what is wrong; jobs, reservations and what is recommended are as before.
+    Hosts may be unknown, a job larger than the fabric, constraints at odds, or a reservation over.
     """
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
@@ -207,7 +207,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(tmp_path: Path) 
 
 
 async def test_commands(tmp_path: Path) -> None:
-    """What ``heddle job place``, ``reserve``, ``reservations`` and ``release`` print and do."""
+    """The commands for placements and reservations print their results and exit as they should."""
     file = tmp_path / "job.yaml"
     await asyncio.to_thread(file.write_text, JOB)
     async with operating(tmp_path) as operator:

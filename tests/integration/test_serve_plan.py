@@ -17,7 +17,7 @@ DOWN, DRAINED = common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
 
 
 async def test_there_is_no_plan_before_the_first(tmp_path: Path) -> None:
-    """NOT_FOUND tells a missing plan from a missing fabric."""
+    """A missing plan and a missing fabric are NOT_FOUND with different reasons."""
     async with serving(tmp_path) as s:
         error = await refusal(s.plans.GetPlan(pb.GetPlanRequest(name=PLAN)))
         assert reason(error) == "NOT_FOUND"
@@ -32,7 +32,7 @@ async def test_there_is_no_plan_before_the_first(tmp_path: Path) -> None:
 
 
 async def test_a_committed_plan_is_told_whole(tmp_path: Path) -> None:
-    """Certificate, counts and times; programmed only when the switch has acknowledged."""
+    """A plan has its certificate and counts; it is programmed once the switch has acknowledged."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
@@ -51,7 +51,7 @@ async def test_a_committed_plan_is_told_whole(tmp_path: Path) -> None:
 
 
 async def test_routes_are_listed_with_paths_backups_and_reasons(tmp_path: Path) -> None:
-    """Nodes and keys of each path; why a flow has none; filters by job and link."""
+    """Routes have the nodes and keys of each path, or why there is none; job and link filter."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
@@ -76,7 +76,7 @@ async def test_routes_are_listed_with_paths_backups_and_reasons(tmp_path: Path) 
 
 
 async def test_a_page_of_routes_dies_with_its_plan(tmp_path: Path) -> None:
-    """ABORTED, because the next page would be of another plan."""
+    """A page token of routes gives ABORTED once there is a newer plan."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
@@ -92,7 +92,7 @@ async def test_a_page_of_routes_dies_with_its_plan(tmp_path: Path) -> None:
 
 
 async def test_a_watcher_sees_plans_and_how_far_they_are_programmed(tmp_path: Path) -> None:
-    """The present one, acks as they come, and the next."""
+    """A watcher gets each plan, and its progress as acknowledgements are recorded."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         watch = s.plans.WatchPlan(pb.WatchPlanRequest(name=PLAN))
@@ -108,7 +108,7 @@ async def test_a_watcher_sees_plans_and_how_far_they_are_programmed(tmp_path: Pa
 
 
 async def test_a_flow_is_explained(tmp_path: Path) -> None:
-    """Each link of its path with its load, sentences, and how many paths there were."""
+    """An explained flow has each link with its load, reasons, and the number of candidate paths."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
@@ -128,17 +128,17 @@ async def test_a_flow_is_explained(tmp_path: Path) -> None:
 
 
 def supposed(**changes: object) -> pb.WhatIfRequest:
-    """A question about f1."""
+    """Return a what-if question about f1."""
     return pb.WhatIfRequest(fabric="fabrics/f1", **changes)  # type: ignore[arg-type]
 
 
 def link(source: str, target: str, state: common_pb2.State.ValueType = DOWN) -> pb.LinkChange:
-    """A link as if in a state."""
+    """Return a supposed state of a link."""
     return pb.LinkChange(link=common_pb2.LinkRef(source=source, target=target), admin_state=state)
 
 
 async def test_what_if_answers_and_changes_nothing(tmp_path: Path) -> None:
-    """With one spine lost a flow moves or fills; with both it has no path, and says why."""
+    """The answer has the flows that lose every path, with reasons; the store stays as it was."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.submit_job("f1", job())
@@ -158,7 +158,7 @@ async def test_what_if_answers_and_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_if_follows_the_newest_plan(tmp_path: Path) -> None:
-    """Only flows that must move are said to move."""
+    """A what-if question starts from the newest plan, and can be asked before the first."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         demands = [
@@ -176,7 +176,7 @@ async def test_what_if_follows_the_newest_plan(tmp_path: Path) -> None:
 
 
 async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:
-    """A supposed job takes hosts that a supposed deletion frees; else it is refused."""
+    """A supposed job may take hosts that a supposed deletion frees; else it is refused."""
     spec = codec.job_to_pb(job("j2"))
     two = placement_pb2.Job(name="fabrics/f1/jobs/j2", spec=spec)
     async with serving(tmp_path) as s:
@@ -211,14 +211,14 @@ async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:
 async def test_a_malformed_supposition_is_refused(
     tmp_path: Path, request_: pb.WhatIfRequest, field: str
 ) -> None:
-    """By the name of the field."""
+    """A malformed question is refused by the name of the field."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         assert field in violations(await refusal(s.plans.WhatIf(request_)))
 
 
 async def test_a_parallel_link_has_to_be_named_by_its_key(tmp_path: Path) -> None:
-    """The refusal lists the keys there are."""
+    """A link with a key that does not exist is refused by the name of the field."""
     message = clos()
     links = message.structure.links
     assert links.key[0] == 0

@@ -17,13 +17,13 @@ PLAN = "fabrics/f1/plan"
 
 
 async def heard(stream: AsyncIterator[pb.JobPortsEvent], count: int) -> list[pb.JobPortsEvent]:
-    """So many events."""
+    """Return the next ``count`` events."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(stream) for _ in range(count)]
 
 
 def told(event: pb.JobPortsEvent) -> Any:
-    """A job's ports by flow, the job that went, or True for synced."""
+    """Return a job with its ports by flow, a job that has gone, or True for ``synced``."""
     if event.HasField("ports"):
         flows = ports_document("", "", [event.ports])["flows"]
         return event.ports.job, {flow["flow"]: flow["ports"] for flow in flows}
@@ -31,7 +31,7 @@ def told(event: pb.JobPortsEvent) -> Any:
 
 
 async def test_a_job_has_the_ports_that_its_entries_match(tmp_path: Path) -> None:
-    """Each flow by its NICs and addresses; two flows of one pair have ports of their own."""
+    """A job's ports are those that its entries match, of all flows or of some hosts and NICs."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         generation = await commit(s, flows_of({"red": 2, "blue": 4}))
@@ -52,12 +52,12 @@ async def test_a_job_has_the_ports_that_its_entries_match(tmp_path: Path) -> Non
         request.hosts.append("h0.1")
         (only,) = (await s.plans.GetJobPorts(request)).ports.flows
         assert only == "blue/4"
-        request.nics.append("n0.0")  # and the NICs that are named
+        request.nics.append("n0.0")  # the named NICs count as well
         assert len((await s.plans.GetJobPorts(request)).ports.flows) == 4
 
 
 async def test_ports_come_in_pages_that_die_with_the_plan(tmp_path: Path) -> None:
-    """Each flow once; ABORTED where the next page would be of another plan."""
+    """Pages have each flow once; a page token expires with its plan."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await commit(s, flows_of({"red": 4}))
@@ -73,7 +73,7 @@ async def test_ports_come_in_pages_that_die_with_the_plan(tmp_path: Path) -> Non
 
 
 async def test_questions_that_have_no_answer_are_refused(tmp_path: Path) -> None:
-    """No plan, no such job, no such host, no such NIC, or a switch in place of one."""
+    """An unknown plan, job, host or NIC is refused, and so is a switch in place of a NIC."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         request = pb.GetJobPortsRequest(plan=PLAN, job="red")
@@ -90,7 +90,7 @@ async def test_questions_that_have_no_answer_are_refused(tmp_path: Path) -> None
 
 
 async def test_a_watch_tells_all_and_then_what_changed(tmp_path: Path) -> None:
-    """Nothing before the first plan; then each job, synced, and what differs of a later plan."""
+    """A watch sends nothing before the first plan, then each job and ``synced``, then changes."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         request = pb.WatchJobPortsRequest(plan=PLAN, hosts=["h0.1"])
@@ -99,7 +99,7 @@ async def test_a_watch_tells_all_and_then_what_changed(tmp_path: Path) -> None:
         first, synced = await heard(stream, 2)
         assert told(first) == ("red", {"red/2": [49152, 49153, 49154, 49155]})
         assert told(synced) is True
-        await commit(s, flows_of({"red": 4, "blue": 1}))  # nothing that concerns the host
+        await commit(s, flows_of({"red": 4, "blue": 1}))  # changes nothing for the host
         await commit(s, flows_of({"red": 4, "blue": 2}))
         await commit(s, flows_of({"green": 3}, qps=1))
         seen = [told(event) for event in await heard(stream, 2)]
@@ -107,7 +107,7 @@ async def test_a_watch_tells_all_and_then_what_changed(tmp_path: Path) -> None:
 
 
 async def test_a_large_job_comes_in_parts(tmp_path: Path, monkeypatch: Any) -> None:
-    """Each part says whether the job goes on; together they are the whole."""
+    """A large job comes in several events, which say whether more follow."""
     monkeypatch.setattr(codec, "MOST_FLOWS", 3)
     async with serving(tmp_path) as s:
         await s.put_fabric()
@@ -120,7 +120,7 @@ async def test_a_large_job_comes_in_parts(tmp_path: Path, monkeypatch: Any) -> N
 
 
 async def test_an_operator_reads_the_ports_of_a_job(tmp_path: Path) -> None:
-    """A line a flow, or the documented object; of one host on request."""
+    """``heddle job ports`` prints a line for each flow, or JSON; of one host on request."""
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await commit(o.s, flows_of({"red": 3}))

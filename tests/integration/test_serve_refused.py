@@ -1,4 +1,4 @@
-"""Every RPC with malformed input: the right status, details, and nothing applied."""
+"""Malformed input to every RPC gives the right status and details, and changes nothing."""
 
 from __future__ import annotations
 
@@ -411,7 +411,7 @@ CASES = [
 
 
 def _call(s: Serving, method: str, request: Message) -> Any:
-    """An awaitable that ends as the call does, whatever it streams."""
+    """Call an RPC with one request; return an awaitable of its answer or first message."""
     stub, _, name = method.partition(".")
     rpc: Callable[..., Any] = getattr(getattr(s, stub), name)
     if name in ("PutDemands", "ReportRates"):
@@ -421,14 +421,14 @@ def _call(s: Serving, method: str, request: Message) -> Any:
 
 
 async def _state(s: Serving) -> object:
-    """All that a refused call must leave as it was."""
+    """Return everything that a refused call must leave as it was."""
     fabrics = await s.store.list_fabrics()
     jobs = [(r.job, r.etag) for r in await s.store.list_jobs("f1")]
     return fabrics, jobs, await s.store.versions("f1")
 
 
 async def test_malformed_requests_are_refused_and_change_nothing(tmp_path: Path) -> None:
-    """One server, every case in turn: status, field, and the store as before."""
+    """Each malformed request gets its status and field, and the store stays as it was."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.submit_job("f1", job("j1"))
@@ -440,7 +440,7 @@ async def test_malformed_requests_are_refused_and_change_nothing(tmp_path: Path)
 
 
 async def _faults(s: Serving, case: Made) -> list[str]:
-    """What is wrong with how a case is refused."""
+    """Return what is wrong with how a case is refused."""
     method, kind, text, code, field = case
     error = await refusal(_call(s, method, text_format.Parse(text, kind())))
     status = rpc_status.from_call(error)  # type: ignore[arg-type] # an AioRpcError will do
@@ -457,7 +457,7 @@ async def _faults(s: Serving, case: Made) -> list[str]:
 
 
 def test_every_rpc_has_a_case() -> None:
-    """A new RPC without one fails here. Sessions of agents have tests of their own."""
+    """Every RPC has a case here; sessions of agents have tests of their own."""
     modules = (fabric_pb2, placement_pb2, demand_pb2, plan_pb2, doctor_pb2)
     stubs = ("fabrics", "jobs", "demands", "plans", "doctor")
     wanted = {
@@ -471,7 +471,7 @@ def test_every_rpc_has_a_case() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 100])
 async def test_a_body_that_is_no_message_is_refused(tmp_path: Path, size: int) -> None:
-    """Bytes that do not parse end the call, not the server."""
+    """Bytes that do not parse end the call, and the server goes on."""
     async with serving(tmp_path) as s:
         for service, method in (("FabricService", "GetFabric"), ("PlanService", "WatchPlan")):
             raw: Any = s.channel.unary_stream(f"/heddle.v1.{service}/{method}")

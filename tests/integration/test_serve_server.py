@@ -33,7 +33,7 @@ SERVICES = [
 
 
 def _check(s: Serving, service: str) -> Awaitable[health_pb2.HealthCheckResponse]:
-    """Health of a service, asked once."""
+    """Ask once for the health of a service."""
     method = s.channel.unary_unary(
         "/grpc.health.v1.Health/Check",
         health_pb2.HealthCheckRequest.SerializeToString,
@@ -43,7 +43,7 @@ def _check(s: Serving, service: str) -> Awaitable[health_pb2.HealthCheckResponse
 
 
 def _watch(s: Serving) -> Any:
-    """Health of the server, watched."""
+    """Watch the health of the server."""
     method = s.channel.unary_stream(
         "/grpc.health.v1.Health/Watch",
         health_pb2.HealthCheckRequest.SerializeToString,
@@ -53,7 +53,7 @@ def _watch(s: Serving) -> Any:
 
 
 async def test_health_is_told_for_the_server_and_each_service(tmp_path: Path) -> None:
-    """All stand together; a name that nobody serves is NOT_FOUND."""
+    """The server and all services have one health; a service that does not exist is NOT_FOUND."""
     async with serving(tmp_path) as s:
         for name in ("", *SERVICES):
             answer = await _check(s, name)
@@ -66,7 +66,7 @@ async def test_health_is_told_for_the_server_and_each_service(tmp_path: Path) ->
 
 
 async def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
-    """Changes arrive; at shutdown NOT_SERVING is the last word, also for a second watcher."""
+    """A watcher gets each change, and NOT_SERVING at shutdown, even after another one has left."""
     async with serving(tmp_path) as s:
         gone = _watch(s)
         watch = _watch(s)
@@ -84,7 +84,7 @@ async def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
 
 
 async def test_reflection_lists_every_service(tmp_path: Path) -> None:
-    """So that grpcurl works without proto files."""
+    """Reflection lists every service, so that grpcurl works without proto files."""
     async with serving(tmp_path) as s:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         method = s.channel.stream_stream(
@@ -98,7 +98,7 @@ async def test_reflection_lists_every_service(tmp_path: Path) -> None:
 
 
 async def test_a_call_under_way_is_finished_at_shutdown(tmp_path: Path) -> None:
-    """Within the grace; new calls are refused."""
+    """A call under way at shutdown is finished within the grace."""
     async with serving(tmp_path) as s:
         put = asyncio.ensure_future(
             s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(clos(leaves=64, hosts=32))))
@@ -113,9 +113,9 @@ async def test_a_call_under_way_is_finished_at_shutdown(tmp_path: Path) -> None:
 async def test_a_fault_of_ours_is_told_by_its_incident_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INTERNAL; the traceback is in the log under the incident's id, not on the wire."""
+    """The client gets INTERNAL and an incident id; only the log has the traceback, by that id."""
     async with serving(tmp_path) as s:
-        monkeypatch.setattr(s.store, "list_fabrics", {}.__getitem__)  # a mistake of ours
+        monkeypatch.setattr(s.store, "list_fabrics", {}.__getitem__)  # a bug of the server
         error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
         assert error.code().name == "INTERNAL"
         text = str(error.details())
@@ -128,7 +128,7 @@ async def test_a_fault_of_ours_is_told_by_its_incident_alone(
 
 
 async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sets a deadline where the client set none; the cure is in the message."""
+    """The server sets a deadline if the client sets none, and the error contains the cure."""
     async with serving(tmp_path, replace(LOOPBACK, unary_limit=0.05)) as s:
         monkeypatch.setattr(s.store, "list_fabrics", lambda **_: asyncio.sleep(60))
         error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
@@ -137,7 +137,7 @@ async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:
-    """A stream ends after age and grace; calls on the same channel go on."""
+    """A stream ends after the connection's age and grace; later calls on its channel succeed."""
     terms = replace(LOOPBACK, connection_age=1.0, connection_age_grace=1.0)
     async with serving(tmp_path, terms) as s:
         await s.put_fabric()
@@ -155,7 +155,7 @@ async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:
 
 
 async def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    """RESOURCE_EXHAUSTED, and the connection goes on."""
+    """A message that is too large gives RESOURCE_EXHAUSTED, and the connection stays usable."""
     async with serving(tmp_path) as s:
         huge = fabric_pb2.PutFabricRequest(
             fabric=fabric_pb2.Fabric(name="fabrics/f1", title="x" * (64 << 20))
@@ -166,7 +166,7 @@ async def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_request_id_is_taken_from_the_client_or_made(tmp_path: Path) -> None:
-    """It comes back in the trailers; what does not look like an id is replaced."""
+    """A request id comes back in the trailers; one that is not valid is replaced."""
     async with serving(tmp_path) as s:
 
         async def sent(request_id: str) -> str:
@@ -186,7 +186,7 @@ async def test_a_request_id_is_taken_from_the_client_or_made(tmp_path: Path) -> 
 
 
 async def test_calls_are_counted_by_method_and_status(tmp_path: Path) -> None:
-    """Refusals under their own code; nothing is left running."""
+    """Calls are counted by method and status, refused ones too, and none is left running."""
     async with serving(tmp_path) as s:
         await s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
         await refusal(s.fabrics.GetFabric(fabric_pb2.GetFabricRequest(name="x")))
@@ -199,14 +199,17 @@ async def test_calls_are_counted_by_method_and_status(tmp_path: Path) -> None:
 
         assert total("ListFabrics", "OK") == 1
         assert total("GetFabric", "INVALID_ARGUMENT") == 1
-        # A call is counted when it is over at the server, which tells the client before.
+        # The server counts a call only after the client has been told.
         await until(lambda: total("WatchFabric", "NOT_FOUND") == 1, "the count of the watch")
         running = {"service": SERVICES[0], "method": "WatchFabric"}
         assert s.telemetry.registry.get_sample_value("heddle_rpcs_running", running) == 0
 
 
 async def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
-    """Also when the other is a gRPC server, with which a port could be shared unnoticed."""
+    """The error names the port in use and the option, even if a gRPC server has the port.
+
+    gRPC servers could otherwise share a port unnoticed.
+    """
     async with serving(tmp_path / "a") as s:
         with pytest.raises(InputError, match=rf"127\.0\.0\.1:{s.api.port}.*in use.*--listen"):
             async with serving(tmp_path / "b", ServerTerms("127.0.0.1", s.api.port)):
@@ -217,7 +220,7 @@ async def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
 
 
 async def test_plain_text_stays_on_this_host_unless_told_otherwise(tmp_path: Path) -> None:
-    """An address that others can reach needs TLS or the word insecure."""
+    """An address that others can reach needs TLS or ``insecure``."""
     open_terms = ServerTerms("0.0.0.0", 0)
     with pytest.raises(InputError, match=r"--tls-cert.*--insecure"):
         async with serving(tmp_path / "a", open_terms):
@@ -236,14 +239,14 @@ async def test_plain_text_stays_on_this_host_unless_told_otherwise(tmp_path: Pat
     ],
 )
 def test_peers_are_told_apart(peer: str, host: str, own: bool) -> None:  # noqa: FBT001 - a table
-    """GRPC's own form of addresses, both versions."""
+    """The host is read from gRPC's form of addresses, for IPv4 and IPv6."""
     assert peer_host(peer) == host
     assert is_loopback(host) is own
 
 
 @pytest.fixture
 def authority() -> trustme.CA:
-    """An authority of our own."""
+    """A certificate authority for the test."""
     return trustme.CA()
 
 
@@ -267,7 +270,7 @@ async def _list(port: int, credentials: grpc.ChannelCredentials) -> fabric_pb2.L
 async def test_only_certificates_of_the_authority_get_in(
     tmp_path: Path, tls: Tls, authority: trustme.CA
 ) -> None:
-    """Mutual TLS: a stranger's certificate, none at all, and plain text are turned away."""
+    """With mutual TLS, another authority's certificate, none, and plain text are turned away."""
     root = authority.cert_pem.bytes()
 
     def of(ca: trustme.CA) -> grpc.ChannelCredentials:
@@ -287,7 +290,7 @@ async def test_only_certificates_of_the_authority_get_in(
 
 
 async def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path, tls: Tls) -> None:
-    """A missing file, a key of another certificate, garbage: before anything listens."""
+    """Missing files, a key of another certificate, and garbage are refused before listening."""
     other = tmp_path / "other.pem"
     trustme.CA().issue_cert("x").private_key_pem.write_to_path(str(other))
     garbage = tmp_path / "garbage.pem"
@@ -304,7 +307,7 @@ async def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path, tls: Tls)
 
 
 def test_two_sockets_cannot_share_the_port() -> None:
-    """What the probe relies on: a bound port without SO_REUSEPORT is refused by the system."""
+    """The system refuses a bound port without SO_REUSEPORT, which the server's check relies on."""
     with socket.socket() as one, socket.socket() as two:
         one.bind(("127.0.0.1", 0))
         one.listen()

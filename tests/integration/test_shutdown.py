@@ -29,7 +29,7 @@ SWITCHES = [node for node in FABRIC.structure.nodes.ids if node[0] in "ls" and "
 async def introduce(
     channel: aio.Channel, switch: str
 ) -> aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.ControllerMessage]:
-    """A session that was accepted."""
+    """Open a session, and return it once it is accepted."""
     call = AgentServiceStub(channel).Session()
     about = agent_pb2.SessionParameters(fabric="fabrics/f1", switch=switch, instance_id=switch)
     await call.write(agent_pb2.AgentMessage(session_parameters=about))
@@ -42,7 +42,7 @@ async def introduce(
 async def end_of(
     call: aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.ControllerMessage],
 ) -> str:
-    """The status a stream ends with, whatever comes before."""
+    """Return the status with which a stream ends, whatever comes before."""
     try:
         while await call.read() is not aio.EOF:
             pass
@@ -56,7 +56,7 @@ async def end_of(
 async def test_a_controller_with_500_agents_ends_cleanly(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    """Every stream ends with UNAVAILABLE, the exit is 0, the log has no traceback."""
+    """Every stream ends with UNAVAILABLE, the exit status is 0, and the log has no error."""
     assert len(SWITCHES) == AGENTS
     async with (
         controlling(tmp_path, "--drain-seconds", "300") as controller,
@@ -74,7 +74,7 @@ async def test_a_controller_with_500_agents_ends_cleanly(
             *(introduce(channels[i % CHANNELS], switch) for i, switch in enumerate(SWITCHES))
         )
         ends = asyncio.gather(*(end_of(call) for call in calls))
-        assert await controller.ends(how, PATIENCE) == 0  # nobody waits for the drain
+        assert await controller.ends(how, PATIENCE) == 0  # it ends before the drain's time is over
         assert set(await ends) == {"UNAVAILABLE"}
         log = controller.log.read_text()
         assert "Traceback" not in log
@@ -82,16 +82,16 @@ async def test_a_controller_with_500_agents_ends_cleanly(
 
 
 def _running(controller: Controller, method: str) -> bool:
-    """Whether a call of a method is under way, as the controller's metrics tell."""
+    """Return whether the controller's metrics show a call of a method under way."""
     with urlopen(f"http://127.0.0.1:{controller.metrics_port}/metrics") as answer:
         told = answer.read().decode()
     return bool(re.search(rf'heddle_rpcs_running{{method="{method}"[^}}]*}} [1-9]', told))
 
 
 async def test_ending_twice_hurries(tmp_path: Path) -> None:
-    """A call that will not end holds the drain; a second signal does not wait for it.
+    """A second signal ends a controller at once, while a call still holds up its drain.
 
-    The log, which is for machines, is one object a line from the first to the last.
+    Each line of the log is one object, because machines read it.
     """
     async with (
         controlling(tmp_path, "--drain-seconds", "300", "--log-level", "debug") as controller,
@@ -110,7 +110,7 @@ async def test_ending_twice_hurries(tmp_path: Path) -> None:
 
 
 async def _refused(controller: Controller, path: Path, *options: str) -> str:
-    """What a second controller says when it cannot start; it exits with 2."""
+    """Return the output of a second controller, which must exit with status 2."""
     process, log = await start(path, *options)
     async with asyncio.timeout(PATIENCE):
         assert await process.wait() == 2
@@ -119,7 +119,7 @@ async def _refused(controller: Controller, path: Path, *options: str) -> str:
 
 
 async def test_what_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
-    """The API's port, the metrics' port, the store: each with its cure, exit 2."""
+    """A port or store in use ends the controller with status 2 and one line that names it."""
     other = tmp_path / "other"
     other.mkdir()
     async with controlling(tmp_path) as controller:
@@ -139,7 +139,7 @@ async def test_what_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
 
 
 async def test_a_redis_that_is_not_there_is_named_with_its_cure(tmp_path: Path) -> None:
-    """Exit 2; the last line says which Redis, and what to do."""
+    """A missing Redis ends the controller with status 2; the last line has the cure."""
     process, log = await start(tmp_path, "--store", "redis://127.0.0.1:1")
     async with asyncio.timeout(PATIENCE):
         assert await process.wait() == 2

@@ -1,4 +1,4 @@
-"""Heddle beside a real Slurm of eight nodes: what it writes for Slurm, and what Slurm tells it."""
+"""Heddle beside a real Slurm of eight nodes: what it writes for Slurm, and how it plans jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETUP, _, USE = PAGE.read_text().partition("\n## A job\n")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests of this file, set up as the page says."""
+    """One world for all tests of this file, set up as the page says."""
     with slurm_world(tmp_path_factory.mktemp("world")) as world:
         world.follow(SETUP)
         world.set()
@@ -31,14 +31,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def quiet(world: World) -> Iterator[None]:
-    """Nothing of a test is left for the next one."""
+    """After each test, cancel all jobs and wait until the controller has forgotten them."""
     yield
     world.slurm.cancel_all()
     patiently(lambda: not world.jobs(), "the controller to forget all jobs")
 
 
 def test_slurm_reads_the_tree_as_it_is_meant(world: World) -> None:
-    """Leaves with the hosts below them, and one switch above; what scontrol shows is that."""
+    """Slurm shows a switch for each leaf, with the hosts below it, and one switch above."""
     shown = [
         dict(word.split("=") for word in line.split())
         for line in world.slurm.lines("scontrol", "show", "topology")
@@ -52,7 +52,7 @@ def test_slurm_reads_the_tree_as_it_is_meant(world: World) -> None:
 
 
 def test_newer_slurms_get_their_yaml(world: World) -> None:
-    """A tree, or a block for each leaf, with just the same hosts."""
+    """The YAML for newer Slurms has a tree, or a block for each leaf, with the same hosts."""
     (tree,) = yaml.safe_load(world.heddle("slurm", "topology", "--format", "yaml", "--top", "all"))
     assert (tree["topology"], tree["cluster_default"]) == ("heddle", True)
     assert tree["tree"]["switches"] == [
@@ -74,17 +74,20 @@ SHOW = "srun -l bash -c 'echo $SLURMD_NODENAME' | sort -n"
 
 
 def ranks(output: str) -> list[str]:
-    """Hosts by rank, as ``SHOW`` prints them."""
+    """Return the hosts by rank from the output of ``SHOW``."""
     return re.findall(r"^ *[0-9]+: (n[0-7])$", output, re.MULTILINE)
 
 
 def hostfile(*words: str) -> str:
-    """The line of a script that has ranks go in Heddle's order."""
+    """Return the line of a script that puts ranks into Heddle's order."""
     return f"export SLURM_HOSTFILE=$({HEDDLE} slurm hostfile {' '.join(words)})\n"
 
 
 def test_ranks_go_over_the_hosts_in_the_order_that_crosses_least(world: World) -> None:
-    """In a job that nobody submitted: hosts of a leaf stand together, each for all its ranks."""
+    """Hosts of a leaf are next to each other in the order of ranks, and so are a host's ranks.
+
+    The job itself is not known to the controller.
+    """
     text = hostfile() + SHOW + "\n" + hostfile("--tasks-per-node 1") + SHOW.replace("-l", "-l -n8")
     environment = [f"{name}={value}" for name, value in world.environment.items()]
     job = world.slurm.sbatch(
@@ -97,7 +100,10 @@ def test_ranks_go_over_the_hosts_in_the_order_that_crosses_least(world: World) -
 
 
 def test_a_job_runs_where_no_controller_answers(world: World) -> None:
-    """The file has Slurm's own order, a note says why, and srun takes it. Slurm kept to a leaf."""
+    """Without a controller, the file has Slurm's own order, which srun takes, and a note says why.
+
+    Slurm itself keeps the job to one leaf.
+    """
     environment = f"HEDDLE_SERVER=127.0.0.1:1,TMPDIR={world.slurm.folder}"
     job = world.slurm.sbatch(hostfile() + SHOW, "-N3", "-n3", f"--export=ALL,{environment}")
     output = world.slurm.ended(job)
@@ -109,13 +115,13 @@ SHAPE = "heddle: gpus=1 all_reduce=dp:1GiB"
 
 
 def look(world: World) -> str:
-    """The line of a script that writes down how jobs stand when it begins."""
+    """Return the line of a script that saves the states of all jobs when the script begins."""
     seen = f"{world.slurm.folder}/seen.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"
     return f"{HEDDLE} --server {world.address} job list --json > {seen}.new; mv {seen}.new {seen}\n"
 
 
 def seen(world: World, job: int, restart: int = 0) -> dict[str, Any]:
-    """What ``look`` wrote of the job itself."""
+    """Return what ``look`` saved of the job itself."""
     path = world.slurm.folder / f"seen.{job}.{restart}"
     wait_until(path.exists, f"start {restart} of job {job}")
     listed = {one["name"].rpartition("/")[2]: one for one in json.loads(path.read_text())}
@@ -124,19 +130,19 @@ def seen(world: World, job: int, restart: int = 0) -> dict[str, Any]:
 
 
 def staying(world: World) -> str:
-    """Lines of a script that goes on until ``let_go``."""
+    """Return lines of a script that goes on until ``let_go``."""
     return f"until [ -e {world.slurm.folder}/go.$SLURM_JOB_ID ]; do sleep 0.1; done\n"
 
 
 def let_go(world: World, *jobs: int) -> list[str]:
-    """Let jobs end, and wait for that; what they printed."""
+    """Let jobs end, wait for that, and return what they printed."""
     for job in jobs:
         (world.slurm.folder / f"go.{job}").touch()
     return [world.slurm.ended(job) for job in jobs]
 
 
 def name(job: int) -> str:
-    """What the controller calls a job of Slurm."""
+    """Return the controller's name for a job of Slurm."""
     return f"{CLUSTER}-{job}"
 
 
@@ -147,13 +153,13 @@ def gone(world: World, *jobs: int) -> None:
 
 
 def submitted(world: World, text: str, *options: str) -> int:
-    """A batch job that knows where its controller is."""
+    """Submit a batch job that knows its controller's address, and return its id."""
     told = ",".join(f"{name}={value}" for name, value in world.environment.items())
     return world.slurm.sbatch(text, *options, f"--export=ALL,{told}")
 
 
 def test_a_job_is_programmed_before_its_first_step(world: World) -> None:
-    """It has its order, its ports in the environment of its tasks, and is gone when it ends."""
+    """A job is programmed when it begins, has its order and ports, and is gone when it ends."""
     text = look(world) + hostfile() + SHOW + "\nsrun bash -c 'cat $HEDDLE_PORTS_FILE'\n"
     job = submitted(world, text, "-N8", "-n8", "--comment", SHAPE)
     output = world.slurm.ended(job)
@@ -171,7 +177,7 @@ def test_a_job_is_programmed_before_its_first_step(world: World) -> None:
 
 
 def test_the_page_is_typed_and_true(world: World) -> None:
-    """Its job is planned with its comment, and its ranks go in Heddle's order."""
+    """The commands of the page work: its job is programmed, and its ranks need no note."""
     assert len(re.findall(r"^<!--", PAGE.read_text(), re.MULTILINE)) == 6
     begun = world.log()
     world.follow(USE)
@@ -183,7 +189,7 @@ def test_the_page_is_typed_and_true(world: World) -> None:
 
 
 def test_the_lines_for_schedulers_are_true(world: World) -> None:
-    """Those of the first page, typed with a program that says where it runs."""
+    """The lines of README.md work: the job is programmed, and its ranks are in Heddle's order."""
     block = (ROOT / "README.md").read_text().partition("Slurm:\n\n```\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip() for line in world.here(block).splitlines()]
     typed, script = lines[:2], lines[2:]
@@ -203,7 +209,7 @@ def test_the_lines_for_schedulers_are_true(world: World) -> None:
 
 
 def test_a_job_that_starts_anew_is_planned_anew(world: World) -> None:
-    """After ``scontrol requeue``, and on other nodes after one has failed."""
+    """A job is planned again after ``scontrol requeue``, and on other nodes after a failure."""
     text = look(world) + staying(world) + hostfile() + SHOW
     job = submitted(world, text, "-N4", "-n4", "--requeue", "--comment", SHAPE)
     assert sorted(seen(world, job)["spec"]["hosts"]) == sorted(EVEN)
@@ -228,7 +234,7 @@ def test_a_job_that_starts_anew_is_planned_anew(world: World) -> None:
 
 
 def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) -> None:
-    """Each has the id that Slurm gave it."""
+    """Array tasks and components of a mixed job are jobs with the ids that Slurm gave them."""
     text = look(world) + staying(world)
     array = submitted(world, text, "-N2", "--array=0-1", "--comment", SHAPE)
     mixed = submitted(
@@ -248,7 +254,10 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
 
 
 def test_jobs_share_nodes_by_their_gpus(world: World) -> None:
-    """Each has the GPUs that Slurm gives it, also different numbers of them, and its own ports."""
+    """Jobs that share nodes have the GPUs that Slurm gives them, also different numbers of them.
+
+    A job whose shape has another number of GPUs than Slurm gives it is told so.
+    """
     text = look(world) + staying(world)
     share = ("-p", "shared", "-w", "n[0-1]", "-N2", "-n2")
     first = submitted(world, text, *share, "--gpus-per-node=1", "--comment", SHAPE)
@@ -272,7 +281,7 @@ def test_jobs_share_nodes_by_their_gpus(world: World) -> None:
 
 
 def chosen_sbatch(world: World, server: str, text: str, *words: str) -> tuple[int, str, str]:
-    """What ``heddle slurm sbatch`` submits: the job, the nodes that it asks for, and the note."""
+    """Submit by ``heddle slurm sbatch``; return the job, the nodes it asks for, and the note."""
     script = world.slurm.script(text)
     told = world.slurm.type(
         *(str(HEDDLE), "--server", server, "slurm", "sbatch", "--parsable"),
@@ -285,7 +294,7 @@ def chosen_sbatch(world: World, server: str, text: str, *words: str) -> tuple[in
 
 
 def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
-    """Four idle nodes below one leaf, by the lines of the script; busy ones are left out."""
+    """Four idle nodes below one leaf are chosen, by the options in the script."""
     busy = submitted(world, staying(world), "-N1", "-w", "n1")
     patiently(lambda: world.slurm.state(busy) == "RUNNING", "the first job to run")
     lines = f"#SBATCH --nodes 4\n#SBATCH --comment '{SHAPE}'\ntrue\n"
@@ -307,7 +316,7 @@ def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
     ],
 )
 def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...], why: str) -> None:
-    """The words are sbatch's own then, and a note says why."""
+    """If Heddle cannot choose, sbatch gets its options unchanged, and a note says why."""
     told = world.slurm.type(
         *(str(HEDDLE), "--server", world.address, "slurm", "sbatch", "--test-only", *words),
         world.slurm.script("true\n"),
@@ -318,7 +327,7 @@ def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...],
 
 
 def test_sbatch_works_where_no_controller_answers(world: World) -> None:
-    """The job is submitted as ever."""
+    """Without a controller the job is submitted all the same, and Slurm chooses its nodes."""
     job, nodes, note = chosen_sbatch(world, "127.0.0.1:1", "true\n", "-N2", "--comment", SHAPE)
     assert nodes == "(null)"
     assert "note: Slurm chooses the nodes: cannot reach the controller" in note
@@ -326,7 +335,7 @@ def test_sbatch_works_where_no_controller_answers(world: World) -> None:
 
 
 def test_jobs_run_while_no_controller_does(world: World) -> None:
-    """They begin and end as if Heddle were not there; the next controller hears who has ended."""
+    """Jobs begin and end without a controller, and the next one learns which have ended."""
     before = submitted(world, look(world) + staying(world), "-N4", "--comment", SHAPE)
     assert seen(world, before)["state"] == "JOB_STATE_PROGRAMMED"
     world.kill_controller()
@@ -347,7 +356,7 @@ def test_jobs_run_while_no_controller_does(world: World) -> None:
 
 
 def test_a_comment_that_is_no_shape_is_told_to_its_user(world: World) -> None:
-    """The job runs, unplanned, and its output begins with why."""
+    """A job whose comment is no shape runs unplanned, and its output begins with the reason."""
     job = submitted(world, "srun hostname\n", "-N1", "--comment", "heddle: gpus=8 tq8")
     output = world.slurm.ended(job)
     said = "'tq8' is no word of a shape: write KEY=VALUE, such as gpus=8"
@@ -384,7 +393,7 @@ PROLOG = {
 def test_what_cannot_be_planned_changes_nothing(
     world: World, said: str, settings: dict[str, str], environment: dict[str, str]
 ) -> None:
-    """Every program succeeds all the same, and the log says why."""
+    """Every program succeeds all the same, no job changes, and the log says why."""
     with world.client() as client:
         client.submit_job("taken", JobSpec(hosts=["n2", "n3"], gpus_per_host=1))
     try:

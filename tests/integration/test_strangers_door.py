@@ -1,4 +1,4 @@
-"""Strangers on a port that asks for no certificate: what they send costs no more than it weighs."""
+"""What strangers send to a port that requires no certificate is never expanded in memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.support.raw_http2 import (
 from tests.support.waiting import PATIENCE
 
 MEBIBYTES = 100
-"""That a controller may take for all of it; each of the bombs made it take a gigabyte and more."""
+"""MiB that all attacks together may cost; expanded, one attack of references takes a GiB."""
 CONNECTIONS, CALLS = 4, 400
 LIST = fabric_pb2.ListFabricsRequest()
 
 
 def references(value: bytes) -> Iterator[bytes]:
-    """Calls whose headers name one entry of the table twelve thousand times."""
+    """Yield calls whose headers name one entry of the table twelve thousand times."""
     yield frame(HEADERS, END_HEADERS, 1, call() + field(b"x", value, keep=True))
     for number in range(1, CALLS):
         block = call() + NEWEST * 12_000
@@ -43,30 +43,30 @@ def references(value: bytes) -> Iterator[bytes]:
 
 
 def small_references() -> Iterator[bytes]:
-    """To an entry of one byte."""
+    """Return references to an entry of one byte."""
     return references(b"")
 
 
 def large_references() -> Iterator[bytes]:
-    """To one that fills the table."""
+    """Return references to an entry that fills the table."""
     return references(b"v" * 4000)
 
 
 def fixed_references() -> Iterator[bytes]:
-    """To an entry that everybody has."""
+    """Yield calls that name an entry of the static table twelve thousand times."""
     for number in range(CALLS):
         yield frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, call() + b"\x90" * 12_000)
 
 
 def endless_headers() -> Iterator[bytes]:
-    """One call whose headers go on and on."""
+    """Yield one call whose headers never end."""
     yield frame(HEADERS, 0, 1, call())
     for _ in range(CALLS):
         yield frame(CONTINUATION, 0, 1, b"\x90" * 12_000)
 
 
 def resets() -> Iterator[bytes]:
-    """Calls that are taken back at once."""
+    """Yield calls that are cancelled at once."""
     for number in range(CALLS // 40):
         stream = 2 * number + 1
         yield frame(HEADERS, END_HEADERS, stream, call())
@@ -74,7 +74,7 @@ def resets() -> Iterator[bytes]:
 
 
 def pings() -> Iterator[bytes]:
-    """Questions whether anybody is there."""
+    """Yield many pings."""
     for number in range(5 * CALLS):
         yield frame(PING, 0, 0, number.to_bytes(8))
 
@@ -90,7 +90,7 @@ ATTACKS: list[Callable[[], Iterator[bytes]]] = [
 
 
 async def attack(port: int, ca: Path, said: Callable[[], Iterator[bytes]]) -> None:
-    """Say it all, as far as one is let, several times at once."""
+    """Send an attack over several connections at once, until it ends or is cut off."""
     await asyncio.gather(*(_say(port, ca, said) for _ in range(CONNECTIONS)))
 
 
@@ -104,7 +104,7 @@ async def _say(port: int, ca: Path, said: Callable[[], Iterator[bytes]]) -> None
 
 @asynccontextmanager
 async def strangers_welcome(folder: Path) -> AsyncIterator[tuple[Controller, Path, str]]:
-    """A controller that takes tokens: it, its authority's certificate, and a scheduler's token."""
+    """Yield a controller with tokens, its authority's certificate, and a scheduler's token."""
     authority = Authority(folder / "pki")
     server = authority.server()
     _, token = file_with_token(folder)
@@ -114,7 +114,7 @@ async def strangers_welcome(folder: Path) -> AsyncIterator[tuple[Controller, Pat
 
 
 async def test_what_strangers_send_is_not_expanded(tmp_path: Path) -> None:
-    """Under all attacks memory stays bounded, and who has a token has every call answered."""
+    """Under all attacks memory stays bounded, and every call with a token is answered."""
     async with strangers_welcome(tmp_path) as (controller, ca, token):
         async with dial(controller.port, ca) as channel:
             fabrics = FabricServiceStub(channel)

@@ -1,4 +1,4 @@
-"""From a call to the last acknowledgement of a FIB, as a real collector of traces hears it."""
+"""Traces from a call to the last FIB acknowledgement, as a real collector receives them."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ JOB = """\
 
 
 class Collector(TraceServiceServicer):
-    """Keeps what it is told."""
+    """A collector that keeps all spans."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Span]] = []
-        """Each with the service that told it."""
+        """Spans, each with the name of the service that sent it."""
 
     def Export(  # noqa: N802 - OTLP's name
         self, request: pb.ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> pb.ExportTraceServiceResponse:
-        """Take spans."""
+        """Keep the spans of a request."""
         del context
         for one in request.resource_spans:
             (service,) = (
@@ -63,14 +63,14 @@ class Collector(TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def named(self, name: str, trace: str = "") -> list[Span]:
-        """Spans of a name, of any trace or of one."""
+        """Return the spans of a name, of one trace or of all."""
         found = [span for _, span in self.spans if span.name == name]
         return [span for span in found if not trace or span.trace_id.hex() == trace]
 
 
 @contextmanager
 def collecting() -> Any:
-    """A collector, and its address."""
+    """A running collector, and its address."""
     collector, server = Collector(), grpc.server(ThreadPoolExecutor(2))
     add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
@@ -83,7 +83,7 @@ def collecting() -> Any:
 
 @asynccontextmanager
 async def agents(controller: str, endpoint: str) -> AsyncIterator[None]:
-    """An agent of each switch, wired as the program wires it."""
+    """Run an agent of each programmed switch, built as its program builds it."""
     async with AsyncExitStack() as stack:
         structure = FABRIC.structure
         for switch, row in structure.index.items():
@@ -108,16 +108,17 @@ async def agents(controller: str, endpoint: str) -> AsyncIterator[None]:
 
 
 def told(span: Span) -> dict[str, Any]:
-    """Its attributes."""
+    """Return the attributes of a span."""
     return {
         one.key: getattr(one.value, one.value.WhichOneof("value") or "") for one in span.attributes
     }
 
 
 async def test_one_id_leads_from_the_call_to_the_last_acknowledgement(tmp_path: Path) -> None:
-    """The call, its plan and its routes in force are one trace; agents' pushes are the plan's.
+    """The call, its plan and its routes in force are one trace; pushes are in the plan's trace.
 
-    The id is that of the audit trail and of the logs.
+    The id of the trace follows from the request id, which the audit trail and the logs have as
+    well.
     """
     save_fabric_file(FABRIC, tmp_path / "fabric.json")
     (tmp_path / "jobs.yaml").write_text(JOB)
@@ -163,7 +164,7 @@ async def test_one_id_leads_from_the_call_to_the_last_acknowledgement(tmp_path: 
 
 
 async def test_a_collector_that_is_away_holds_nobody_up(tmp_path: Path) -> None:
-    """Calls are answered and the end comes soon; what waits is bounded."""
+    """Without a collector calls are answered, shutdown is quick, and the queue is bounded."""
     endpoint = f"http://127.0.0.1:{free_port()}"
     async with controlling(tmp_path, "--traces-endpoint", endpoint) as c:
         stub = PlacementServiceStub(c.channel())
@@ -180,9 +181,10 @@ async def test_a_collector_that_is_away_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_without_the_setting_nothing_for_traces_is_imported(tmp_path: Path) -> None:
-    """Neither by the controller nor by an agent; with it and without the extra the cure is told.
+    """Without the setting, OpenTelemetry is not needed; with it, a missing extra is named.
 
-    Other libraries may import OpenTelemetry by themselves where it is installed; none needs it.
+    This holds for controller and agent. Other libraries may import OpenTelemetry where it is
+    installed, but none needs it.
     """
     script = (
         "import sys; sys.modules['opentelemetry'] = None\n"

@@ -1,4 +1,4 @@
-"""Turns in time as the controller gives them: with plans, by the API, and to operators."""
+"""Turns in time of jobs that share links: in plans, by the API, and for operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TURN = Turn("j1", 0.25, 1.5, 0.3)
 
 
 def _job(at: int, compute: float = 1.0) -> Job:
-    """Over both leaves, where one job alone fills the uplinks."""
+    """Return a job over both leaves that fills the uplinks alone; ``compute`` is in seconds."""
     rounds = Collective(Operation.ALL_REDUCE, Group.WORLD, round(0.8 * 50e9 / 1.5 * 2))
     hosts = f"l0-h{at}", f"l1-h{at}"
     return Job(f"j{at}", hosts, 2, collectives=(rounds,), compute_seconds=compute)
@@ -34,7 +34,7 @@ def _job(at: int, compute: float = 1.0) -> Job:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    """A controller that looks into plans after little quiet, with two jobs that meet."""
+    """A controller that compares plans after little quiet, with two jobs that share links."""
     house = House(tmp_path, FABRIC)
     house.settings = replace(house.settings, compare_after=0.01)
     async with house.running():
@@ -46,7 +46,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def _told(house: House) -> dict[str, Turn] | None:
-    """The turns of the newest plan, by job; None where they are not worked out."""
+    """Return the turns of the newest plan by job; None if they have not been worked out."""
     turns = (await house.committed()).plan.certificate.turns
     return None if turns is None else {turn.job: turn for turn in turns}
 
@@ -65,7 +65,7 @@ async def _until(house: House, jobs: set[str], pace: float) -> None:
 
 
 async def test_turns_come_with_the_plan_and_follow_iterations(house: House) -> None:
-    """Told after some quiet; anew where jobs iterate otherwise, and no entry changes for that."""
+    """Turns come after some quiet and follow changed iterations, without a new plan."""
     await _until(house, {"j0", "j1"}, 1.8)
     before = await house.committed()
     for at in range(2):
@@ -81,7 +81,7 @@ async def test_turns_come_with_the_plan_and_follow_iterations(house: House) -> N
 
 @pytest.mark.parametrize("how", ["rests", "went", "tells nothing"])
 async def test_who_is_left_alone_has_no_turn(house: House, how: str) -> None:
-    """The other job rests, went, or does not tell its iteration any more."""
+    """A job has no turn once the other one rests, has gone, or does not tell its iteration."""
     await _until(house, {"j0", "j1"}, 1.8)
     other = _job(1)
     if how == "went":
@@ -94,10 +94,10 @@ async def test_who_is_left_alone_has_no_turn(house: House, how: str) -> None:
 
 
 async def test_an_earlier_plan_that_is_kept_to_has_turns_of_its_own(house: House) -> None:
-    """Gone back to, it is not compared, but jobs that share its links are told when to begin."""
+    """While an operator holds an earlier plan, jobs that share its links still get turns."""
     await _until(house, {"j0", "j1"}, 1.8)
     first = await house.committed()
-    await house.store.submit_job("f1", _job(2, compute=0.01))  # it never stops sending
+    await house.store.submit_job("f1", _job(2, compute=0.01))  # it sends all the time
     await _until(house, set(), 0.0)
     await house.store.roll_back("f1", first.generation, 3600.0)
     await house.store.delete_job("f1", "j2")
@@ -108,7 +108,7 @@ async def test_an_earlier_plan_that_is_kept_to_has_turns_of_its_own(house: House
 
 
 async def test_the_planning_process_says_the_same() -> None:
-    """Asked over the pipe as called here."""
+    """The planning process returns the same turns as a direct call."""
     jobs = [_job(0), _job(1)]
     plan = solve(FABRIC, flows_of_jobs(jobs, FABRIC))
     told = [one for job in jobs if (one := job.iteration)]
@@ -121,7 +121,7 @@ async def test_the_planning_process_says_the_same() -> None:
 
 
 def test_plan_files_keep_turns(tmp_path: Path) -> None:
-    """Written and read back; those of a plan that nobody looked into are not there."""
+    """Plan files keep turns, and also None, which means that they have not been worked out."""
     plan = solve(FABRIC, flows_of_jobs([_job(0)], FABRIC))
     for turns in (None, (), (TURN,)):
         certificate = replace(plan.certificate, turns=turns)
@@ -130,7 +130,7 @@ def test_plan_files_keep_turns(tmp_path: Path) -> None:
 
 
 async def _certified(o: Operator) -> None:
-    """A plan with a turn of its job."""
+    """Commit a plan with a turn of its job."""
     await o.s.put_fabric()
     done = await o.s.commit_plan()
     certificate = replace(done.plan.certificate, turns=(TURN,))
@@ -140,7 +140,7 @@ async def _certified(o: Operator) -> None:
 
 
 async def test_operators_see_turns(tmp_path: Path) -> None:
-    """``heddle show plan`` says when jobs begin and what that saves; the API the same."""
+    """``heddle show plan`` and the API show when jobs begin, and what that saves."""
     async with operating(tmp_path) as o:
         await _certified(o)
         done = await o.does("show", "plan")

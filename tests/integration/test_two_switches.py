@@ -1,4 +1,4 @@
-"""deploy/TWO-SWITCHES.md is true: it is typed, machine by machine, in network namespaces."""
+"""deploy/TWO-SWITCHES.md is true: its commands are run for each machine, in namespaces."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ Seen = dict[tuple[str, str], Counter[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines of the page, as they come: cabled, with management addresses."""
+    """The machines as the page expects them: cabled, with management addresses."""
 
     lab: str
     folder: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """What stays."""
+    """Processes that run until the machines are removed."""
 
     def space(self, node: str) -> str:
-        """The namespace of a machine."""
+        """Return the namespace of a machine."""
         return mark.namespace(self.lab, node)
 
     def here(self, node: str, text: str) -> str:
-        """Text of the page with the folders that a machine has in the test."""
+        """Return text of the page with the folders that a machine has in the test."""
         own = self.folder / node
         text = text.replace("/opt/heddle/bin", str(Path(sys.executable).parent))
         for path in ("/etc/heddle", "/var/lib/heddle", "/run/heddle/", "/etc/frr"):
@@ -64,11 +64,11 @@ class Machines:
         return text
 
     def command(self, node: str, text: str) -> list[str]:
-        """What types it at a machine."""
+        """Return the command that runs text as a script on a machine."""
         return ["ip", "netns", "exec", self.space(node), "bash", "-euc", self.here(node, text)]
 
     def type(self, node: str, text: str) -> subprocess.CompletedProcess[str]:
-        """Type it, and wait for its end."""
+        """Run text on a machine, and wait for its end."""
         return subprocess.run(
             self.command(node, text),
             env={**os.environ, "HOST": node},
@@ -79,13 +79,13 @@ class Machines:
         )
 
     def must(self, node: str, text: str) -> str:
-        """As ``type``; it has to succeed."""
+        """Run text on a machine, which must succeed, and return its output."""
         done = self.type(node, text)
         assert done.returncode == 0, f"{node}: {text}\n{done.stdout}{done.stderr}{self.said()}"
         return done.stdout
 
     def until(self, node: str, text: str) -> None:
-        """Type it again and again until it succeeds."""
+        """Run text on a machine again and again until it succeeds."""
         try:
             wait_until(lambda: self.type(node, text).returncode == 0, f"{node}: {text}")
         except AssertionError as error:
@@ -93,7 +93,7 @@ class Machines:
             raise AssertionError(f"{error}\n{last.stdout}{last.stderr}{self.said()}") from error
 
     def stay(self, node: str, text: str) -> None:
-        """Type what runs until it is stopped; it ends with the machines."""
+        """Start text on a machine, where it runs until the machines are removed."""
         with (self.folder / node / "stays.log").open("ab") as log:
             program = subprocess.Popen(
                 self.command(node, text),
@@ -107,12 +107,12 @@ class Machines:
         self.running.append(program)
 
     def said(self) -> str:
-        """The last words of what stays, of every machine."""
+        """Return the last output of the processes that stay, of every machine."""
         logs = sorted(self.folder.glob("*/stays.log"))
         return "".join(f"\n{log.parent.name}: {log.read_text()[-2000:]}" for log in logs)
 
     def seen(self) -> Seen:
-        """Packets of RoCE's port that the switches have forwarded."""
+        """Return the packets to RoCE's port that the switches have forwarded."""
         found: Seen = {}
         for switch in ("leaf0", "leaf1"):
             told = json.loads(self.must(switch, f"nft -j list set ip {witness.TABLE} seen"))
@@ -127,7 +127,7 @@ class Machines:
 
 @contextmanager
 def machines() -> Iterator[Machines]:
-    """Six machines and a management network; all gone afterwards."""
+    """Six machines and a management network, all removed afterwards."""
     require_lab()
     claim = mark.claim(fresh_name())
     made = Machines(claim.lab, claim.folder)
@@ -151,13 +151,13 @@ def machines() -> Iterator[Machines]:
             made.must(node, "ip link set eth0 up")
         yield made
     finally:
-        mark.remove(claim)  # which ends whatever runs in its namespaces
+        mark.remove(claim)  # this ends whatever runs in its namespaces
         for program in made.running:
             program.wait()
 
 
 def start_frr(m: Machines, switch: str) -> None:
-    """What ``systemctl restart frr`` does with the file of the page."""
+    """Do what ``systemctl restart frr`` does with the file of the page."""
     folder = m.folder / switch / "frr"
     folder.mkdir()
     shutil.chown(folder, "frr", "frr")
@@ -171,7 +171,7 @@ def start_frr(m: Machines, switch: str) -> None:
 
 
 def typed(m: Machines, block: re.Match[str]) -> None:
-    """One block of the page."""
+    """Run one block of the page on its machines, or write it to its file there."""
     for node in block["nodes"].split():
         if block["file"]:
             Path(m.here(node, block["file"])).write_text(m.here(node, block["text"]))
@@ -198,7 +198,7 @@ def hand_over(m: Machines) -> None:
 
 
 def planned(m: Machines) -> dict[tuple[str, str], tuple[str, str]]:
-    """Switch and interface by which each QP is to leave its leaf, by source address and port."""
+    """Return the leaf and interface that each QP is to leave by, by source address and port."""
     found = {}
     text = ". /etc/heddle/ann.env; /opt/heddle/bin/heddle show routes --json"
     routes = [json.loads(line) for line in m.must("h0", text).splitlines()]
@@ -215,7 +215,7 @@ def planned(m: Machines) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def since(seen: Seen, before: Seen) -> Seen:
-    """What was counted after an earlier look."""
+    """Return the packets counted since an earlier count."""
     none: Counter[tuple[str, str]] = Counter()
     return {qp: count - before.get(qp, none) for qp, count in seen.items()}
 

@@ -33,21 +33,21 @@ OTHER = ("n0.1.1", "n1.0.1")
 
 
 class Watched(House):
-    """A house whose controllers plan what nobody announced; reports come when the test says so."""
+    """A controller that plans unannounced flows, with switches' reports made by the test."""
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
-        """A controller process that has a plan."""
+        """Run a controller that plans found flows without a pause between such plans."""
         self.settings = replace(SETTINGS, found_pace=0.0)
         async with self.running():
             yield
 
     def fresh_observations(self) -> Observations:
-        """See ``House``."""
+        """Return observations in which a pair counts from a tenth of its NICs' speed."""
         return Observations(UnannouncedTerms(0.1, 10.0))
 
     def say(self, switch: str, rates: dict[tuple[str, str], float]) -> None:
-        """A switch's report, after one interval."""
+        """Report a switch's rates after one interval, in Gbps by source and destination."""
         structure = self.fabric.structure
         source, destination = (
             np.array([structure.index[pair[end]] for pair in rates], dtype=np.int64)
@@ -58,13 +58,13 @@ class Watched(House):
         self.observations.report_pairs(about, told, time.monotonic(), time.time())
 
     async def found(self) -> dict[str, float]:
-        """What nobody announced in the newest plan, as its switches hold it, by id."""
+        """Return the unannounced flows of the newest plan, in Gbps by id."""
         flows: Flows = (await self.committed()).plan.flows
         rows = unannounced_rows(flows).tolist()
         return {flows.ids[row]: float(flows.gbps[row]) for row in rows}
 
     async def until_found(self, wanted: dict[str, float]) -> None:
-        """Wait for a plan with just these, and for every switch to hold it."""
+        """Wait for a plan with just these unannounced flows, and for every switch to hold it."""
 
         async def reached() -> bool:
             return await self.store.committed("f1") is not None and await self.found() == wanted
@@ -75,14 +75,14 @@ class Watched(House):
 
 @pytest.fixture
 def house(tmp_path: Path) -> Watched:
-    """Two zones of two leaves."""
+    """A controller of two zones of two leaves."""
     return Watched(tmp_path, three_tiers())
 
 
 async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
     house: Watched,
 ) -> None:
-    """Its switches hold entries for it; one quiet interval changes nothing, the second ends it."""
+    """One report is enough for a plan with entries; two quiet reports in a row end it."""
     elephant = flow_id(*PAIR)
     async with house.leading():
         await house.store.put_fabric("f1", house.fabric)
@@ -118,7 +118,7 @@ async def test_an_elephant_is_planned_after_one_report_and_forgotten_after_two(
 
 
 async def test_a_leader_goes_on_with_what_the_plan_was_made_with(house: Watched) -> None:
-    """Nothing moves when another leads; it ends when two reports say so."""
+    """A new leader keeps a found flow and moves nothing, until two quiet reports end it."""
     async with house.leading():
         await house.store.put_fabric("f1", house.fabric)
         house.say("l0.0", {PAIR: 100.0})
@@ -135,7 +135,7 @@ async def test_a_leader_goes_on_with_what_the_plan_was_made_with(house: Watched)
 
 
 async def test_a_pair_that_is_announced_is_planned_once(house: Watched) -> None:
-    """Its job's flow takes the place of what was found; the rest weighs next to nothing."""
+    """A job's flow replaces the found flow of its pair; other found flows weigh next to nothing."""
     async with house.leading():
         await house.store.put_fabric("f1", house.fabric)
         house.say("l0.0", {PAIR: 100.0})
@@ -157,7 +157,7 @@ GBPS = 200.0
 
 @dataclass
 class Sender:
-    """Sends from one NIC to another through the table of the first leaf, at a steady rate."""
+    """Sends packets from one NIC to another through the first leaf's table, at a steady rate."""
 
     fleet: Fleet
     leaf: str
@@ -170,7 +170,7 @@ class Sender:
         self.packet = Packets(names.ids(self.pair[:1]), names.ids(self.pair[1:]), *ports)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(0.01)
@@ -179,14 +179,15 @@ class Sender:
             last = now
 
     def has_entry(self) -> bool:
-        """Whether its packets are forwarded by an entry."""
+        """Return whether an entry forwards its packets."""
         return bool(self.fib.entry_hits(self.packet)[0])
 
 
 async def tells(controller: Controller, what: str, *words: str, there: bool = True) -> list[str]:
-    """The words of the line in which ``heddle`` tells of something, once it does, or does not.
+    """Run ``heddle`` until a line contains ``what``, and return the words of that line.
 
-    While a busy machine holds up agents, an elephant may be forgotten, and found again.
+    With ``there`` false, run it until no line does, and return an empty list. It is repeated
+    because an elephant may be forgotten and found again while a busy machine holds up agents.
     """
     end = time.monotonic() + PATIENCE
     while True:
@@ -199,9 +200,9 @@ async def tells(controller: Controller, what: str, *words: str, there: bool = Tr
 
 
 async def test_what_a_host_sends_unasked_gets_its_path_from_counters_alone(tmp_path: Path) -> None:
-    """Real agents, a real controller: found, shown, forwarded by an entry, gone when it ends.
+    """What a host sends is found by real agents' counters, shown, routed, and later forgotten.
 
-    Nobody can put or delete such a set.
+    Nobody can put or delete the set of found flows.
     """
     fabric = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=1)
     pair = ("l0-h0-n0", "l1-h3-n0")

@@ -9,7 +9,7 @@ from tests.support.walking import PAGE, Walks, files_of, traced_environment, wal
 
 
 def _listed(title: str) -> set[str]:
-    """Files that the page lists under a mark, below the controller's package."""
+    """Return the files that the page lists under a mark, relative to the controller's package."""
     found = re.search(rf"<!-- {title} -->\n(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
     assert found, f"{PAGE.name} has no list {title!r}"
     rooms = re.findall(r"^- `([^`]+)/`: (.*(?:\n  .*)*)", found[1], re.MULTILINE)
@@ -27,11 +27,13 @@ ROUNDS = 3
 async def test_the_page_lists_the_files_that_a_job_and_a_lost_link_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ARCHITECTURE.md names all files of both walks, and no other.
+    """ARCHITECTURE.md names all files of both walks, and no others.
 
-    What a real leader and its planning process call is traced. What some task does a moment
-    earlier or later may be missed by one round: each file counts by the rounds that there are.
-    Where this fails, take the lists that `python -m tests.support.walking` prints.
+    The calls of a real leader and its planning process are traced. A task may run a moment earlier
+    or later and be missed by one round. So a listed file is wrong if no round passed it, and an
+    unlisted one if every round did.
+
+    If this fails, take the lists that `python -m tests.support.walking` prints.
     """
     rounds: list[Walks] = []
     wrong: list[str] = []
@@ -48,7 +50,7 @@ async def test_the_page_lists_the_files_that_a_job_and_a_lost_link_pass(
 
 
 def _differences(rounds: list[Walks]) -> list[str]:
-    """Files that are listed and that no round passed, and those that every round did."""
+    """Return listed files that no round passed, and unlisted ones that every round passed."""
     sometimes = _listed("now and then")
     wrong: list[str] = []
     for title, kind in (("walk of a job", "job"), ("walk of a lost link", "link")):

@@ -1,6 +1,6 @@
-"""An agent on a SONiC switch leaves ports that SONiC's databases say are down.
+"""An agent on a SONiC switch leaves ports that SONiC's databases report as down.
 
-The kernel's interfaces keep their carrier all the time: what is heard here is Redis alone.
+The kernel's interfaces keep their carrier all the time, so the agent learns of it from Redis alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MATCHES: list[Match] = [("nic0", f"far{number}", 0, 0) for number in range(2)]
 
 @dataclass
 class Running:
-    """An agent with an entry to the first spine and one to a portchannel, both with a backup."""
+    """A running agent with entries to the first spine and to a portchannel, both with a backup."""
 
     switch: SonicSwitch
     log: Path
@@ -42,22 +42,22 @@ class Running:
         self._config: Any = self.switch.connect(schema.CONFIG_DB)
 
     def says(self, interface: str, **fields: str) -> None:
-        """The switch's databases say so of a port."""
+        """Set fields of a port in the switch's database."""
         self.appl.hset(schema.port_key(interface), mapping=fields)
 
     def leads(self) -> list[str]:
-        """Where the rule of each entry redirects to, and "" where it does not."""
+        """Return where the rule of each entry redirects to, or an empty string if nowhere."""
         keys = [key for key in self._config.keys("ACL_RULE|*") if self._config.exists(key)]
         rules = {self._config.hget(key, "DST_IP"): key for key in keys}
         found = [rules[f"{ADDRESSES[match[1]]}/32"] for match in MATCHES]
         return [self._config.hget(key, schema.REDIRECT) or "" for key in found]
 
     def wait(self, *wanted: str) -> None:
-        """Until entries lead there."""
+        """Wait until the entries lead there."""
         wait_until(lambda: self.leads() == [*wanted], f"{wanted}, not {self.leads()}")
 
     def logged(self, words: str) -> int:
-        """How many lines of the agent's log say so."""
+        """Return how many lines of the agent's log contain the words."""
         return sum(words in line for line in self.log.read_text().splitlines())
 
 
@@ -66,7 +66,7 @@ FIRST, SECOND = (EXITS[hop.port].redirect for hop in SPINES[:2])
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """An agent that takes over two entries, and no controller."""
+    """An agent that takes over two entries and has no controller."""
     fib_linux.needed()
     fib_linux.sweep()
     switch = SonicSwitch(tmp_path / "redis", options=ALWAYS)
@@ -112,7 +112,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def test_a_port_that_is_down_is_left_and_taken_again(running: Running) -> None:
-    """By ``oper_status``, and by ``admin_status`` alone; other entries stay where they are."""
+    """An entry leaves a port whose oper or admin status is down, and returns; others stay."""
     running.wait(FIRST, CHANNEL.redirect)
     for field in ("oper_status", "admin_status"):
         running.says("Ethernet0", admin_status="up", oper_status="up", flap_count="1")
@@ -125,7 +125,10 @@ def test_a_port_that_is_down_is_left_and_taken_again(running: Running) -> None:
 
 
 def test_ports_that_are_lost_together_are_left_together(running: Running) -> None:
-    """A portchannel has a table of its own; an entry without any next hop is the underlay's."""
+    """Ports lost together are left together; without any next hop, the underlay forwards.
+
+    A portchannel has a table of its own in the database.
+    """
     with running.appl.pipeline() as pipe:
         pipe.hset("LAG_TABLE:PortChannel1", "oper_status", "down")
         pipe.hset("PORT_TABLE:Ethernet4", "oper_status", "down")
@@ -134,14 +137,17 @@ def test_ports_that_are_lost_together_are_left_together(running: Running) -> Non
 
 
 def test_what_redis_does_not_tell_is_read_all_the_same(running: Running) -> None:
-    """Notifications are switched off, as on no SONiC: the state is found by reading."""
+    """The agent finds a port's state by reading if Redis sends no notifications.
+
+    No SONiC switches them off.
+    """
     running.appl.config_set("notify-keyspace-events", "")
     running.says("Ethernet0", oper_status="down")
     running.wait(SECOND, CHANNEL.redirect)
 
 
 def test_a_port_that_the_databases_forget_is_the_kernels(running: Running) -> None:
-    """Its key goes, as when the switch's services restart: its carrier counts."""
+    """If a port's key is gone, as when services restart, the kernel's carrier counts."""
     running.says("Ethernet0", oper_status="down")
     running.wait(SECOND, CHANNEL.redirect)
     running.appl.delete("PORT_TABLE:Ethernet0")
@@ -149,7 +155,7 @@ def test_a_port_that_the_databases_forget_is_the_kernels(running: Running) -> No
 
 
 def test_a_redis_that_comes_back_is_heard_again(running: Running) -> None:
-    """While it is away nothing changes, and that is said once; what it says then is believed."""
+    """While Redis is away nothing changes, with one message; then its states count again."""
     running.says("Ethernet0", oper_status="down")
     running.wait(SECOND, CHANNEL.redirect)
     running.switch.server.kill()
@@ -163,7 +169,7 @@ def test_a_redis_that_comes_back_is_heard_again(running: Running) -> None:
 
 
 async def test_a_watch_ends_whenever_it_is_cancelled(tmp_path: Path) -> None:
-    """However far it has come: connecting, subscribing, reading or waiting."""
+    """A watch ends at once when cancelled: connecting, subscribing, reading or waiting."""
     server = RedisServer(tmp_path, *NEVER).start()
 
     async def goes_on(steps: int) -> bool:

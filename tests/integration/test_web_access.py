@@ -1,4 +1,4 @@
-"""Who may look at the page, what it costs others, and what odd questions get."""
+"""Who may look at the page, what it costs others, and how odd requests are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STREAM = "/api/fabrics/f1/stream"
 
 @dataclass
 class Web:
-    """A page over a real API and a store with fabric f1."""
+    """The page over a real API, and a store with fabric f1."""
 
     s: Serving
     url: str
@@ -49,14 +49,14 @@ class Web:
         headers: dict[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """One request; a POST where there is something to send."""
+        """Send one request, a POST if there is data, and return the answer."""
         url, told = self.url + path, tls or self.tls
         return await asyncio.to_thread(fetch, url, headers=headers, data=data, tls=told)
 
 
 @asynccontextmanager
 async def web(path: Path, terms: WebTerms = OPEN, trust: Path | None = None) -> AsyncIterator[Web]:
-    """The page on a free port."""
+    """Serve the page on a free port."""
     async with serving(path) as s:
         await s.put_fabric()
         server = WebServer(s.api, terms)
@@ -71,7 +71,7 @@ async def web(path: Path, terms: WebTerms = OPEN, trust: Path | None = None) -> 
 
 
 def trusting(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
-    """A client's TLS, with a certificate of its own or without one."""
+    """Return a client's TLS context, with a certificate of its own or without one."""
     context = ssl.create_default_context(cafile=ca)
     if pair is not None:
         context.load_cert_chain(pair.cert, pair.key)
@@ -79,7 +79,7 @@ def trusting(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
 
 
 def granted(path: Path, **roles: Role) -> dict[str, str]:
-    """Tokens by name, with a file that knows them."""
+    """Write a token file for names and roles, and return the tokens by name."""
     found, lines = {}, []
     for name, role in roles.items():
         where = ("f1", "l0") if role is Role.AGENT else ()
@@ -91,7 +91,7 @@ def granted(path: Path, **roles: Role) -> dict[str, str]:
 
 
 async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Path) -> None:
-    """Readers, schedulers and operators look; agents, strangers and wrong tokens do not."""
+    """Readers and operators may look; agents, strangers and wrong tokens may not."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     tokens = granted(tmp_path / "tokens", reader=Role.READER, agent=Role.AGENT)
@@ -144,7 +144,7 @@ async def test_a_login_is_kept_where_no_script_and_no_other_site_has_it(tmp_path
 
 
 async def test_a_token_taken_back_ends_the_stream(tmp_path: Path) -> None:
-    """Whoever is shut out sees no more, without asking anew."""
+    """A stream ends soon after its token is taken back."""
     tokens = granted(tmp_path / "tokens", reader=Role.READER)
     admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
     async with web(tmp_path, replace(OPEN, admission=admission)) as page:
@@ -163,7 +163,10 @@ async def test_a_token_taken_back_ends_the_stream(tmp_path: Path) -> None:
 
 
 async def test_a_page_of_another_site_gets_nothing(tmp_path: Path) -> None:
-    """A foreign name for this host, or a request that a foreign page made, is refused."""
+    """A foreign name for this host, or a request from another site's page, is refused.
+
+    Every answer carries a strict content security policy.
+    """
     async with web(tmp_path) as page:
         assert (await page.get(OVERVIEW)).status == 200
         rebound = await page.get(OVERVIEW, headers={"host": "evil.example:80"})
@@ -179,7 +182,7 @@ async def test_a_page_of_another_site_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_nothing_outside_the_pages_own_files_is_served_or_named(tmp_path: Path) -> None:
-    """Paths lead nowhere else, and no file of the page asks another host for anything."""
+    """No path leads to other files, and no file of the page refers to another host."""
     async with web(tmp_path) as page:
         for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/none.js"):
             assert (await page.get(path)).status == 404, path
@@ -194,7 +197,7 @@ async def test_nothing_outside_the_pages_own_files_is_served_or_named(tmp_path: 
 
 
 async def test_odd_questions_are_refused_in_words(tmp_path: Path) -> None:
-    """Each with a status and a reason, and the page goes on."""
+    """Each odd request is refused with a status and a message, and the page goes on."""
     async with web(tmp_path) as page:
         of, sent = "/api/fabrics/f1", {"content-type": "application/json"}
         asked: list[tuple[str, bytes | None, int]] = [
@@ -228,7 +231,7 @@ async def test_odd_questions_are_refused_in_words(tmp_path: Path) -> None:
 
 
 async def test_who_comes_back_is_told_nothing_twice(tmp_path: Path) -> None:
-    """With the id of the newest overview there is none until something changes; then there is."""
+    """A viewer that comes back with its newest id gets no overview until something changes."""
     async with web(tmp_path) as page:
         await page.s.commit_plan()
         stream = await asyncio.to_thread(connect, page.url + STREAM)
@@ -251,7 +254,7 @@ async def test_who_comes_back_is_told_nothing_twice(tmp_path: Path) -> None:
 
 
 async def test_viewers_beyond_the_bound_are_told_to_come_again(tmp_path: Path) -> None:
-    """A place that is left is given to the next; the API answers all the while."""
+    """Viewers over the bound get 503 until another leaves; the API answers all the while."""
     async with web(tmp_path, replace(OPEN, viewers=2)) as page:
         streams = [await asyncio.to_thread(connect, page.url + STREAM) for _ in range(2)]
         for stream in streams:
@@ -272,7 +275,7 @@ async def test_viewers_beyond_the_bound_are_told_to_come_again(tmp_path: Path) -
 
 
 async def test_a_thousand_viewers_are_told_of_a_lost_link(tmp_path: Path) -> None:
-    """All of them, while calls are answered; and all may leave at once."""
+    """A thousand viewers all hear of a lost link, calls are answered, and all may leave at once."""
     many = Allowance(calls_per_second=0)
     async with web(tmp_path, replace(OPEN, viewers=1000, allowance=many)) as page:
         await page.s.commit_plan()
@@ -281,7 +284,7 @@ async def test_a_thousand_viewers_are_told_of_a_lost_link(tmp_path: Path) -> Non
         opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         for _ in range(1000):
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(asked)  # at once: a connection that asks nothing is closed
+            writer.write(asked)  # at once, as a connection without a request is closed
             opened.append((reader, writer))
         async with asyncio.timeout(SECONDS):
             for reader, _ in opened:
@@ -297,7 +300,7 @@ async def test_a_thousand_viewers_are_told_of_a_lost_link(tmp_path: Path) -> Non
 
 
 async def test_a_thousand_connections_leave_the_api_alone(tmp_path: Path) -> None:
-    """Those beyond the bound are closed at once; calls are answered, and so is the page later."""
+    """Connections over the bound are closed; calls are answered, and later the page is too."""
     async with web(tmp_path, replace(OPEN, viewers=2)) as page:
         host, _, port = page.url.removeprefix("http://").partition(":")
         most = 2 * CONNECTIONS_EACH + SPARE_CONNECTIONS
@@ -321,9 +324,10 @@ async def test_a_thousand_connections_leave_the_api_alone(tmp_path: Path) -> Non
 
 
 def test_settings_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> None:
-    """An address that others reach is refused without TLS, one that is taken with the cure.
+    """Settings that cannot work are refused with the cure.
 
-    So is a file where reports are to be.
+    Such are an address that others reach without TLS, a port in use, and a file where reports are
+    to be.
     """
 
     async def starts(terms: WebTerms) -> None:
@@ -343,7 +347,7 @@ def test_settings_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> No
 
 
 async def test_reports_of_a_folder_are_shown_and_nothing_else_of_it(tmp_path: Path) -> None:
-    """Pages by name, to who may look; they can reach nothing, and no path leads out."""
+    """Reports are shown by name to those who may look, and no other file can be reached."""
     folder = tmp_path / "reports"
     async with web(tmp_path) as page:
         assert (await page.get("/api/reports")).json == {"named": False, "reports": []}
@@ -372,7 +376,7 @@ async def test_reports_of_a_folder_are_shown_and_nothing_else_of_it(tmp_path: Pa
 
 
 async def test_who_changed_what_is_told_to_operators_alone(tmp_path: Path) -> None:
-    """With the id of the request, the newest first, of this fabric alone."""
+    """Operators see the changes of a fabric, and readers are refused."""
     tokens = granted(tmp_path / "tokens", reader=Role.READER, operator=Role.OPERATOR)
     admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
     async with web(tmp_path, replace(OPEN, admission=admission)) as page:
@@ -388,7 +392,7 @@ async def test_who_changed_what_is_told_to_operators_alone(tmp_path: Path) -> No
 async def test_a_store_lost_before_the_newest_plan_was_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The overview of before comes again, and says that it is of the past."""
+    """After the store is lost, the last overview comes again, marked as past, until it is back."""
     async with web(tmp_path) as page:
         stream = await asyncio.to_thread(connect, page.url + STREAM)
         told = await asyncio.to_thread(event, stream)

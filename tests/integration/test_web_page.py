@@ -1,4 +1,4 @@
-"""The page as people use it: a real controller, agents of every switch, and a browser."""
+"""The web page as people use it: a real controller, agents of every switch, and a browser."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ VIEWS = {
     "/health": "#findings", "/switch?id=l0": "table", "/link?source=l0&target=s0&key=0": "table",
     "/nothing": "main a",
 }  # fmt: skip
-"""Views of the page, and what is there once they are drawn."""
+"""Views of the page, each with a selector of what is there once it is drawn."""
 WINDOWS = [(1280, False), (390, True), (1280, True), (390, False)]
-"""Widths, and whether in the dark."""
+"""Widths of windows in pixels, and whether colours are dark."""
 PLAYED = """
 window.EventSource = class extends EventTarget {
   static OPEN = 1;
@@ -69,28 +69,28 @@ fetch("/api/fabrics/f1/overview").then((answer) => answer.json()).then((told) =>
   };
 });
 """
-"""A stream that tells what the test says, as fast as the page takes it."""
+"""A script for a stream that sends what the test says, as fast as the page takes it."""
 MARKUP = '<img src=x onerror="document.title=1">'
 STILL = pytest.mark.asyncio(loop_scope="module")
-"""Of tests that share a world."""
+"""Marks tests that share a world."""
 
 
 @dataclass
 class World:
-    """What a test has."""
+    """A controller, the agents of its fabric, and a browser's page."""
 
     controller: Controller
     fleet: Fleet
     page: Page
 
     async def open(self, path: str) -> None:
-        """Go to a view of the fabric."""
+        """Open a view of the fabric."""
         await self.page.open(f"{self.controller.page}fabrics/f1{path}")
 
 
 @asynccontextmanager
 async def world(path: Path, fabric: Fabric, *jobs: Job) -> AsyncIterator[World]:
-    """All of it, with the jobs programmed."""
+    """A controller, agents and a browser, with the jobs programmed."""
     browser()
     async with (
         Controller(path, "--web-port=0") as controller,
@@ -115,16 +115,16 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def still(shared: World) -> World:
-    """It, with a page that nobody has used."""
+    """The shared world, with a page that nobody has used."""
     await shared.page.begin()
     return shared
 
 
 @STILL
 async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
-    """Clicks lead from the jobs to the link that makes one slow, its flows, and why they go there.
+    """Clicks lead from the jobs to the link that slows one, to its flows, and to their reasons.
 
-    Four NICs of a leaf share two links to the spines: no flow can have all that it wants.
+    Four NICs of a leaf share two links to the spines, so no flow can have all that it wants.
     """
     page = still.page
     await still.open("")
@@ -153,7 +153,10 @@ async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
 
 @STILL
 async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) -> None:
-    """Arrow keys move over cells, each is said, Enter opens its link; a table has them too."""
+    """Arrow keys move over cells, each is told in words, and Enter opens its link.
+
+    A table has the cells as well.
+    """
     page = still.page
     await page.window(390, 800, dark=True)
     await still.open("/map")
@@ -178,7 +181,7 @@ async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) ->
 
 @STILL
 async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> None:
-    """The map of measured rates: nothing while nobody measures, then links as flows fill them."""
+    """Once rates are reported, the map shows how full links are as measured and as planned."""
     page = still.page
     await still.open("/map")
     await page.until("document.querySelector('[data-painted]')")
@@ -202,7 +205,7 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
 
 @STILL
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
-    """The worst link as it would be is told; the plan stays."""
+    """The form's answer has the worst link as it would be; a wrong name gives an alert."""
     page = still.page
     await still.open("/what-if")
     await page.until("document.querySelector('#one')")
@@ -224,9 +227,10 @@ async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> N
 @STILL
 @pytest.mark.deep
 async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
-    """Every view has names, roles, an order and a contrast that all can use, by axe's rules.
+    """By axe's rules, every view has names, roles, an order and a contrast that all can use.
 
-    On a desk and on a phone, in the light and in the dark; none is wider than the window.
+    This is checked on a desk and on a phone, in light and in dark colours. No view is wider than
+    its window.
     """
     axe = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
     violations = """axe.run(document, {resultTypes: ["violations"]}).then((found) =>
@@ -250,7 +254,7 @@ async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
 @STILL
 @pytest.mark.deep
 async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
-    """A day of changes, one every five seconds, played fast: as many nodes, and no more memory."""
+    """A day of changes, one every five seconds, adds no nodes and no memory to the page."""
     page, changes = still.page, examples(500, 17_280)
     played = await page.send("Page.addScriptToEvaluateOnNewDocument", source=PLAYED)
     try:
@@ -273,14 +277,14 @@ async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
 
 
 async def grown(page: Page) -> dict[str, float]:
-    """What the page holds, without garbage."""
+    """Return the page's metrics after a garbage collection."""
     await page.send("HeapProfiler.collectGarbage")
     told = (await page.send("Performance.getMetrics"))["metrics"]
     return {one["name"]: one["value"] for one in told}
 
 
 async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
-    """The overview names a link as soon as it is lost, with the plan that came of it."""
+    """The page shows a lost link and the plan that came of it, and later its return."""
     async with world(tmp_path, POD, JOB) as given:
         page, steps = given.page, StepRunner(LiveFabric(given.fleet))
         await given.open("")
@@ -314,7 +318,7 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
 
 
 async def test_names_with_markup_are_names(tmp_path: Path) -> None:
-    """Ids that look like elements are shown as they are, on every view that has them."""
+    """Ids that look like elements are shown as text on every view that has them."""
     nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
     nodes += [{"id": f"{MARKUP}{leaf}", "kind": "leaf"} for leaf in range(2)]
     nodes += [{"id": f"<b>h{n}</b>", "kind": "nic", "host": f"h{n}"} for n in range(2)]
@@ -343,7 +347,7 @@ async def test_names_with_markup_are_names(tmp_path: Path) -> None:
 
 
 async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path) -> None:
-    """The reports of a folder: listed, opened, and in order as a page; a folder may be empty."""
+    """The reports of a folder are listed and opened; an empty folder is told as such."""
     folder = tmp_path / "reports"
     options = ("--web-port=0", f"--web-reports={folder}")
     async with (
@@ -364,7 +368,7 @@ async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path) -> No
 
 
 async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path) -> None:
-    """The browser keeps it to go back to, but not its stream: of three viewers none is in vain."""
+    """A page that the browser keeps to go back to holds no stream, so it counts as no viewer."""
     async with (
         Controller(tmp_path, "--web-port=0", "--web-viewers=3") as controller,
         Client(controller.api, "fabrics/f1") as client,
@@ -402,11 +406,11 @@ async def test_the_page_comes_back_with_the_controller(tmp_path: Path) -> None:
             await page.until("document.querySelector('#live').textContent === 'Live'")
             assert await page.does("window.same")
         refused = [text for text in page.console if "ERR_" not in text]
-        assert refused == []  # the browser itself logs connections that are refused
+        assert refused == []  # the browser itself logs refused connections
 
 
 async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(tmp_path: Path) -> None:
-    """A follower names the leader; without its store it shows the past, says so, and comes back."""
+    """A follower says so; without its store it shows the past and says so, and comes back."""
     browser()
     live = "document.querySelector('#live').textContent"
     with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
@@ -429,7 +433,7 @@ async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(tmp_path: P
 
 @asynccontextmanager
 async def two_replicas(path: Path, store: str) -> AsyncIterator[tuple[Controller, Controller]]:
-    """The one that leads, and one that follows."""
+    """Yield a controller that leads and one that follows."""
     folders = [path / "leader", path / "follower"]
     for folder in folders:
         folder.mkdir()

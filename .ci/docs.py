@@ -1,10 +1,10 @@
 """Build the site of the documentation: `.ci/docs.py FOLDER` (build/docs if not given).
 
-The pages are the repository's own, where they are: they are laid out below FOLDER with the
-reference that follows from the comments of proto/heddle/v1 and with pictures of the page, and
-Sphinx makes a site of them. Links to what is no page of the site become links to a copy of the
-file; links to folders become words. Whatever Sphinx warns of fails, and so does a link or an anchor
-of the site that leads nowhere, or a page that loads anything from elsewhere.
+The pages are those of the repository. They are copied below FOLDER, with a reference made from the
+comments of proto/heddle/v1 and with pictures of the web page, and Sphinx makes a site of them.
+Links to files that are not pages of the site lead to a copy of the file. Links to folders without a
+page become plain text. The build fails at any warning of Sphinx, any link or anchor of the site
+that leads nowhere, and any page that loads something from elsewhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sourc
 
 
 def tracked() -> list[Path]:
-    """The pages of the repository."""
+    """Return the pages of the repository."""
     told = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "*.md", "docs"],  # noqa: S607 - the one of the path
         check=True,
@@ -48,7 +48,7 @@ def tracked() -> list[Path]:
 
 
 def lay_out(pages: list[Path], target: Path) -> None:
-    """Put pages where they are in the repository, and beside them the files that they name."""
+    """Copy pages to the same places below ``target``, with the files that they link to."""
     for page in pages:
         text = (ROOT / page).read_text("utf-8")
         made = target / page
@@ -59,7 +59,7 @@ def lay_out(pages: list[Path], target: Path) -> None:
 
 
 def led(link: re.Match[str], page: Path, pages: list[Path], target: Path) -> str:
-    """A link as the site has it."""
+    """Return a link as it is on the site, and copy the file that it leads to."""
     path = urlsplit(link["to"]).path
     if "://" in link["to"] or not path:
         return link[0]
@@ -82,7 +82,7 @@ def led(link: re.Match[str], page: Path, pages: list[Path], target: Path) -> str
 
 
 def described() -> list[FileDescriptorProto]:
-    """The files of heddle.v1 with their comments."""
+    """Return the files of heddle.v1 with their comments."""
     spec = find_spec("google.rpc.status_pb2")
     if spec is None or spec.origin is None:
         sys.exit("googleapis-common-protos is not installed: run make setup")
@@ -102,7 +102,7 @@ def described() -> list[FileDescriptorProto]:
 
 
 class Reference:
-    """The page of one .proto file."""
+    """The reference page of one .proto file."""
 
     def __init__(self, file: FileDescriptorProto, homes: dict[str, str]) -> None:
         self._file = file
@@ -114,7 +114,7 @@ class Reference:
         self._opening = syntax or (detached[0].strip() if detached else "")
 
     def text(self) -> str:
-        """In Markdown."""
+        """Return the page in Markdown."""
         lines = [f"# {Path(self._file.name).name}", "", self._opening, ""]
         for number, service in enumerate(self._file.service):
             lines += [f"## {service.name}", "", self._said(6, number), ""]
@@ -173,7 +173,7 @@ class Reference:
 
 
 def names(message: DescriptorProto, above: str = "") -> Iterator[str]:
-    """A message and all that it holds."""
+    """Yield the names of a message, its enums and its nested messages."""
     if message.options.map_entry:
         return
     yield f"{above}{message.name}"
@@ -183,7 +183,7 @@ def names(message: DescriptorProto, above: str = "") -> Iterator[str]:
 
 
 def write_reference(target: Path) -> None:
-    """A page for each .proto file."""
+    """Write a page for each .proto file."""
     files = described()
     homes: dict[str, str] = {}
     for file in files:
@@ -197,7 +197,7 @@ def write_reference(target: Path) -> None:
 
 
 class Links(HTMLParser):
-    """What a page leads to, what it loads, and the places in it."""
+    """The links of a page, what it loads, and the anchors in it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what a tag has."""
+        """Note the links and anchors of a tag."""
         told = {key: value or "" for key, value in attrs}
         self.places |= {told[key] for key in ("id", "name") if key in told}
         if tag == "a" and "href" in told:
@@ -221,7 +221,7 @@ class Links(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """Links that lead nowhere, and what is loaded from elsewhere."""
+    """Yield links that lead nowhere, and what is loaded from elsewhere."""
     pages = {path: Links(path.read_text("utf-8")) for path in site.rglob("*.html")}
     for path, page in pages.items():
         shown = path.relative_to(site)
@@ -249,7 +249,7 @@ def faults(site: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Build it; 1 if anything is wrong."""
+    """Build the site; return 1 if anything is wrong."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "docs").resolve()
     shutil.rmtree(out, ignore_errors=True)
     source, site = out / "source", out / "site"

@@ -1,15 +1,15 @@
 """Write requirements.lock: one universal, hashed lock for the five distributions and the tools.
 
-What only tests need, in the same versions, is in requirements-tests.lock: the optional extra of the
-emulator, axe, which finds what keeps people from using a page, kubectl, and the schemas of
-Kubernetes and compose. axe comes with a browser driver, kubectl with a framework, and the schemas
-of compose with parsers. None of that is needed here: it is left out of the lock, which is
-installed without dependencies. What makes the site of the documentation is in
-requirements-docs.lock.
+Packages that only tests need are in requirements-tests.lock, with shared packages in the same
+versions: the optional extra of the emulator, axe, which checks that web pages are accessible,
+kubectl, and the schemas of Kubernetes and compose. axe comes with a browser driver, kubectl with a
+framework, and the schemas of compose with parsers. None of these is needed here, so they are left
+out of the lock, which is installed without dependencies. Packages that build the documentation are
+in requirements-docs.lock.
 
-Why a script and not one command line: the distributions need each other, and those names must
-not reach an index; and what this machine configures (mirrors, local wheel folders) must not
-reach the lock, which holds names, versions and hashes only.
+This is a script and not one command line for two reasons. The distributions need each other, and
+those names must not be looked up in an index. And the configuration of this machine (mirrors, local
+wheel folders) must not reach the lock, which holds only names, versions and hashes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = ("proto", "controller", "agents", "emulator", "deploy/kubernetes")
 EXTRAS = ("traces", "web")
-"""Optional to users, and installed here: the demo serves the page, and types are checked."""
+"""Extras that are optional for users but installed here, for the demo's page and type checks."""
 LOCK = ROOT / "requirements.lock"
 TESTS_LOCK = ROOT / "requirements-tests.lock"
 DOCS_LOCK = ROOT / "requirements-docs.lock"
@@ -40,7 +40,7 @@ LEFT_OUT = (
 
 
 def wanted() -> list[str]:
-    """Every requirement of the house that is not part of the house, sorted."""
+    """Return every requirement of our distributions from outside the repository, sorted."""
     found: set[str] = set()
     for name in DISTRIBUTIONS:
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
@@ -52,14 +52,14 @@ def wanted() -> list[str]:
 
 
 def only_tests() -> list[str]:
-    """What the extra ``heddle-emulator[ray]`` requires, axe, kubectl, and schemas."""
+    """Return the requirements of ``heddle-emulator[ray]``, axe, kubectl, and the schemas."""
     project = tomllib.loads((ROOT / "emulator/pyproject.toml").read_text())["project"]
     found: list[str] = project["optional-dependencies"]["ray"]
     return [*found, AXE, KUBECTL, *SCHEMAS]
 
 
 def main() -> int:
-    """Resolve and write the locks; versions already in them stay unless --upgrade is given."""
+    """Resolve and write the locks; locked versions stay unless --upgrade is given."""
     left_out = (f"--no-emit-package={name}" for name in LEFT_OUT)
     within = f"--constraints={LOCK}"
     return (
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def resolve(lock: Path, requirements: list[str], *options: str) -> int:
-    """Write one lock; returns the exit code."""
+    """Write one lock, and return the exit code."""
     uv = Path(sys.executable).with_name("uv")
     command = [
         os.fspath(uv), "pip", "compile", "--quiet", "--no-config", "--universal",
@@ -79,7 +79,7 @@ def resolve(lock: Path, requirements: list[str], *options: str) -> int:
         f"--output-file={lock}", *options, *sys.argv[1:], "-",
     ]  # fmt: skip
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    if "PIP_CERT" in os.environ:  # a private certificate authority says nothing about the index
+    if "PIP_CERT" in os.environ:  # a private authority says nothing about the index
         env.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
     return subprocess.run(
         command, input="\n".join(requirements), text=True, env=env, check=False

@@ -1,8 +1,8 @@
-"""Generate the Python code of proto/heddle/v1, or check that the committed code is what comes out.
+"""Generate the Python code of proto/heddle/v1; --check compares it with the committed code.
 
-The generated files are committed, so that nobody needs protoc to install Heddle; the check is
-what keeps them true. Everything comes from the lock (protoc through grpcio-tools, types through
-mypy-protobuf), so the output is the same wherever the lock is.
+The generated files are committed, so that nobody needs protoc to install Heddle. The check keeps
+them up to date. Everything comes from the lock (protoc through grpcio-tools, types through
+mypy-protobuf), so the output is the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 
 def generate(out: Path) -> None:
-    """Write the generated modules of every .proto file below `out`; exit 1 when protoc refuses."""
+    """Write the generated modules of every .proto file below `out`; exit 1 if protoc refuses."""
     protos = sorted(
         path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("heddle/**/*.proto")
     )
@@ -48,7 +48,7 @@ def generate(out: Path) -> None:
 
 
 def produced(root: Path) -> dict[str, bytes]:
-    """Every generated file below `root`, by its path relative to it."""
+    """Return the content of every generated file below `root`, by relative path."""
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
         for pattern in GENERATED
@@ -57,7 +57,7 @@ def produced(root: Path) -> dict[str, bytes]:
 
 
 def check() -> int:
-    """Compare the committed code with a fresh run; name each file that differs."""
+    """Compare the committed code with newly generated code, and name each file that differs."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh, committed = produced(Path(folder)), produced(SOURCE)
@@ -72,7 +72,7 @@ def check() -> int:
 
 
 def regenerate() -> int:
-    """Generate in place, and remove what no .proto file gives any more."""
+    """Generate in place, and remove files that no .proto file produces any more."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = produced(Path(folder))

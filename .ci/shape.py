@@ -1,7 +1,7 @@
-"""Print how long files and functions are, the longest by name. Fails nothing.
+"""Print how long files and functions are, and name the longest. It never fails.
 
-Length is a symptom to look at, no rule. A function counts from its `def` line to its last
-one, docstring included; generated code does not count.
+Length is a symptom to look at, not a rule. A function counts from its `def` line to its last line,
+docstring included. Generated code does not count.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Size(NamedTuple):
 
 
 def sources(part: str) -> Iterator[Path]:
-    """The hand-written Python files of a part."""
+    """Yield the hand-written Python files of a part."""
     for path in sorted((ROOT / part).rglob("*.py")):
         if not path.name.endswith(GENERATED):
             yield path
 
 
 def functions(path: Path, text: str) -> Iterator[Size]:
-    """Every function of a file, inner ones too."""
+    """Yield every function of a file, including nested ones."""
     for node in ast.walk(ast.parse(text, filename=str(path))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -41,7 +41,7 @@ def functions(path: Path, text: str) -> Iterator[Size]:
 
 
 def summary(sizes: list[Size]) -> str:
-    """Count, median, 90th percentile and maximum; empty files say nothing and are left out."""
+    """Return count, median, 90th percentile and maximum; files without content are left out."""
     lines = sorted(size.lines for size in sizes if size.lines > 1)
     if not lines:
         return f"{0:6}{'-':>8}{'-':>6}{'-':>6}"
@@ -50,7 +50,7 @@ def summary(sizes: list[Size]) -> str:
 
 
 def main() -> None:
-    """Print the table, then what is long."""
+    """Print the table, then every long file and function."""
     print(f"{'lines':12}{'files':>6}{'median':>8}{'p90':>6}{'max':>6}", end="   ")
     print(f"{'funcs':>6}{'median':>8}{'p90':>6}{'max':>6}")
     long: list[str] = []

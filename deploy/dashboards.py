@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write deploy/grafana: the dashboards, as Grafana imports them; --check only compares.
 
-A dashboard is rows of panels, and a panel is expressions of PromQL; all else is the same for each.
-Panels are laid out from left to right, so nobody counts places by hand.
+A dashboard is rows of panels, and a panel is expressions of PromQL. Everything else is the same for
+all. Panels are laid out automatically, from left to right.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDE = 24
 HEIGHT = {"stat": 4, "timeseries": 8, "table": 8}
 OF_FABRIC = '{fabric=~"$fabric"}'
 TOP = 10
-"""Switches that a panel shows: those that stand out, of thousands."""
+"""Number of switches or hosts that a panel shows, out of thousands."""
 UNKNOWN = "-"
 
 Json: TypeAlias = dict[str, Any]
@@ -33,19 +33,19 @@ class Panel:
 
     title: str
     expressions: Mapping[str, str]
-    """Legend to expression."""
+    """Expressions of PromQL by legend."""
     about: str
-    """What a reader sees when asking what the panel is."""
+    """The description that a reader sees."""
     kind: str = "timeseries"
     unit: str = "short"
     width: int = 12
     bad: float | None = None
-    """From where on a figure is shown in red."""
+    """A figure from here on is shown in red."""
     good_from: float | None = None
-    """Below which a figure is shown in red."""
+    """A figure below this is shown in red."""
 
     def document(self, number: int, x: int, y: int) -> Json:
-        """As Grafana reads it."""
+        """Return the panel as Grafana reads it. Its position is in columns and rows of the grid."""
         instant = self.kind != "timeseries"
         targets = [
             {
@@ -105,23 +105,23 @@ def stat(
     good_from: float | None = None,
     legend: str = "{{fabric}}",
 ) -> Panel:
-    """One figure; six stand side by side."""
+    """Return a panel with a single figure, of which six fit side by side."""
     return Panel(title, {legend: expression}, about, "stat", unit, 4, bad, good_from)
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Panels under one name."""
+    """A named set of panels."""
 
     name: str
     title: str
     about: str
     panels: Sequence[Panel]
     fabric: bool = True
-    """Whether a reader chooses a fabric."""
+    """Whether a reader can choose fabrics."""
 
     def document(self) -> Json:
-        """As Grafana imports it."""
+        """Return the dashboard as Grafana imports it."""
         return {
             "uid": f"heddle-{self.name}",
             "title": f"Heddle: {self.title}",
@@ -180,24 +180,24 @@ class Dashboard:
 
 
 def newest(metric: str, *by: str) -> str:
-    """A gauge that every replica tells, once."""
+    """Return an expression for a gauge that every replica exports, counted once."""
     return f"max by ({', '.join(['fabric', *by])}) ({metric}{OF_FABRIC})"
 
 
 def per_second(metric: str, *by: str) -> str:
-    """The rate of a counter, over all replicas."""
+    """Return an expression for the rate of a counter, summed over all replicas."""
     return f"sum by ({', '.join(['fabric', *by])}) (rate({metric}{OF_FABRIC}[$__rate_interval]))"
 
 
 def quantile(part: float, metric: str, *by: str, labels: str = OF_FABRIC) -> str:
-    """A quantile of a histogram, over all replicas."""
+    """Return an expression for a quantile of a histogram over all replicas."""
     groups = ", ".join([*by, "le"])
     rates = f"sum by ({groups}) (rate({metric}_bucket{labels}[$__rate_interval]))"
     return f"histogram_quantile({part}, {rates})"
 
 
 def job_count(*states: str) -> str:
-    """How many jobs are in any of some states."""
+    """Return an expression for the number of jobs in any of these states."""
     wanted = f'{{fabric=~"$fabric", state=~"{"|".join(states)}"}}'
     return f"sum by (fabric) (max by (fabric, state) (heddle_jobs{wanted}))"
 
@@ -642,14 +642,14 @@ DASHBOARDS = (FABRIC, CONTROLLER, AGENTS, HOSTS, JOBS)
 
 
 def files() -> dict[str, str]:
-    """Each file's name and content."""
+    """Return the content of each file by its name."""
     return {
         f"{each.name}.json": json.dumps(each.document(), indent=1) + "\n" for each in DASHBOARDS
     }
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the files, or say which differ."""
+    """Write the files, or with --check name those that differ; return the exit status."""
     wanted = files()
     there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     if "--check" in words:

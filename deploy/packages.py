@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write deploy/packages: what each distribution pulls in, by name; --check only compares.
+"""Write deploy/packages: the packages that each distribution pulls in; --check only compares.
 
-Read from what is installed in .venv, so nothing is asked of an index. The lists are committed:
-what a switch or a server gets is then a thing to review, not a surprise of the resolver. They
-hold whatever any Python from 3.11 on Linux needs; the lock's own markers decide among these.
+They are read from what is installed in .venv, so no package index is asked. The lists are
+committed, so that what a switch or a server gets is reviewed and no surprise of the resolver. They
+hold what any supported Python (3.11 and newer) on Linux needs. The markers in the lock decide which
+of these a given Python gets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LISTS = {
     "controller": "heddle-controller[web]",
     "emulator": "heddle-emulator",
     "kubernetes": "heddle-kubernetes",
-    "build": "hatchling",  # makes the wheels of the house
+    "build": "hatchling",  # builds our own wheels
     "uv": "uv",  # installs all others
 }
 LINUX = {
@@ -33,13 +34,13 @@ LINUX = {
     "platform_python_implementation": "CPython",
     "implementation_name": "cpython",
 }
-# The oldest of Debian 12, the newest 3.11, and what came since.
+# That of Debian 12, the newest 3.11, and the versions since.
 PYTHONS = ("3.11.2", "3.11.14", "3.12.12", "3.13.9", "3.14.0")
 HEADER = "# Packages of {}, written by deploy/packages.py. Versions: requirements.lock.\n"
 
 
 def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Whether any Python in question, with any of these extras, asks for it."""
+    """Whether any of ``PYTHONS``, with any of these extras, needs a requirement."""
     if requirement.marker is None:
         return True
     return any(
@@ -57,7 +58,7 @@ def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
 
 
 def requirements(wanted: Requirement) -> list[Requirement]:
-    """What a package asks for; nothing where this Python did not need it installed."""
+    """Return what a package requires; empty if it is not installed for this Python."""
     try:
         lines = distribution(wanted.name).requires or []
     except PackageNotFoundError:
@@ -67,7 +68,7 @@ def requirements(wanted: Requirement) -> list[Requirement]:
 
 
 def closure(name: str) -> list[str]:
-    """Every package outside the house that a distribution pulls in, sorted."""
+    """Return every package outside this repository that a distribution pulls in, sorted."""
     seen: set[str] = set()
     done: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(name)]
@@ -82,7 +83,7 @@ def closure(name: str) -> list[str]:
 
 
 def main(*, check: bool) -> int:
-    """Write every list, or name those that differ; 1 if any does."""
+    """Write every list, or with ``check`` name those that differ; return 1 in that case."""
     stale = 0
     for stem, name in LISTS.items():
         path = FOLDER / f"{stem}.txt"

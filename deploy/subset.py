@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Print the part of requirements.lock that one distribution needs: `subset.py LOCK NAMES`.
 
-uv and pip check hashes of a whole file only, and the lock holds everything the house uses; a switch
-must not get a solver because of that. So the names a distribution needs stand in a list of their
-own (deploy/packages, written by packages.py), and versions and hashes come from the one lock. They
-then prove the list complete: with hashes on, they refuse any package that is not listed.
-Standard library only, since it runs where nothing is installed yet.
+uv and pip only check the hashes of a whole file, and the lock holds everything that this repository
+uses. A switch must not get a solver for that reason. So the names that a distribution needs are in
+a list of their own (deploy/packages, written by packages.py), and versions and hashes come from the
+one lock. uv and pip then prove the list complete: with hashes on, they refuse any package that is
+not listed. This needs only the standard library, since it runs where nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a package's name: lower case, single hyphens."""
+    """Return the canonical spelling of a package's name: lower case, single hyphens."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def records(lock: str) -> list[tuple[str, str]]:
-    """Name and text of each record; a record is a line with the indented ones under it."""
+    """Return name and text of each record: a line with the indented lines that follow it."""
     found: list[tuple[str, str]] = []
     for line in lock.splitlines(keepends=True):
         if match := NAME.match(line):
@@ -35,16 +35,16 @@ def records(lock: str) -> list[tuple[str, str]]:
 
 
 def names(text: str) -> set[str]:
-    """The names of a list: one a line, # begins a comment."""
+    """Return the names of a list with one name per line, where # begins a comment."""
     plain = (line.partition("#")[0].strip() for line in text.splitlines())
     return {canonical(line) for line in plain if line}
 
 
 def subset(lock: str, wanted: set[str]) -> str:
-    """The records of these names.
+    """Return the records of these names.
 
     Raises:
-        KeyError: with the names that the lock does not have.
+        KeyError: some names are not in the lock; its arguments are these names.
     """
     kept = [(name, text) for name, text in records(lock) if name in wanted]
     if missing := wanted - {name for name, _ in kept}:
@@ -53,7 +53,7 @@ def subset(lock: str, wanted: set[str]) -> str:
 
 
 def main(lock: str, listed: str) -> None:
-    """Print the subset; one line and exit status 2 if it cannot be had."""
+    """Print the subset, or one line of error with exit status 2."""
     try:
         text = subset(Path(lock).read_text("utf-8"), names(Path(listed).read_text("utf-8")))
     except OSError as error:
@@ -64,7 +64,7 @@ def main(lock: str, listed: str) -> None:
 
 
 def refuse(message: str) -> int:
-    """Say it on standard error; gives the exit status."""
+    """Print the message on standard error, and return the exit status."""
     sys.stderr.write(f"subset.py: {message}\n")
     return 2
 

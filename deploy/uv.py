@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run uv with what pip has been told: `deploy/uv.py pip install ...`, here or `--python THERE`.
+"""Run uv with the settings of pip: `deploy/uv.py pip install ...`, here or `--python THERE`.
 
-uv installs the lock in a tenth of pip's time, and reads none of pip's settings. A machine that
-reaches packages through an index, a folder or a certificate of its own has told pip so.
+uv installs the lock in a tenth of pip's time, but reads none of pip's settings. They matter on a
+machine that reaches packages through its own index, folder or certificate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SECTIONS = ("global", "install", ":env:")
-"""Of pip's settings, the stronger ones later."""
+"""Sections of pip's settings. Later ones override earlier ones."""
 ONE = {
     "index-url": "UV_DEFAULT_INDEX",
     "no-index": "UV_NO_INDEX",
@@ -29,17 +29,17 @@ MANY = {
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
-"""Name and what stands between the values."""
+"""Settings with several values: the variable, and the separator between its values."""
 
 
 def variables(listed: Iterable[str]) -> dict[str, str]:
-    """Variables of uv for what `pip config list` says, a setting a line: global.cert='/a/file'."""
+    """Return variables of uv for lines of `pip config list`, for example global.cert='/a/file'."""
     told: dict[tuple[str, str], str] = {}
     for line in listed:
         name, _, value = line.partition("=")
         section, _, key = name.strip().rpartition(".")
         told[section, key] = str(ast.literal_eval(value))
-    found: dict[str, str] = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip: all count alike
+    found: dict[str, str] = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip: all indexes equal
     for section in SECTIONS:
         for key, name in ONE.items():
             if value := told.get((section, key), ""):
@@ -51,7 +51,7 @@ def variables(listed: Iterable[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run uv; what uv itself was told comes first."""
+    """Run uv; variables that were set for uv itself override pip's settings."""
     pip = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(pip, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     listed = said.stdout.splitlines()

@@ -1,6 +1,7 @@
-"""What every test gets: failures that can be understood.
+"""Set-up for all tests: failures can be understood and repeated.
 
-Those of hypothesis can be run again; of a program that was given up, what it had said is shown.
+Failures of hypothesis can be run again. For a program that did not end in time, its output is
+shown.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from hypothesis.internal.conjecture import providers
 from tests.support.depth import DEEP, examples
 
 SEED = 3891532509
-"""Of what hypothesis and the fuzzers draw in `make test`, which is not to fail by chance."""
+"""Seed of hypothesis and the fuzzers in `make test`, fixed so that it does not fail by chance."""
 
-# No deadline: a shared machine stalls for longer than any example takes.
+# No deadline, since a shared machine may stall for longer than any example takes.
 settings.register_profile(
     "house",
     deadline=None,
@@ -33,7 +34,7 @@ settings.register_profile(
 )
 settings.load_profile("house")
 if not DEEP:
-    # Hypothesis also draws numbers that stand in modules that happen to be loaded: which these are
+    # Hypothesis also draws numbers that are written in loaded modules. Which modules are loaded
     # depends on what a worker ran before, so a test would see other cases from run to run.
     assert "is_local_module_file" in vars(providers)
     vars(providers)["is_local_module_file"] = lambda _: False
@@ -43,12 +44,10 @@ if not DEEP:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose hypothesis' seed here unless one was given, so that the header can name it.
 
-    It is a fresh one in `make deep`, else always the same.
-
-    Logs of what runs in this process have plain tracebacks: a drawn one takes a second to draw.
-
-    Ctrl-C is heard also in the background of a shell, which would have all programs ignore it
-    that tests start and interrupt.
+    The seed is a new one in `make deep`, and otherwise always the same. Logs of code in this
+    process get plain tracebacks, since a decorated one takes a second to draw. Ctrl-C is handled
+    even in the background of a shell, where it would be ignored, also by all programs that tests
+    start and interrupt.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,13 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three more than processors: many tests wait, for leases, keepalives or BGP."""
+    """Return processors plus three, since many tests wait for leases, keepalives or BGP."""
     return (os.cpu_count() or 1) + 3
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """One worker collects first, and so compiles what all import; the others would do it too."""
+    """Let one worker collect first, so that it alone compiles what all workers import."""
     if not hasattr(session.config, "workerinput"):
         return (yield)
     with Path(__file__).open() as lock:
@@ -77,12 +76,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """The seed, in the form that takes it back."""
+    """Return the seed as the option that repeats the run."""
     return f"hypothesis: --hypothesis-seed={config.option.hypothesis_seed}"
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it came of."""
+    """Yield an error and the errors that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -92,7 +91,7 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what programs said that did not end in time: the error itself has their names alone."""
+    """Show the output of programs that did not end in time, which the error itself leaves out."""
     report = yield
     for error in _behind(call.excinfo.value if call.excinfo else None):
         if isinstance(error, subprocess.TimeoutExpired):

@@ -1,14 +1,14 @@
 /* Gives each QP of a program the UDP source port that its path was planned for.
  *
- * Preloaded, it stands before three functions: ibv_modify_qp, ibv_destroy_qp, and dlvsym, by which
- * NCCL finds the other two. When a QP becomes ready to receive it has both its addresses: it takes
- * the first free place among the ports of these two, which are read from a file. When it becomes
- * ready to send, mlx5dv_modify_qp_udp_sport sets the port of that place. A place is free again once
- * its QP is reset or destroyed.
+ * Preloaded, it wraps three functions: ibv_modify_qp, ibv_destroy_qp, and dlvsym, by which NCCL
+ * finds the other two. When a QP becomes ready to receive, both its addresses are known. It then
+ * takes the least used place among the ports of these two addresses, which are read from a file.
+ * When it becomes ready to send, mlx5dv_modify_qp_udp_sport sets the port of that place. The place
+ * is released when the QP is reset or destroyed.
  *
- * Nothing here ever fails a program: what the program asked for is done first and its result is
- * returned, errno included. Whatever is missing (file, memory, addresses, library, a NIC that
- * refuses) leaves the QP with the port that the driver chose.
+ * Nothing here ever makes a program fail. The program's request is done first, and its result is
+ * returned, errno included. If anything is missing (file, memory, addresses, library) or the NIC
+ * refuses, the QP keeps the port that the driver chose.
  */
 
 #include <arpa/inet.h>
@@ -46,7 +46,7 @@ typedef int query_gid_fn(struct ibv_context *, uint32_t, uint32_t, struct ibv_gi
                          size_t);
 typedef void *dlvsym_fn(void *, const char *, const char *);
 
-/* What dlsym gives is a function; ISO C knows no other way to say so. */
+/* Turns the result of dlsym into a function pointer, for which ISO C has no cast. */
 union symbol {
     void *found;
     modify_fn *modify;
@@ -56,7 +56,7 @@ union symbol {
     dlvsym_fn *dlvsym;
 };
 
-/* Both addresses of a QP, source first; those of IPv4 as ::ffff:a.b.c.d, as RoCEv2 has them. */
+/* Both addresses of a QP, source first. IPv4 is ::ffff:a.b.c.d, as in RoCEv2. */
 struct ends {
     uint8_t address[2][16];
 };
@@ -72,8 +72,8 @@ struct ports {
     struct pair *pairs; /* sorted by their ends */
     size_t pair_count;
     uint16_t *of_place;
-    uint32_t *users; /* QPs that have each place */
-    struct stat read; /* of the file as it was read; all 0 before the first time */
+    uint32_t *users; /* number of QPs that have each place */
+    struct stat read; /* of the file when it was read; all 0 before that */
 };
 
 /* A QP that has a place. */
@@ -91,9 +91,9 @@ static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
 static const char *ports_file;
 static int log_file = -1;
 
-/* ---- what it says ------------------------------------------------------------------------- */
+/* ---- the log ------------------------------------------------------------------------------ */
 
-/* A child of fork has this thread alone: another one must not hold the lock then. */
+/* A child of fork has only the forking thread, so no other thread may hold the lock then. */
 static void before_fork(void) { (void)pthread_mutex_lock(&lock); }
 static void after_fork(void) { (void)pthread_mutex_unlock(&lock); }
 
@@ -108,7 +108,7 @@ static void read_settings(void)
     (void)pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Write a line without stopping the program: not for a full pipe, nor for one that nobody reads. */
+/* Write a line. A full pipe must not block the program, and one without readers must not end it. */
 static void write_line(const char *line, size_t length)
 {
     sigset_t broken, blocked, waiting;
@@ -144,7 +144,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
     write_line(line, (size_t)begun + 1);
 }
 
-/* As people write an address. */
+/* An address as text. */
 static const char *written(const uint8_t address[16], char text[INET6_ADDRSTRLEN])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
@@ -172,7 +172,7 @@ static int compared(const void *one, const void *other)
     return memcmp(one, other, sizeof(struct ends));
 }
 
-/* Of the same ends, that first which is first in the file. */
+/* Order pairs by their ends, and those with the same ends by their order in the file. */
 static int compared_lines(const void *one, const void *other)
 {
     uint32_t first = ((const struct pair *)one)->first;
@@ -188,7 +188,7 @@ static void release(struct ports *these)
     free(these->users);
 }
 
-/* An address at the beginning of a word. */
+/* Parse a word as an address; false if it is none. */
 static bool address_of(const char *word, uint8_t address[16])
 {
     memset(address, 0, 16);
@@ -199,7 +199,7 @@ static bool address_of(const char *word, uint8_t address[16])
     return inet_pton(AF_INET6, word, address) == 1;
 }
 
-/* A port, or -1: digits alone, and none that the kernel would take for "any". */
+/* Parse a port from 1 to 65535; -1 if the word is none. Port 0 would mean "any". */
 static long port_of(const char *word)
 {
     char *end;
@@ -211,7 +211,7 @@ static long port_of(const char *word)
     return *end == '\0' && port > 0 && port <= UINT16_MAX ? port : -1;
 }
 
-/* Take a line, "SOURCE DESTINATION PORT...", that belongs to the newest pair or begins one. */
+/* Add a line "SOURCE DESTINATION PORT..." as a pair; false, adding nothing, if it is malformed. */
 static bool take_line(struct ports *these, size_t *place_count, char *line)
 {
     char *rest, *word = strtok_r(line, " \t\r", &rest);
@@ -238,7 +238,7 @@ static bool take_line(struct ports *these, size_t *place_count, char *line)
     return pair->count > 0;
 }
 
-/* Lines of the same ends become one pair, in the order of the file. */
+/* Join pairs with the same ends into one, whose ports are in the order of the file. */
 static bool join_lines(struct ports *these, size_t place_count)
 {
     size_t pair_count = 0, placed = 0;
@@ -265,7 +265,7 @@ static bool join_lines(struct ports *these, size_t place_count)
     return true;
 }
 
-/* Read what a file says; false for want of memory. A line that says nothing sensible is left out. */
+/* Parse the text of a file; false if memory runs out. Malformed lines are left out. */
 static bool understand(struct ports *these, char *text)
 {
     size_t lines = 1, words = 1, place_count = 0;
@@ -286,7 +286,7 @@ static bool understand(struct ports *these, char *text)
     return join_lines(these, place_count);
 }
 
-/* The text of a file, for free(); NULL and errno if there is none. */
+/* Return the text of a file, to be freed by the caller; on failure NULL, with errno set. */
 static char *text_of(int file, const struct stat *about)
 {
     size_t size = (size_t)about->st_size, got = 0;
@@ -319,7 +319,7 @@ static struct pair *pair_of(const struct ports *these, const struct ends *ends)
     return bsearch(ends, these->pairs, these->pair_count, sizeof *these->pairs, compared);
 }
 
-/* Put ports in force; QPs keep their places, where the new ports have as many. */
+/* Use new ports. QPs keep their places if the new ports have that many. */
 static void replace_ports(const struct ports *these)
 {
     release(&ports);
@@ -333,7 +333,7 @@ static void replace_ports(const struct ports *these)
         }
 }
 
-/* Whether the file is another one than that which was read, or was written to. */
+/* Whether both are the same file, not written to in between. */
 static bool same_file(const struct stat *one, const struct stat *other)
 {
     return one->st_dev == other->st_dev && one->st_ino == other->st_ino &&
@@ -341,7 +341,7 @@ static bool same_file(const struct stat *one, const struct stat *other)
            one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
 }
 
-/* Read the file if it is new; what is in force stays while it is not there. */
+/* Read the file if it has changed. If it cannot be read, the ports in use stay. */
 static void refresh_ports(void)
 {
     struct ports these = {0};
@@ -384,7 +384,7 @@ static struct held *held_of(const struct ibv_qp *qp)
     return one;
 }
 
-/* One more QP has a place, or one fewer. */
+/* Count one QP more, or one fewer, at a place. */
 static void count_user(const struct held *one, bool more)
 {
     const struct pair *pair = pair_of(&ports, &one->ends);
@@ -408,7 +408,7 @@ static void put(struct held *one)
     count_user(one, true);
 }
 
-/* Take a QP out, if it has a place; for free(), or to be put back. */
+/* Remove a QP from the table, to be freed or put back by the caller; NULL if it has no place. */
 static struct held *taken(const struct ibv_qp *qp)
 {
     for (struct held **at = bucket_of(qp); *at != NULL; at = &(*at)->next)
@@ -422,7 +422,7 @@ static struct held *taken(const struct ibv_qp *qp)
     return NULL;
 }
 
-/* The place that fewest QPs have, the first of those. */
+/* The first of the places that the fewest QPs have. */
 static uint32_t free_place(const struct pair *pair)
 {
     const uint32_t *users = ports.users + pair->first;
@@ -436,7 +436,7 @@ static uint32_t free_place(const struct pair *pair)
 
 /* ---- the two libraries -------------------------------------------------------------------- */
 
-/* The function that dlvsym would be without us. */
+/* The dlvsym of libc. */
 EARLY static dlvsym_fn *real_dlvsym(void)
 {
     static _Atomic(dlvsym_fn *) known;
@@ -451,7 +451,7 @@ EARLY static dlvsym_fn *real_dlvsym(void)
     return real;
 }
 
-/* A function of a library that is loaded already; NULL if it is not, or has no such function. */
+/* A function of a loaded library; NULL if the library is not loaded or has no such function. */
 static void *function_of(const char *library, const char *name, const char *version)
 {
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
@@ -488,7 +488,7 @@ static destroy_fn *real_destroy(void)
     return real;
 }
 
-/* The GID of a QP's own end, if it is one of RoCEv2: only that has a UDP port. */
+/* Get the GID of a QP's own end; false unless it is of RoCEv2, as only that has a UDP port. */
 static bool own_address(struct ibv_context *context, const struct ibv_ah_attr *to, uint8_t own[16])
 {
     union symbol one = {
@@ -519,14 +519,14 @@ static void forget(const struct ibv_qp *qp)
     (void)pthread_mutex_unlock(&lock);
 }
 
-/* It knows both its ends: give it a place. */
+/* A QP knows both its ends: give it a place. */
 static void connected(const struct ibv_qp *qp, const struct ibv_ah_attr *to)
 {
     struct ends ends = {0};
     const struct pair *pair;
     struct held *one;
 
-    forget(qp); /* of a QP that was here, whose end we did not see */
+    forget(qp); /* drop a QP that was at this address, whose end was missed */
     if (qp->qp_type != IBV_QPT_RC && qp->qp_type != IBV_QPT_UC)
         return;
     if (!to->is_global || !own_address(qp->context, to, ends.address[0])) {
@@ -553,7 +553,7 @@ static void connected(const struct ibv_qp *qp, const struct ibv_ah_attr *to)
     free(one);
 }
 
-/* It may send: set its port. */
+/* A QP may send: set its port. */
 static void ready(struct ibv_qp *qp)
 {
     const struct held *one;
@@ -603,7 +603,7 @@ EXPORTED int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask
     return result;
 }
 
-/* Its place goes first: once it is destroyed, another QP may be where it was. */
+/* Release its place first, since another QP may be at its address once it is destroyed. */
 EXPORTED int ibv_destroy_qp(struct ibv_qp *qp)
 {
     destroy_fn *real = real_destroy();
@@ -629,9 +629,9 @@ EXPORTED int ibv_destroy_qp(struct ibv_qp *qp)
     return result;
 }
 
-/* NCCL opens libibverbs by itself and asks for each function with its version. Whoever asks for one
- * of ours that libibverbs has gets ours. All other questions leave by a jump: what dlvsym finds
- * after RTLD_NEXT depends on who called it, and that must stay the program. */
+/* NCCL opens libibverbs by itself and looks up each function with its version. If it looks up one
+ * that we wrap and finds that of libibverbs, it gets ours instead. All other calls leave by a jump:
+ * what dlvsym finds for RTLD_NEXT depends on its caller, which must still be the program. */
 EXPORTED EARLY void *dlvsym(void *restrict handle, const char *restrict name,
                       const char *restrict version)
 {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Exit 0 if the agent in this container answers with its metrics, else 1 and why.
+"""Exit 0 if the agent in this container answers with its metrics, else 1 with the reason.
 
-An agent serves no gRPC: it dials out, so there is no health service to ask. And that it has no
-controller just now does not make it unhealthy: it keeps its entries and goes on repairing, and
-whoever restarted it for that would take the routes away.
+An agent serves no gRPC, since it dials out, so there is no health service to ask. An agent without
+a controller is healthy: it keeps its entries and goes on repairing, and a restart for that reason
+would take the routes away.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SIGN = b"heddle_agent_connected"
 
 
 def url() -> str:
-    """Where the metrics are.
+    """Return the URL of the metrics.
 
     Raises:
-        KeyError: the agent serves none.
+        KeyError: the agent serves no metrics.
     """
     host = os.environ.get("HEDDLE_AGENT_METRICS_HOST", "127.0.0.1")
     host = ANY.get(host, host)
@@ -30,8 +30,8 @@ def url() -> str:
 
 
 def main() -> None:
-    """Ask once; what is wrong goes to standard error, where `docker inspect` shows it."""
-    # No proxy: a variable meant for others must not send this off the machine.
+    """Ask once; errors go to standard error, where `docker inspect` shows them."""
+    # No proxy, since a variable meant for other programs must not send this off the machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url(), timeout=LIMIT) as answer:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Exit 0 if the controller in this container says SERVING by grpc.health.v1, else 1 and why.
+"""Exit 0 if the controller in this container says SERVING by grpc.health.v1, else 1 with why.
 
-Where it listens and how it is secured is read from the variables that the controller reads. Over
-TLS the server is known by its own certificate file, so no authority has to be in the image, and
-by whatever name stands in it, since nobody issues certificates for loopback. Where clients need
-a certificate too, the server's own is shown: it then has to be good for both uses.
+The address and the security settings are read from the controller's own variables. Over TLS the
+server is verified against its own certificate file, so the image needs no authority, and by any
+name in it, since nobody issues certificates for loopback. Where clients need a certificate too, the
+server's own is used, so it must be valid for both purposes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask when it
 
 
 def address() -> tuple[str, int]:
-    """Where to ask."""
+    """Return host and port to ask."""
     host, _, port = os.environ.get("HEDDLE_LISTEN", "127.0.0.1:7400").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     return ANY.get(host, host), int(port)
 
 
 def name_in(cert: Path, host: str, port: int) -> str:
-    """A name that the server's certificate holds.
+    """Return a name that the server's certificate contains.
 
     Raises:
-        ssl.SSLError: what answers has another certificate.
+        ssl.SSLError: the answering server has another certificate.
     """
     context = ssl.create_default_context(cafile=os.fspath(cert))
     context.check_hostname = False
@@ -50,7 +50,7 @@ def name_in(cert: Path, host: str, port: int) -> str:
 
 
 def channel() -> grpc.Channel:
-    """A channel to the controller."""
+    """Return a channel to the controller."""
     host, port = address()
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if not (cert := os.environ.get("HEDDLE_TLS_CERT")):
@@ -65,7 +65,7 @@ def channel() -> grpc.Channel:
 
 
 def check(opened: grpc.Channel) -> health_pb2.HealthCheckResponse:
-    """The answer for the server as a whole."""
+    """Return the health of the server as a whole."""
     ask = opened.unary_unary(
         "/grpc.health.v1.Health/Check",
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -75,7 +75,7 @@ def check(opened: grpc.Channel) -> health_pb2.HealthCheckResponse:
 
 
 def main() -> None:
-    """Ask once; what is wrong goes to standard error, where `docker inspect` shows it."""
+    """Ask once; errors go to standard error, where `docker inspect` shows them."""
     try:
         with channel() as opened:
             answer = check(opened)

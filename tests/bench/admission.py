@@ -1,8 +1,8 @@
-"""What Heddle adds to the start of a Workload of Kueue: from its reserved quota until it is Ready.
+"""What Heddle adds to the start of a Workload of Kueue: from reserved quota until it is Ready.
 
-``heddle-kubernetes`` runs as a process, as a pod runs it, between the API server of the tests and a
-real controller with the agents of a small fabric; one workload after the other. Beside it: a
-controller that is away, so that the workload starts at its time limit.
+``heddle-kubernetes`` runs as a process, as it does in a pod, between the API server of the tests
+and a real controller with the agents of a small fabric. Workloads start one after the other. A
+second row is for a controller that is away, where the workload starts after its time limit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ POLL = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Seconds of one workload."""
+    """Seconds that one workload took: wall time, and processor time of heddle-kubernetes."""
 
     wall: float
     processor: float
 
 
 def measure(_: Scale, screen: Screen) -> list[Row]:
-    """Two rows: routes programmed, and a controller that is away."""
+    """Return two rows: with routes programmed, and with a controller that is away."""
     with (
         screen.progress(TITLE, 1) as advance,
         tempfile.TemporaryDirectory(prefix="heddle-bench-") as name,
@@ -68,7 +68,10 @@ def _row(who: str, runs: Sequence[Answered], most: float) -> Row:
 
 
 def _answered(world: World, wait: str, runs: int, said: str) -> list[Answered]:
-    """Workloads one after the other; the first is not counted, as it waits for the program."""
+    """Start workloads one after the other.
+
+    The first is not counted, since it waits until the program has started.
+    """
     process = world.launch("--wait", wait, "--sweep", "0.5", "--no-tiers")
     used = psutil.Process(process.pid)
     found = []

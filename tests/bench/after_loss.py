@@ -1,13 +1,14 @@
-"""The N-1 certificate of the largest plan: what it takes, and how far backups are from their bound.
+"""The N-1 certificate of the largest plan: its cost, and how far backups are from their bound.
 
-Time is that of the processor: every single link and every single switch of the fabric lost, one by
-one. The fullest link after the worst loss stands beside what no other backups for the same paths
-could do. The second row is of a fabric of two tiers without over-subscription, where each flow has
-four QPs, the third of the largest plan after the repair of a lost link, once backups have room
-again (``solve.better_backups``).
+Times are processor time for the loss of every single link and every single switch of the fabric,
+one by one. The fullest link after the worst loss is compared with the best that any other backups
+for the same paths could reach. The first row is for the largest plan. The second is for a fabric of
+two tiers without over-subscription, with four QPs a flow. The third is for the largest plan after
+the repair of a lost link, once backups have room again (``solve.better_backups``).
 
-The others are of both plans right after a link or a spine was lost and after it came back, when
-the certificate of the plan before is known: the same is told as is of the new plan alone.
+The other rows are for both plans right after a link or a spine was lost, and after it came back,
+when the certificate of the plan before is known. The result must equal the one computed for the new
+plan alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.bench.workloads import between_switches
 TITLE = "what any single loss does, certified"
 MOST_SECONDS = 0.5
 MOST_MS = 5.0
-"""After an event."""
+"""Milliseconds of processor time after an event."""
 LEAST_OF_BEST = 0.9
 RUNS = 5
 QPS = 4
@@ -45,7 +46,7 @@ EQUAL = 1e-9
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """The largest plan, one without over-subscription, and the largest after a repair."""
+    """Return rows for the largest plan, one without over-subscription, and both after events."""
     leaves, _, nics = scale.zone
     fabric = clos(leaves=leaves * scale.zones // 4, spines=4 * nics, nics_per_leaf=4 * nics)
     flows = flows_between(fabric, "permutation", seed=1, qps=QPS)
@@ -64,7 +65,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _mended(plan: Plan) -> Plan:
-    """A plan after the loss of a link that it uses, and some quiet."""
+    """Return the plan after the loss of a link that it uses, with backups moved if that helps."""
     inner = np.flatnonzero(between_switches(plan.fabric))
     lost = int(inner[np.isin(inner, plan.paths.arcs >> 1)][0])
     repaired = Repairer(plan).repair(plan.fabric.with_links({lost: State.DOWN}), plan.flows)
@@ -72,7 +73,7 @@ def _mended(plan: Plan) -> Plan:
 
 
 def _after_events(plan: Plan) -> list[Row]:
-    """A link that flows use is lost and comes back, then a spine."""
+    """Lose a link that flows use and bring it back, then do the same with a spine."""
     structure = plan.fabric.structure
     used = np.zeros(plan.fabric.link_count, dtype=np.bool_)
     used[plan.paths.arcs >> 1] = True
@@ -91,7 +92,7 @@ def _after_events(plan: Plan) -> list[Row]:
 
 
 def _event_row(before: Plan, plan: Plan, event: str) -> Row:
-    """What is told of a plan, once that of the plan before is known."""
+    """Time the certificate of a plan when the certificate of the plan before is known."""
     known, spent, told = LossScreen(before), [], plan.certificate
     for _ in range(RUNS):
         with_losses(before, known, thorough=False)

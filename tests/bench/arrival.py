@@ -1,4 +1,4 @@
-"""A job that arrives while 24,576 NICs are busy: how soon it has paths, and who moves."""
+"""A job arrives while 24,576 NICs are busy: how soon it has paths, and how many others move."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.bench.workloads import flows_of, shuffled
 MOST_SECONDS = 0.1
 MOST_OTHERS = 0.01
 NICS = 1024
-"""Of the job, or a sixth of a smaller fabric."""
+"""NICs of the arriving job, or a sixth of all NICs on a smaller fabric."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A job in one zone whose NICs each send to another of them."""
+    """Add a job in one zone whose NICs each send to another one of the job."""
     plan = planned(scale)
     fabric = plan.fabric
     nics = fabric.rows_of_kind(NodeKind.NIC)
@@ -67,7 +67,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _whole_hosts(fabric: Fabric, nics: Ints, size: int, random: np.random.Generator) -> Ints:
-    """NICs of hosts of one zone, drawn at will."""
+    """Return NICs of randomly drawn hosts of one zone, filling one host after another."""
     zone, host = fabric.structure.nodes.zone, fabric.structure.nodes.host
     inside = nics[zone[nics] == random.choice(np.unique(zone[nics]))]
     names, which = np.unique(host[inside], return_inverse=True)

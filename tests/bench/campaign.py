@@ -1,7 +1,8 @@
-"""A thousand links lost, one after another, on a zone of 3,072 NICs with every agent of it.
+"""Up to a thousand links lost, one after another, on a zone of 3,072 NICs with all its agents.
 
-A real controller in a process of its own, an agent for every switch, packets of all flows walked
-through the agents' tables three times a failure; on two processes.
+A real controller runs in a process of its own, with an agent for every switch. After each failure
+packets of all flows are walked through the agents' tables three times. Two processes share the
+campaign.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tests.bench.screen import Screen
 
 QPS, WORKERS = 4, 2
 MOST_SECONDS_A_FAILURE = 0.3
-"""1,000 failures in 5 minutes."""
+"""Seconds per failure, which is 1,000 failures in 5 minutes."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Failures at random over one zone of the scale."""
+    """Lose links at random in one zone of the scale."""
     leaves, spines, nics = scale.zone
     fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=nics)
     flows = flows_between(fabric, "permutation", seed=1, qps=QPS)

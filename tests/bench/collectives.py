@@ -1,12 +1,13 @@
-"""Collectives in the fluid world: published experiments in their shape, every strategy beside it.
+"""Collectives in the fluid world: published experiments rebuilt, and every strategy beside them.
 
-Eight all-reduces of two hosts each run at once over leaves of eight uplinks, as in
-Alibaba's C4P: 1:1, 2:1, and 1:1 with one uplink down. What is held against is the
-linear programme's limit, with QPs of any fraction: around a leaf it is a cut, which
-spraying attains. All-gathers go round rings, up and down trees, or straight to
-everyone, in a zone and across tapered zones: where few links join much, a mesh, which
-sends everything everywhere, loses. Experts' all-to-alls on rails go with PXN and
-without.
+Eight all-reduces of two hosts each run at once over leaves of eight uplinks, as in Alibaba's C4P:
+1:1, 2:1, and 1:1 with one uplink down. They are compared with the limit of the linear programme, in
+which QPs may be divided into any fractions. Around a leaf this limit is a cut, and spraying attains
+it.
+
+All-gathers run over rings, trees or a full mesh, in one zone and across tapered zones. Where few
+links join the zones, the mesh is slowest because every rank sends everything to every other.
+All-to-alls of experts on rails run with PXN and without.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Shape:
     down: bool = False
 
     def fabric(self) -> Fabric:
-        """Two units of eight hosts and eight rails; an uplink of one leaf may be down."""
+        """Return two units of eight hosts and eight rails, with one uplink down if ``down``."""
         found = rail_optimised(units=2, servers=PAIRS, rails=8, spines=self.spines, parallel=1)
         if not self.down:
             return found
@@ -59,15 +60,18 @@ SHAPES = (Shape("1:1", 8), Shape("2:1", 4), Shape("1:1, one of eight uplinks dow
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Bus bandwidth of the slowest job by strategy, and what no paths at all can beat."""
+    """Bus bandwidth of the slowest job by strategy, and the bound that no paths can exceed."""
 
     lines: dict[str, SizeResult]
     limit: float
-    """GB/s."""
+    """In GB/s."""
 
 
 def reduced(shape: Shape, names: tuple[str, ...], seed: int, qps: int = QPS) -> Reduced:
-    """Host n of each unit are a job: all of its NICs' traffic crosses the spines."""
+    """Run the eight all-reduces, in which host n of each unit form one job.
+
+    All traffic between their NICs crosses the spines.
+    """
     fabric = shape.fabric()
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + PAIRS]) for row in range(PAIRS))
@@ -79,7 +83,7 @@ def reduced(shape: Shape, names: tuple[str, ...], seed: int, qps: int = QPS) -> 
 
 
 def gathered(fabric: Fabric, algorithm: str, name: str, seed: int) -> float:
-    """Seconds of an all-gather of 1 GB among the same GPUs of all hosts, eight of them at once."""
+    """Return the seconds of eight parallel all-gathers of 1 GB, one for each GPU of a host."""
     gather = Exchange("all_gather", Group.DP, 1e9, algorithm=algorithm)
     told = Workload("gather", Parallelism(tp=8), 0.0, (gather,), slices=1)
     placed = Placed("gather", told, tuple(fabric.structure.nics_of_host), 8, 4, pxn=False)
@@ -87,7 +91,7 @@ def gathered(fabric: Fabric, algorithm: str, name: str, seed: int) -> float:
 
 
 def experts(fabric: Fabric, name: str, seed: int, *, pxn: bool) -> Iteration:
-    """An iteration of a mixture of experts over all hosts."""
+    """Simulate an iteration of a mixture of experts over all hosts."""
     hosts = tuple(fabric.structure.nics_of_host)
     return _iteration(fabric, Placed("moe", workload("mixtral"), hosts, 8, 1, pxn), name, seed)
 
@@ -99,7 +103,7 @@ def _iteration(fabric: Fabric, placed: Placed, name: str, seed: int) -> Iteratio
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Rows of all three."""
+    """Return the rows of all-reduces, all-gathers and all-to-alls of experts."""
     quick = scale.name == "quick"
     seeds = 1 if quick else 5
     shapes = SHAPES[-1:] if quick else SHAPES
@@ -135,12 +139,12 @@ def _reduces(shape: Shape, seeds: int) -> list[Row]:
 
 
 def tapered() -> Fabric:
-    """Two zones of eight racks, a seventh of their width between them."""
+    """Return two zones of eight racks, joined by a seventh of their width."""
     return three_tier(zones=2, leaves=8, spines=16, nics_per_leaf=16, cores=16, taper=7.0)
 
 
 def one_zone() -> Fabric:
-    """Sixteen racks with full bisection."""
+    """Return sixteen racks with full bisection."""
     return clos(leaves=16, spines=16, nics_per_leaf=16)
 
 

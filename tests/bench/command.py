@@ -1,7 +1,7 @@
-"""The command line of the bench: measure, show, write down.
+"""The command line of the bench: measure, print the table, write bench.json.
 
-A target that is missed is told, not hidden and not an error: the exit code is 0
-wherever everything could be measured.
+A missed target is shown in the table but is not an error: the exit code is 0 if everything could be
+measured.
 """
 
 from __future__ import annotations
@@ -105,15 +105,15 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "nic-repair": nic_repair,
     "sonic": sonic,
 }
-"""In the order of the table."""
+"""The measurements by name, in the order of the table."""
 
 
 def main(out: Path, arguments: Sequence[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     options = _parser(out).parse_args(arguments)
     scale = QUICK if options.quick else FULL if options.full else DEFAULT
     screen = Screen()
-    gc.freeze()  # as a controller does, once it is up: see app.py
+    gc.freeze()  # imported objects live on; scanning them takes time
     try:
         rows, seconds = _measured(options.only or MEASURES, scale, screen)
     except KeyboardInterrupt:
@@ -130,7 +130,7 @@ def main(out: Path, arguments: Sequence[str]) -> int:
 def _measured(
     names: Iterable[str], scale: Scale, screen: Screen
 ) -> tuple[list[Row], dict[str, float]]:
-    """All rows, and how long each measurement took."""
+    """Return all rows, and how many seconds each measurement took."""
     rows: list[Row] = []
     seconds: dict[str, float] = {}
     for name in names:

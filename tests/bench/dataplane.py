@@ -1,9 +1,9 @@
-"""Failures and collisions on real packets: Heddle and FRR alone in the same lab, in the same runs.
+"""Failures and collisions on real packets: Heddle and FRR alone in the same lab and the same runs.
 
-The drills of tests/drills/netns are played, fewer times where less is asked for; the peer's flows
-go over the same cables as ours. Drills that are about more than speed are played half as often, and
-each of their expectations is a row. Where this machine cannot run a lab, the row says what is
-lacking.
+The drills of tests/drills/netns are played, fewer times at smaller scales. The flows of FRR go over
+the same cables as those of Heddle. Drills that are about more than speed are played half as often,
+and each of their expectations is a row. Where this machine cannot run a lab, the row says what is
+missing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NETNS = "netns"
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A failure and how fast it is to be repaired."""
+    """A failure, and how fast it has to be repaired."""
 
     drill: str
     title: str
     most: float
-    """Seconds, p99."""
+    """The p99 of the repair time may be at most this many seconds."""
 
 
 REPAIRS = (
@@ -44,9 +44,9 @@ REPAIRS = (
     Repair("silent", "cable loses all in silence, probes every 20 ms, BFD 3 x 100 ms", 0.070),
 )
 IN_IPV6 = "-ipv6"
-"""The end of the name of a drill that is another one by IPv6."""
+"""Suffix of the name of a drill that repeats another one with IPv6."""
 SLOWER = 1.2
-"""IPv6 may take so many times as long as IPv4."""
+"""With IPv6 a repair may take at most this many times as long as with IPv4."""
 OTHERS = (
     "table-size",
     "failures-1",
@@ -63,7 +63,7 @@ COLLISIONS = (("collisions-udp", "UDP"), ("collisions-tcp", "TCP"))
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Rows by failure, then by protocol."""
+    """Return the rows of failures, of collisions by protocol, of other drills and kernel calls."""
     lacking = tools.missing()
     if lacking:
         return [Row("packets in a lab", "Heddle", "not measured", note=lacking)]
@@ -101,7 +101,7 @@ def _played(scenario: Scenario, runs: int, screen: Screen) -> Values:
 
 
 def _expectation_rows(scenario: Scenario, values: Values) -> Iterator[Row]:
-    """What a drill expects and what was found, FRR alone beside it where it was sent packets."""
+    """Yield what a drill expects and what was found, and FRR alone where it was probed."""
     verdict = Verdict(scenario, NETNS, values, judge(scenario, values))
     for finding in verdict.findings:
         told = finding.expectation
@@ -122,7 +122,7 @@ def _expectation_rows(scenario: Scenario, values: Values) -> Iterator[Row]:
 
 
 def _stages(verdict: Verdict) -> str:
-    """Medians of the stages of a convergence."""
+    """Return the median of each stage of convergence, in words."""
     convergence = drill_evidence(verdict).convergence
     if convergence is None:
         return ""
@@ -150,7 +150,7 @@ def _repair_rows(repair: Repair, values: Values) -> Iterator[Row]:
 
 
 def _beside(repair: Repair, by_ipv4: Values, by_ipv6: Values) -> Row:
-    """How long a repair of IPv6 takes for one of IPv4, by medians of the same run."""
+    """Compare the median repair time with IPv6 to the one with IPv4 in the same run."""
     key = ("", "recovered", "pinned")
     medians = [spread(_series(values, key))["median"] for values in (by_ipv6, by_ipv4)]
     ratio = medians[0] / medians[1]

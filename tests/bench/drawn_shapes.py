@@ -1,9 +1,10 @@
-"""Fabrics, damage and traffic drawn from a number: what no one had in mind.
+"""Fabrics, damage and traffic drawn from a seed, to find cases that nobody thought of.
 
-Two tiers, three in planes or as a mesh, and rails, of odd sizes, over- and undersubscribed;
-of every fourth the links between switches are of unlike speeds. Up to eight links fail, of
-one switch or anywhere. Traffic is one or two permutations, of all NICs or half of them, or
-everyone sends to anyone. All flows of a draw ask for line rate over equally many QPs.
+Fabrics have two tiers, three tiers in planes or as a mesh, or rails. Their sizes are odd, and they
+are over- or undersubscribed. In a quarter of them the links between switches have different speeds.
+Up to eight links fail, of one switch or anywhere. Traffic is one or two permutations of all NICs or
+of half of them, or every NIC sends to a random one. All flows of a case ask for line rate and have
+the same number of QPs.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One draw."""
+    """One drawn case."""
 
     name: str
-    """What it is, for people."""
+    """A description for people."""
     fabric: Fabric
     flows: Flows
 
 
 def two_tiers(random: Random) -> Fabric:
-    """Leaves and spines; a leaf has anything from a fifth of its NICs' rate up to several times."""
+    """Return leaves and spines; a leaf's uplinks carry a tenth to many times its NICs' rate."""
     return clos(
         leaves=_any(random, 2, 6),
         spines=_any(random, 2, 9),
@@ -48,7 +49,7 @@ def two_tiers(random: Random) -> Fabric:
 
 
 def planes(random: Random) -> Fabric:
-    """Zones whose spines each have cores of their own."""
+    """Return zones in which each spine has cores of its own."""
     spines = _any(random, 2, 6)
     return three_tier(
         zones=_any(random, 2, 3),
@@ -61,7 +62,7 @@ def planes(random: Random) -> Fabric:
 
 
 def mesh(random: Random) -> Fabric:
-    """Zones whose spines all meet all cores."""
+    """Return zones in which every spine is linked to every core."""
     return three_tier(
         zones=_any(random, 2, 3),
         leaves=_any(random, 2, 4),
@@ -74,7 +75,7 @@ def mesh(random: Random) -> Fabric:
 
 
 def rails(random: Random) -> Fabric:
-    """Units whose hosts have each NIC on a leaf of its own."""
+    """Return units in which each NIC of a host is on a leaf of its own."""
     return rail_optimised(
         units=_any(random, 1, 2),
         servers=_any(random, 3, 8),
@@ -93,7 +94,7 @@ KINDS: Mapping[str, Callable[[Random], Fabric]] = {
 
 
 def drawn(seed: int) -> Drawn:
-    """The draw of a number; kinds take turns."""
+    """Return the case of a seed. The kinds of fabric take turns."""
     random = np.random.default_rng([7, seed])
     kind = [*KINDS][seed % len(KINDS)]
     fabric = KINDS[kind](random)
@@ -117,7 +118,7 @@ def _any(random: Random, least: int, most: int) -> int:
 
 
 def _failing(random: Random, fabric: Fabric) -> Ints:
-    """Links between switches: all but one of a switch at most, or half of all."""
+    """Draw links between switches: at most all but one of one switch, or half of all links."""
     rows, count = np.flatnonzero(between_switches(fabric)), _any(random, 0, MOST_FAILED)
     if random.random() < 1 / 2:
         lower = fabric.structure.links.a[rows]

@@ -1,11 +1,12 @@
 """Dual-ToR fabrics, 1:1: the worst link of permutations, and how long plans take.
 
-Every NIC has a link of half its rate to each leaf of a pair, with one plane or with two. A
-plan of as many NICs of one link, of the same run, is what its time is held against; also where
-each NIC sends to a neighbour, most often below the same leaves. Where some links of NICs are down,
-nobody should be slower than these links make it. Where a spine or some links between switches are
-down, time is held against that of NICs of one link with as much damage, and the worst link against
-what is proven.
+Every NIC has a link of half its rate to each leaf of a pair, with one plane or with two. The time
+of a plan is compared with that of a plan for as many NICs with a single link, in the same run. This
+is also done where each NIC sends to a neighbour, most often below the same leaves.
+
+Where some links of NICs are down, no flow should be slower than those links make it. Where a spine
+or some links between switches are down, the time is compared with that for NICs with a single link
+and the same damage, and the worst link with the proven bound.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ SETS = (1, 2, 3)
 PEERS = {"ECMP": "ecmp", "E-ECMP, 32 QPs": "e-ecmp:32", "greedy by intensity": "greedy"}
 EXACT = 1e-9
 LOST = 50
-"""One link of a NIC in so many is down."""
+"""One link in this many links of NICs is down."""
 FRAYED = 0.005
 """Share of links between switches that are down."""
 DAMAGE = ("a spine", f"{FRAYED:.1%} of leaf-spine links")
 SLOWER = 6.0
-"""Times that a plan may take what one of NICs of one link takes: there are twice as many links
-and twice as many paths, and each NIC's links are a choice."""
+"""A plan may take this many times as long as one for NICs with a single link.
+
+There are twice as many links and paths, and which link each NIC uses is a choice.
+"""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for Heddle, one for each peer, and one for each size that is timed."""
+    """Return rows for Heddle, for each peer, with damage, and for each size that is timed."""
     leaves, _, nics = scale.zone
     small = [_dual(planes, pairs=4, nics=16) for planes in (1, 2)]
     cases = [(fabric, permutations(fabric, 1, sets, QPS)) for fabric in small for sets in SETS]
@@ -80,7 +83,7 @@ def _dual(planes: int, pairs: int, nics: int) -> Fabric:
 
 
 def _hurt(fabrics: list[Fabric]) -> list[Row]:
-    """What flows get of what the links of their NICs carry, some of which are down."""
+    """Compare the rates of flows with what the links of their NICs can carry, some being down."""
     title = f"dual-ToR 1:1, one link of a NIC in {LOST} down"
     shares: dict[str, list[float]] = {name: [] for name in ("Heddle", *PEERS)}
     for fabric, seed in product(fabrics, SETS):
@@ -108,7 +111,7 @@ def _hurt(fabrics: list[Fabric]) -> list[Row]:
 
 
 def _without(fabric: Fabric, damage: str, seed: int) -> Fabric:
-    """The fabric with damage between its switches."""
+    """Return the fabric with a spine or some links between switches down."""
     if damage == DAMAGE[0]:
         spines = fabric.rows_of_kind(NodeKind.SPINE)
         return fabric.with_nodes({int(spines[seed % len(spines)]): State.DOWN})
@@ -116,7 +119,7 @@ def _without(fabric: Fabric, damage: str, seed: int) -> Fabric:
 
 
 def _damaged(fabrics: list[Fabric]) -> list[Row]:
-    """Worst links and slowest flows where switches or links between them are down."""
+    """Return rows of worst links and slowest flows where a spine or inner links are down."""
     title = f"dual-ToR 1:1, {' or '.join(DAMAGE)} down"
     worst: dict[str, list[float]] = {name: [] for name in ("Heddle", *PEERS)}
     slowest: dict[str, list[float]] = {name: [] for name in worst}
@@ -149,7 +152,7 @@ def _damaged(fabrics: list[Fabric]) -> list[Row]:
 
 
 def _timed_damaged(planes: int, damage: str, pairs: int, nics: int) -> Row:
-    """Processor time beside that of NICs of one link with the same damage, and the worst link."""
+    """Time a damaged plan beside one for NICs with one link and the same damage."""
     whole = _dual(planes, pairs, nics)
     fabric = _without(whole, damage, 1)
     single = _without(clos(leaves=2 * pairs, spines=nics // 2, nics_per_leaf=nics // 2), damage, 1)
@@ -172,7 +175,7 @@ def _timed_damaged(planes: int, damage: str, pairs: int, nics: int) -> Row:
 
 
 def _timed(scale: Scale, planes: int, pairs: int, nics: int, *, permutation: bool = True) -> Row:
-    """Processor time of a plan beside that of as many NICs of one link."""
+    """Time a plan beside one for as many NICs with a single link, in processor seconds."""
     drawn = permutations if permutation else _to_neighbours
     fabric = _dual(planes, pairs, nics)
     single = clos(leaves=2 * pairs, spines=nics // 2, nics_per_leaf=nics // 2)
@@ -195,7 +198,10 @@ def _timed(scale: Scale, planes: int, pairs: int, nics: int, *, permutation: boo
 
 
 def _to_neighbours(fabric: Fabric, turn: int, sets: int, qps: int) -> Flows:
-    """Each NIC sends to the same NIC of hosts that come next, so many of them."""
+    """Return flows from each NIC to the same NIC of the next ``sets`` hosts.
+
+    Each run (``turn``) begins one host further on.
+    """
     nics = fabric.rows_of_kind(NodeKind.NIC)
     to = [np.roll(nics, -8 * (turn + place + 1)) for place in range(sets)]
     return flows_of("ring", np.tile(nics, sets), np.concatenate(to), qps)

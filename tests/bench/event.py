@@ -1,11 +1,11 @@
-"""From a lost link to the last acknowledgement, with every switch's agent: what each part takes.
+"""From a lost link to the last acknowledgement, with every switch's agent: the time of each part.
 
-The controller in this process (store on disk, API, loop) and its planning processes, and an agent
-for each switch, tables in memory, in one more. Traffic comes in through the API: jobs of a zone
-each, whose rings load every NIC and no link beyond its line; or every NIC sends into another zone,
-at 1:7. Then links between switches go and come back, one after the other. An event begins when the
-agents at the ends of the link hear of it, and ends when the store knows that every switch holds the
-plan made for it.
+The controller (store on disk, API, loop) runs in this process, its planning processes beside it.
+The agents of all switches run in one more process, with tables in memory. Traffic comes in through
+the API. Either each zone has a job whose rings load every NIC and no link beyond its capacity, or
+every NIC sends into another zone, at 1:7. Then links between switches go down and come back, one
+after the other. An event begins when the agents at both ends of the link hear of it. It ends when
+the store has recorded that every switch holds the plan made for it.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from tests.support.waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 0.1
 WARM = 2
-"""Events that are not counted: modules and indexes are read for the first time."""
+"""The first links, not counted because modules and indexes are loaded for the first time."""
 LIMIT = 120.0
 QUIET = 0.5
-"""Seconds between two events: what one leaves to do is no part of the next."""
+"""Seconds between two events, so that work left over from one is no part of the next."""
 CHUNK = 4096
 
 
@@ -84,14 +84,14 @@ class House:
     planners: tuple[PlanningProcess, ...]
 
     def processor_seconds(self) -> float:
-        """Of all processes of the controller."""
+        """Return the processor seconds of all processes of the controller so far."""
         others = [processor_seconds(one.pid) for one in self.planners if one.pid]
         return time.process_time() + sum(others)
 
 
 @dataclass(slots=True)
 class Trials:
-    """What events came to."""
+    """Results of some events."""
 
     seconds: list[float] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Trials:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Rows of each kind of traffic: links lost, and links that came back."""
+    """Return rows for each kind of traffic: links that are lost, and links that come back."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return asyncio.run(_measured(scale, screen))
 
@@ -120,7 +120,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
 async def _events(
     fabric: Fabric, ask: Callable[[House], Any], links: int, advance: Callable[[int], None]
 ) -> tuple[Trials, Trials]:
-    """So many links lost, and back."""
+    """Take so many links down and up again."""
     rows = np.flatnonzero(between_switches(fabric))
     chosen = np.random.default_rng(1).permutation(rows)[: links + WARM].tolist()
     lost, back = Trials(), Trials()
@@ -137,7 +137,7 @@ async def _events(
 
 
 async def change(h: House, words: str, trials: Trials) -> None:
-    """One change of a link, and the wait for its end."""
+    """Change one link and wait until every switch holds the plan made for it."""
     await asyncio.sleep(QUIET)
     h.marks.clear()
     work = h.processor_seconds()
@@ -150,7 +150,7 @@ async def change(h: House, words: str, trials: Trials) -> None:
 
 
 async def order(h: House, words: str) -> float:
-    """Have a link go or come back; when its agents heard of it, by the monotonic clock."""
+    """Take a link down or up; return when its agents heard of it, on the monotonic clock."""
     assert h.agents.stdin is not None
     assert h.agents.stdout is not None
     h.agents.stdin.write(f"{words}\n".encode())
@@ -159,9 +159,9 @@ async def order(h: House, words: str) -> float:
 
 @asynccontextmanager
 async def house(folder: Path, fabric: Fabric, *, metrics: bool = True) -> AsyncIterator[House]:
-    """As the wiring has it, with what is timed around its parts; all agents are connected.
+    """Run a controller wired as in ``app``, with timers around its parts and all agents connected.
 
-    Without ``metrics`` nothing follows plans for those who look at metrics.
+    Without ``metrics``, no task follows the plans to update the metrics.
     """
     async with AsyncExitStack() as stack:
         store = await open_embedded(folder / "store.sqlite3")
@@ -228,7 +228,10 @@ async def _agents(
 
 
 async def jobs(h: House) -> None:
-    """A job a zone, its hosts in no order: each NIC sends to one of its rail in another host."""
+    """Submit a job for each zone, its hosts in random order.
+
+    Each NIC sends to one of the same rail in another host.
+    """
     random = np.random.default_rng(3)
     nodes = h.fabric.structure
     service = PlacementServiceStub(h.channel)
@@ -246,7 +249,7 @@ async def jobs(h: House) -> None:
 
 
 async def across(h: House, seed: int = 3) -> None:
-    """Every NIC sends at line rate to one of another zone, to which nobody else sends."""
+    """Let every NIC send at line rate to a NIC of another zone, each being sent to once."""
     nics = h.fabric.rows_of_kind(NodeKind.NIC)
     zone, ids = h.fabric.structure.nodes.zone, h.fabric.structure.nodes.ids
     to = shuffled(nics, np.random.default_rng(seed), zone[nics])

@@ -1,8 +1,9 @@
 """The agents of all switches of a fabric in one process, for the event bench.
 
-`python -m tests.bench.event_agents ADDRESS FABRIC` reads one line a change from standard input,
-"down LINK" or "up LINK" by row, lets the agents at both ends of the link hear of it, and answers
-with the time by the monotonic clock, which processes of one machine share. It ends with its input.
+`python -m tests.bench.event_agents ADDRESS FABRIC` reads one change per line from standard input,
+"down LINK" or "up LINK", where LINK is a row. It tells the agents at both ends of the link, and
+answers with the time on the monotonic clock, which all processes of a machine share. It ends with
+its input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 
 
 async def run(address: str, fabric: Fabric) -> None:
-    """Every switch's agent, until there is no more input."""
+    """Run every switch's agent until standard input ends."""
     channels, names, links = Channels(), NicIds(), _links(fabric)
     agents = [
         Agent(
@@ -49,7 +50,7 @@ async def run(address: str, fabric: Fabric) -> None:
 
 
 def _links(fabric: Fabric) -> dict[str, ManualLinks]:
-    """What each switch sees of its links."""
+    """Return the links that each switch sees, by switch."""
     structure = fabric.structure
     first, arcs = structure.out
     ids, found = structure.nodes.ids, {}

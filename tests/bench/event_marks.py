@@ -1,6 +1,6 @@
-"""When each part of an event's way through the controller began and ended.
+"""Marks for when each part of an event's processing in the controller began and ended.
 
-The parts are those of the controller itself; what is timed is put around them from outside.
+The parts are the controller's own methods. Timers are wrapped around them from outside.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ PARTS = (
     "push and ack",
     "record",
 )
-"""In the order of the way; "plan" is the way to the planning process and back, with all that it
-does, and "ledger" is from the commit to the first push."""
+"""The parts in the order in which they run.
+
+"plan" is a call to the planning process with all that it does, there and back. "ledger" runs from
+the commit to the first push.
+"""
 
 
 @dataclass(slots=True)
 class Marks:
-    """What happened since the last event began, by the monotonic clock."""
+    """What happened since the last event began, on the monotonic clock."""
 
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     pushes: list[tuple[float, float]] = field(default_factory=list)
     whole: asyncio.Event = field(default_factory=asyncio.Event)
-    """All switches hold the newest plan, and the store knows."""
+    """Set once the store knows that all switches hold the newest plan."""
     committed: Any = None
     before: int = 0
-    """Generation of the newest plan as the event began."""
+    """Generation of the newest plan when the event began."""
 
     def clear(self) -> None:
-        """Another event begins."""
+        """Start a new event."""
         self.spans, self.pushes = [], []
         self.before = 0 if self.committed is None else self.committed.generation
         self.whole.clear()
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed."""
+        """Return the function with a timer around it."""
 
         def timed(*given: Any, **named: Any) -> Any:
             begin = time.monotonic()
@@ -64,7 +67,10 @@ class Marks:
     def awaiting(
         self, name: str, function: Callable[..., Awaitable[Any]], after: Callable[..., None]
     ) -> Callable[..., Awaitable[Any]]:
-        """The coroutine function, timed; ``after`` is told its arguments and answer."""
+        """Return the coroutine function with a timer around it.
+
+        ``after`` is called with its answer and keyword arguments.
+        """
 
         async def timed(*given: Any, **named: Any) -> Any:
             begin = time.monotonic()
@@ -76,15 +82,15 @@ class Marks:
         return timed
 
     def first(self, name: str) -> tuple[float, float]:
-        """When a part began for the first time, and when that ended."""
+        """Return when a part first began, and when that call ended."""
         return next((begin, end) for what, begin, end in self.spans if what == name)
 
     def total(self, name: str) -> float:
-        """Seconds of a part, all its turns together."""
+        """Return the seconds of all calls of a part together."""
         return sum(end - begin for what, begin, end in self.spans if what == name)
 
     def parts(self, heard: float) -> dict[str, float]:
-        """Seconds of each part of an event that agents heard of then."""
+        """Return the seconds of each part of an event that agents heard of at ``heard``."""
         reported = self.first("notify")[1]
         read, know = self.first("read intent")
         begin, done = self.first("commit")
@@ -102,12 +108,12 @@ class Marks:
         }
 
     def end(self) -> float:
-        """When the store knew that all switches hold the plan."""
+        """Return when the store knew that all switches hold the plan."""
         return max(end for name, _, end in self.spans if name == "record")
 
 
 def time_store(store: Store, marks: Marks) -> None:
-    """Have the store's calls on the way timed, and what switches hold noted."""
+    """Time the store's calls that are part of an event, and note when all switches hold a plan."""
 
     def nothing(_: object, **__: object) -> None:
         return
@@ -131,12 +137,12 @@ def time_store(store: Store, marks: Marks) -> None:
 
 
 def time_reports(observations: Observations, marks: Marks) -> None:
-    """Have it timed how long what agents say of links takes."""
+    """Time how long the controller takes to note what agents report of links."""
     observations.report = marks.around("notify", observations.report)  # type: ignore[method-assign]
 
 
 def time_planner(planner: Planner, marks: Marks) -> None:
-    """Have questions for plans timed."""
+    """Time the calls for plans."""
 
     def nothing(_: object, **__: object) -> None:
         return
@@ -145,7 +151,7 @@ def time_planner(planner: Planner, marks: Marks) -> None:
 
 
 def time_pushes(gateway: AgentGateway, marks: Marks) -> None:
-    """Have the gateway's pushes timed."""
+    """Time the gateway's pushes."""
     push = gateway.push
 
     async def timed(session: Any, batch: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Graphs without tiers, as large as they are built: planned beside hashes and greedy.
+"""Graphs without tiers, as large as they are built: Heddle beside hashing and greedy.
 
-Random regular graphs (jellyfish) and dragonflies, one permutation of all NICs at line rate
-in eight QPs. The limit is the planner's proven bound; what a plan is allowed is 1 % and one
-QP. Time is the processor's, so that what else the machine does has little part in it.
+The graphs are random regular ones (jellyfish) and dragonflies, with one permutation of all NICs at
+line rate in eight QPs. The limit is the planner's proven bound. A plan may exceed it by 1 % and one
+QP. Times are processor time, so that other work on the machine hardly matters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PEER_QPS = 32
 
 
 def fabrics(scale: Scale) -> dict[str, Fabric]:
-    """Those planned, by what a row calls them."""
+    """Return the fabrics to plan, by the names that rows give them."""
     sizes: tuple[tuple[int, int, int], ...] = (100, 8, 3), (500, 12, 4), (500, 16, 6)
     if scale.name == "quick":
         sizes = ((40, 6, 3),)
@@ -44,7 +44,7 @@ def fabrics(scale: Scale) -> dict[str, Fabric]:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Four rows a fabric: Heddle's and its peers'."""
+    """Return four rows for each fabric: Heddle's and those of three peers."""
     rows: list[Row] = []
     drawn = fabrics(scale)
     with screen.progress("graphs without tiers", len(drawn)) as advance:
@@ -89,6 +89,6 @@ def _worst(fabric: Fabric, flows: Flows, paths: Paths) -> float:
 
 
 def _between(fabric: Fabric, loads: Floats) -> float:
-    """Worst utilisation of links between switches."""
+    """Return the worst utilisation of links between switches."""
     used = utilization(fabric, loads).reshape(-1, 2)[between_switches(fabric)]
     return float(used.max())

@@ -1,7 +1,7 @@
 """How fast the fluid world is at 24,576 NICs: fair rates of one phase, and the phase played.
 
-Every rank is in one all-reduce of double binary trees, eight channels side by side:
-some 86,000 flows, hashed. Solving is timed alone; walking the packets is not counted.
+Every rank is in one all-reduce of double binary trees with eight channels side by side: about
+86,000 flows, hashed. Only the solving and the playing are timed, not the walking of packets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS = 5
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Two rows: rates solved, and all of it played."""
+    """Return two rows: one for solving the rates, one for playing the phase."""
     fabric = published_zones(scale)
     title = f"one all-reduce in the fluid world, {size_of(fabric)}"
     hosts = tuple(fabric.structure.nics_of_host)

@@ -1,6 +1,6 @@
-"""A plan from nothing at 24,576 NICs, and OpenSM's routing at the sizes it is tried at.
+"""A plan from nothing at 24,576 NICs, and OpenSM's routing at the sizes it is run at.
 
-Times are of the call alone: fabric and flows are in memory, as in a controller.
+Only the call is timed: fabric and flows are already in memory, as in a controller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PEER_ROUNDS = 3
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for Heddle, and two for each size that OpenSM is tried at."""
+    """Return a row for Heddle, and two for each size that OpenSM is run at."""
     fabric = published_zones(scale)
     title = f"full plan, {size_of(fabric)}"
     seconds: list[float] = []
@@ -47,7 +47,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def timed(fabric: Fabric, flows: Flows) -> tuple[float, Plan]:
-    """Seconds of a plan from nothing, and the plan."""
+    """Return the seconds of a plan from nothing, and the plan."""
     begin = time.perf_counter()
     plan = solve(fabric, flows)
     return time.perf_counter() - begin, plan
@@ -77,7 +77,7 @@ def _peers(title: str, scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _beside(title: str, scale: Scale, hosts: int) -> list[Row]:
-    """OpenSM and Heddle on a fabric of so many hosts, or the next more."""
+    """Time OpenSM and Heddle on a fabric of at least so many hosts."""
     fabric = fabric_of(scale, hosts)
     flows = zone_traffic(fabric, 0)
     seconds = [timed(fabric, flows)[0] for _ in range(PEER_ROUNDS)]

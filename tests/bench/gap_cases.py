@@ -1,4 +1,4 @@
-"""Fabrics on which no closed form says what is best, each drawn from a seed."""
+"""Fabrics for which no closed form gives the optimum, each drawn from a seed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Family:
     """A kind of fabric and traffic."""
 
     draw: Callable[[Random, int], Drawn]
-    """From a generator and the QPs of a flow."""
+    """Draws a case from a random generator and the number of QPs of a flow."""
     irregular: bool = False
-    """Whether paths are candidates by hop count, so that others might be worth it."""
+    """Whether the planner picks candidate paths by hop count, so that others might be better."""
 
 
 def _pairs(fabric: Fabric, random: Random, count: int, qps: int) -> Flows:
-    """Flows between NICs drawn at will: some are sent to more often than others."""
+    """Return flows between random pairs of NICs; some NICs are sent to more often than others."""
     nics = fabric.rows_of_kind(NodeKind.NIC)
     ends = np.array([random.choice(nics, 2, replace=False) for _ in range(count)])
     return flows_of("pairs", ends[:, 0], ends[:, 1], qps)
@@ -38,7 +38,7 @@ def _several(fabric: Fabric, random: Random, qps: int, most: int = 2) -> Flows:
 
 
 def _damaged(random: Random, qps: int) -> Drawn:
-    """A zone with 2, 8 or 20 % of its links dead."""
+    """Return a zone with 2, 8 or 20 % of its links down."""
     leaves = int(random.choice([8, 16]))
     fabric = clos(leaves=leaves, spines=8, nics_per_leaf=8)
     fabric = frayed(fabric, random, float(random.choice([0.02, 0.08, 0.2])))
@@ -46,7 +46,7 @@ def _damaged(random: Random, qps: int) -> Drawn:
 
 
 def _tapered_planes(random: Random, qps: int) -> Drawn:
-    """Three zones under cores in planes, 1:2 or 1:7, whole or damaged."""
+    """Return three zones under cores in planes, 1:2 or 1:7, whole or damaged."""
     taper = float(random.choice([2.0, 7.0]))
     fabric = three_tier(zones=3, leaves=6, spines=4, nics_per_leaf=4, cores=4, taper=taper)
     fabric = frayed(fabric, random, float(random.choice([0.0, 0.05])))
@@ -54,7 +54,7 @@ def _tapered_planes(random: Random, qps: int) -> Drawn:
 
 
 def _tapered_mesh(random: Random, qps: int) -> Drawn:
-    """Two zones whose spines all meet all cores, 1:3, whole or damaged."""
+    """Return two zones in which every spine meets every core, 1:3, whole or damaged."""
     fabric = three_tier(
         zones=2, leaves=6, spines=4, nics_per_leaf=4, cores=3, taper=3.0, wiring="mesh"
     )
@@ -63,7 +63,7 @@ def _tapered_mesh(random: Random, qps: int) -> Drawn:
 
 
 def _mixed_speeds(random: Random, qps: int) -> Drawn:
-    """Links of 100, 200 and 400 Gbit/s between the same tiers, some dead."""
+    """Return a fabric with links of 100, 200 and 400 Gbit/s between the same tiers, some down."""
     fabric = clos(leaves=8, spines=6, nics_per_leaf=6, parallel=int(random.choice([1, 2])))
     drawn = random.choice([100, 200, 400], fabric.link_count)
     inner = between_switches(fabric)
@@ -73,14 +73,14 @@ def _mixed_speeds(random: Random, qps: int) -> Drawn:
 
 
 def _rails(random: Random, qps: int) -> Drawn:
-    """Two rail-optimised units with parallel uplinks, some dead."""
+    """Return two rail-optimised units with parallel uplinks, some down."""
     fabric = rail_optimised(units=2, servers=8, rails=4, spines=4, parallel=2)
     fabric = frayed(fabric, random, float(random.choice([0.03, 0.1])))
     return fabric, _several(fabric, random, qps)
 
 
 def _random_regular(random: Random, qps: int) -> Drawn:
-    """Plain switches in a random regular graph, whole or damaged."""
+    """Return plain switches in a random regular graph, whole or damaged."""
     fabric = random_regular(
         switches=16, degree=5, nics_per_switch=3, seed=int(random.integers(10**6))
     )
@@ -89,7 +89,7 @@ def _random_regular(random: Random, qps: int) -> Drawn:
 
 
 def _dragonfly(random: Random, qps: int) -> Drawn:
-    """Nine groups of plain switches, one link between two groups, whole or damaged."""
+    """Return nine groups of plain switches with one link between any two, whole or damaged."""
     fabric = dragonfly(routers=4, global_links=2, nics_per_switch=2)
     fabric = frayed(fabric, random, float(random.choice([0.0, 0.03])))
     return fabric, _pairs(fabric, random, 60, qps)
@@ -107,6 +107,6 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def draw(family: str, qps: int, seed: int) -> Drawn:
-    """One case; the same for the same three."""
+    """Return one case. The same arguments always give the same case."""
     number = [*FAMILIES].index(family)
     return FAMILIES[family].draw(np.random.default_rng([number, qps, seed]), qps)

@@ -1,11 +1,10 @@
 """Fabrics where cuts prove too little: how far plans are from the linear programme.
 
-The limit of a case is the linear relaxation over the paths that the planner starts
-from, bounded from below by prices of arcs, or for irregular graphs that over all paths
-there are, where it is less: the planner looks for others where they pay. Where a plan
-is not within its allowance of that, and on a sample to keep the prices honest, HiGHS
-says the exact limit. What a plan is allowed is 1 % and one QP of one flow on the link in
-question.
+The limit of a case is the linear relaxation over the candidate paths that the planner starts from,
+bounded from below by prices of arcs. For irregular graphs the relaxation over all paths counts
+where it is lower, since the planner looks for other paths where they pay. Where a plan is not
+within its allowance of that limit, and on a sample that checks the prices, HiGHS computes the exact
+limit. A plan may exceed the limit by 1 % and one QP of one flow on the link in question.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ TITLE = "no closed form: gap to the linear programme"
 ALLOWED = 0.01
 QPS = (4, 16)
 SAMPLE = 7
-"""One case in so many has its bound checked by HiGHS in any case."""
+"""In one case out of this many, HiGHS always checks the bound."""
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fabric with traffic."""
+    """One drawn fabric with traffic."""
 
     family: str
     qps: int
@@ -54,43 +53,46 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Utilisations of links between switches."""
+    """Utilisations of links between switches in one case."""
 
     case: Case
     reached: float
     limit: float
-    """Over candidate paths, exact where it was asked for, else proven by prices; or over all."""
+    """The lower of the limits over candidate paths and over all paths, where both are known.
+
+    The one over candidate paths is exact if HiGHS was asked, else it is proven by prices.
+    """
     grained: float
-    """Worst of the plan when each link is forgiven one QP of its own speed."""
+    """Worst utilisation of the plan if each link is forgiven one QP relative to its own speed."""
     coarse: float
-    """What one QP is on the slowest link; where speeds differ that forgives more."""
+    """Utilisation that one QP adds to the slowest link. Where speeds differ, it forgives more."""
     candidates: float
-    """Limit over the paths that the planner starts from alone."""
+    """Limit over only the paths that the planner starts from."""
     everything: float | None
-    """Limit over all paths there are, for irregular fabrics."""
+    """Limit over all paths, for irregular fabrics; None for others."""
     exact: float | None
-    """HiGHS' limit, where it was asked for."""
+    """The limit by HiGHS; None where it was not asked."""
     priced: float
     unrouted: int
 
     @property
     def gap(self) -> float:
-        """How far above the limit the plan is, relative to it."""
+        """How far the plan is above the limit, relative to it."""
         return self.reached / self.limit - 1
 
     @property
     def excess(self) -> float:
-        """What is left of the gap beyond the allowance; at or below 0 is within."""
+        """The part of the gap beyond the allowance. At or below 0 the plan is within it."""
         return self.grained / self.limit - 1 - ALLOWED
 
     @property
     def excess_coarse(self) -> float:
-        """The same when every link is forgiven what a QP is on the slowest."""
+        """The excess if every link is forgiven what a QP adds to the slowest link."""
         return (self.reached - self.coarse) / self.limit - 1 - ALLOWED
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for the whole, one for each family, and one for what other paths would give."""
+    """Return a row for all cases, one for each family, one for other paths, one for the prices."""
     cases = [
         Case(family, qps, seed)
         for seed in range(scale.gap_seeds)
@@ -136,7 +138,7 @@ def run(case: Case) -> Found:
 
 
 def _priced(network: Network, flows: Flows, plan: Plan) -> tuple[Commodities, float]:
-    """The bound that prices prove over the candidate paths of what is routed."""
+    """Return the commodities of routed flows, and the bound that prices prove over their paths."""
     routed = np.bincount(plan.paths.flow, minlength=len(flows)) > 0
     candidates = Candidates(network, Options().candidate_limit)
     commodities = commodities_of(network, candidates, flows, routed)
@@ -199,7 +201,7 @@ def _whole(found: list[Found]) -> Row:
 
 
 def _excesses(found: list[Found]) -> str:
-    """Beyond the allowance; what is within counts as 0."""
+    """Describe the excesses; a plan within the allowance counts as 0."""
     beyond = [max(0.0, one.excess) for one in found]
     parts = {"median": 0.5, "p90": 0.9, "p99": 0.99}
     words = [f"{name} {quantile(beyond, part):.2%}" for name, part in parts.items()]
@@ -238,7 +240,7 @@ def _above(ratio: float) -> str:
 
 
 def _checked(found: list[Found]) -> Row:
-    """How the prices' bound stands to HiGHS' limit, which it must not be above."""
+    """Compare the bound by prices with the limit by HiGHS, which it must not exceed."""
     checked = [one for one in found if one.exact]
     ratios = [one.priced / one.exact for one in checked if one.exact]
     return Row(

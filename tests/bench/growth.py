@@ -1,7 +1,7 @@
-"""How time and memory grow from 3,072 to 98,304 NICs: zones of one shape, more and more.
+"""How time and memory grow from 3,072 to 98,304 NICs, with ever more zones of one shape.
 
-Each size runs in a process of its own, since the peak of a process never falls again.
-The peak is of the whole process, Python, libraries, fabric and flows in it.
+Each size runs in a process of its own, since the peak memory of a process never falls. The peak is
+of the whole process, including Python, libraries, fabric and flows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_MEBIBYTES = 1024
 ROUNDS = 5
 CHILD_SECONDS = 600
 KIBIBYTES = 1024
-"""A mebibyte."""
+"""Kibibytes in a mebibyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Size:
     nics: int
     flows: int
     seconds: float
-    """Of the fastest run: what else the machine did is no part of how time grows."""
+    """Seconds of the fastest run, so that other work on the machine does not count."""
     mebibytes: float
-    """Peak of the process, planning included."""
+    """Peak memory of the process, planning included."""
     before: float
-    """Peak until fabric and flows were there."""
+    """Peak memory of the process before planning, with fabric and flows in it."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for time, one for memory, and one with each size."""
+    """Return a row for time, whose note lists every size, and one for memory."""
     sizes: list[Size] = []
     with screen.progress("growth", len(scale.growth_zones)) as advance:
         for zones in scale.growth_zones:
@@ -76,13 +76,16 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _judged(scale: Scale) -> int:
-    """NICs of the size whose memory has a target: that of the other measurements."""
+    """Return the number of NICs at which memory has a target, as in the other measurements."""
     leaves, _, nics = scale.zone
     return scale.zones * leaves * nics
 
 
 def exponent(sizes: list[Size]) -> float:
-    """The power of the NICs that time grows by: the slope through all sizes, both as logarithms."""
+    """Return the power of the number of NICs by which time grows.
+
+    It is the slope of a line through all sizes, with both axes logarithmic.
+    """
     x, y = np.log([one.nics for one in sizes]), np.log([one.seconds for one in sizes])
     return float(np.polyfit(x, y, 1)[0])
 
@@ -115,7 +118,7 @@ def here(zones: int, zone: tuple[int, int, int]) -> Size:
 
 
 def _peak() -> float:
-    """The most memory this process ever had at once; what its parent had does not count."""
+    """Return the peak memory of this process in MiB. That of its parent does not count."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / KIBIBYTES

@@ -1,8 +1,8 @@
-"""Heddle against E-ECMP with 32 QPs over a thousand hashes of every fabric, as 0 to 8 links fail.
+"""Heddle against E-ECMP, both with 32 QPs, over a thousand hashes of each damaged fabric.
 
-``hashing`` draws failures, traffic and one hash a case. Here each of fewer fabrics is hashed a
-thousand times, all in one go, and its one plan is held against the best of them: never may the
-slowest flow of the plan be slower. Rates are the emulator's, of QPs over the planned paths.
+``hashing`` draws failures, traffic and one hash for each case. Here fewer fabrics, with 0 to 8
+links down, are each hashed a thousand times. The slowest flow of the one plan must never be slower
+than that of any hash. Rates are computed by the emulator for QPs over the planned paths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TITLE = "every hash of a damaged fabric: slowest flow beside E-ECMP, 32 QPs"
 QPS = 32
 MOST_FAILED = 8
 EQUAL = 1e-6
-"""Relative; rates this close are equal."""
+"""Rates that differ by less than this part are equal."""
 FABRICS: Mapping[str, Callable[[], Fabric]] = {
     "4 leaves x 12 spines x 12 NICs, 1:1": lambda: clos(leaves=4, spines=12, nics_per_leaf=12),
     "4 leaves x 6 spines x 12 NICs, 2:1": lambda: clos(leaves=4, spines=6, nics_per_leaf=12),
@@ -59,17 +59,20 @@ class Found:
 
     @property
     def margins(self) -> Floats:
-        """How much faster the plan's is than each hash's; below 0 is a loss."""
+        """How much faster the plan's slowest flow is than each hash's; below 0 is a loss."""
         return self.planned / np.maximum(self.hashed, np.finfo(float).tiny) - 1
 
     @property
     def losses(self) -> int:
-        """Hashes that did better."""
+        """Number of hashes that are better than the plan."""
         return int(np.count_nonzero(self.margins < -EQUAL))
 
 
 def run(case: Case) -> Found:
-    """Plan once, hash so many times. Every other draw sends two permutations instead of one."""
+    """Plan a case once and hash it many times.
+
+    Every other draw sends two permutations instead of one.
+    """
     whole = FABRICS[case.fabric]()
     seed = [[*FABRICS].index(case.fabric), case.failed, case.draw]
     random = np.random.default_rng(seed)
@@ -83,7 +86,7 @@ def run(case: Case) -> Found:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each fabric."""
+    """Return a row for each fabric."""
     draws = 1 if scale.name == "quick" else 8
     cases = [
         Case(name, failed, draw, scale.hash_seeds)

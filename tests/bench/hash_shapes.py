@@ -1,9 +1,9 @@
 """Heddle against E-ECMP of as many QPs, over a thousand hashes of fabrics drawn at random.
 
-``hash_seeds`` damages three fabrics; here each case is a fabric, damage and traffic of its own
-(``drawn_shapes``), small, since that is where one hash in a thousand is nearly as good as a plan
-can be. The slowest flow of the plan is held against the best of all hashes. So are its fullest
-link between switches and its makespan, against the best of a few hashes, as they take longer.
+``hash_seeds`` damages three fabrics. Here each case has a fabric, damage and traffic of its own
+(``drawn_shapes``). The fabrics are small, since there one hash in a thousand is nearly as good as a
+plan can be. The slowest flow of the plan is compared with the best of all hashes. Its fullest link
+and its makespan, which take longer to compute, are compared with the best of a few hashes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tests.support.hash_many import hashed_slowest
 
 TITLE = "fabrics drawn at random: slowest flow beside E-ECMP of as many QPs"
 PER_CASE = 5
-"""Hashes of all cases together, of each case, to a case: 1,000 are 200 cases."""
+"""Hashes per case divided by the number of cases: 1,000 hashes make 200 cases."""
 LEAST_CASES = 4
 FEW = 5
-"""Hashes whose links and makespan are looked at."""
+"""Number of hashes whose links and makespan are computed."""
 FIRST = 10_000
 """Seed of the first case."""
 EQUAL = 1e-6
-"""Relative; figures this close are equal."""
+"""Figures that differ by less than this are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A plan beside the best of its hashes: each figure over that of the hash, less 1."""
+    """A plan beside the best of its hashes: each figure divided by that of the hash, less 1."""
 
     name: str
     slowest: float
@@ -48,7 +48,7 @@ class Found:
 
 
 def run(case: Drawn, hashes: int, seed: int) -> Found:
-    """Plans once, hashes so many times."""
+    """Plan a case once and hash it many times."""
     fabric, flows = case.fabric, case.flows
     paths = solve(fabric, flows).paths
     planned = float(flow_ratios(fabric.structure.capacity, flows, paths).min())
@@ -63,13 +63,13 @@ def run(case: Drawn, hashes: int, seed: int) -> Found:
 
 
 def _fullest(case: Drawn, paths: Paths) -> float:
-    """Worst utilisation, NICs included: the same for all."""
+    """Return the worst utilisation of any link, including those of NICs."""
     loads = arc_loads(2 * case.fabric.link_count, case.flows, paths)
     return float(utilization(case.fabric, loads).max())
 
 
 def _makespan(case: Drawn, paths: Paths) -> float:
-    """Seconds; of the flows that have all of their QPs on some path."""
+    """Return the seconds until the flows whose QPs all have a path are done."""
     flows = case.flows
     placed = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(flows)) == flows.qps
     whole = paths.take(np.flatnonzero(placed[paths.flow]))
@@ -81,7 +81,7 @@ def _makespan(case: Drawn, paths: Paths) -> float:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each figure."""
+    """Return a row for each of the three figures."""
     count = max(LEAST_CASES, scale.hash_seeds // PER_CASE)
     found = []
     with screen.progress(TITLE, count) as advance:
@@ -99,7 +99,10 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _row(who: str, beside: str, found: list[Found], worse: list[float]) -> Row:
-    """``worse`` is by how much each plan is worse than the hash; above 0 is a loss."""
+    """Return a row for one figure.
+
+    ``worse`` is by how much each plan is worse than the hash. Above 0 is a loss.
+    """
     lost = [one.name for one, by in zip(found, worse, strict=True) if by > EQUAL]
     worst = int(np.argmax(worse))
     return Row(

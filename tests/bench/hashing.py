@@ -1,9 +1,9 @@
-"""Heddle against E-ECMP with 32 QPs, both with 32 QPs, as uplinks fail.
+"""Heddle against E-ECMP, both with 32 QPs, as uplinks fail.
 
-The slowest flow of each, by the emulator's fair rates: never may the plan's be
-slower. Uplinks fail on one leaf, which is where plans that do not split flows lose
-to hashing, and anywhere. Half of the cases send one permutation, half two, so that
-capacity is far below demand as well.
+The slowest flow of each is compared by the emulator's fair rates, and the plan's must never be
+slower. Uplinks fail either on one leaf, where plans that do not split flows lose to hashing, or
+anywhere. Half of the cases send one permutation and half send two, so that capacity far below
+demand is covered too.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ QPS = 32
 MOST_FAILED = 8
 WAYS = ("of one leaf", "anywhere")
 BATCH = 25
-"""Cases handed to a process at a time."""
+"""Number of cases that a process is given at a time."""
 EQUAL = 1e-6
-"""Relative; rates this close are equal."""
+"""Rates that differ by less than this part are equal."""
 TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Failures and traffic."""
+    """Failures and traffic of one case."""
 
     way: str
     failed: int
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def sets(self) -> int:
-        """Permutations at once."""
+        """Number of permutations sent at once."""
         return 1 + self.seed % 2
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Fair rate over demand of the slowest flow of each."""
+    """Fair rate divided by demand of the slowest flow, for the plan and for the hash."""
 
     case: Case
     heddle: float
@@ -63,19 +63,19 @@ class Found:
 
     @property
     def margin(self) -> float:
-        """How much faster the plan's is; below 0 is a loss."""
+        """How much faster the plan's slowest flow is than the hash's; below 0 is a loss."""
         if self.hashed > 0:
             return self.heddle / self.hashed - 1
         return float("inf") if self.heddle > 0 else 0.0
 
     @property
     def lost(self) -> bool:
-        """Whether hashing did better."""
+        """Whether hashing is better."""
         return self.margin < -EQUAL
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for Heddle, one for the hash, and one for each way to fail."""
+    """Return a row for Heddle, one for the hash, and one for each way to fail."""
     cases = [
         Case(way, failed, seed)
         for seed in range(scale.hash_seeds)
@@ -93,7 +93,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def batches(cases: Sequence[Case]) -> list[list[Case]]:
-    """The cases in order, some at a time."""
+    """Split the cases, in order, into lists of at most ``BATCH``."""
     left = iter(cases)
     return [*iter(lambda: [*islice(left, BATCH)], [])]
 

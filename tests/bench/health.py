@@ -1,9 +1,9 @@
-"""Whether a full plan keeps a controller from answering: health, asked all the while.
+"""Whether a full plan keeps a controller from answering health checks in the meantime.
 
-A real controller in a process of its own is given the largest fabric and its flows
-over the API. From the moment the flows are handed over until the plan is committed
-somebody asks for its health, one call after the other, and the slowest answer counts.
-What the asking takes itself is known from an idle controller.
+A real controller in a process of its own is given the largest fabric and its flows over the API.
+From the moment the flows are handed over until the plan is committed, a client asks for its health,
+one call after the other. The slowest answer counts. The cost of asking itself is measured on the
+idle controller.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PLAN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Seconds each answer took."""
+    """Seconds that each answer took."""
 
     idle: list[float]
     busy: list[float]
     solve: float
-    """What the solver took, by the controller's own account."""
+    """Seconds in the solver, as the controller reports them."""
     wait: float
-    """From the flows handed over to the plan committed."""
+    """Seconds from handing over the flows until the plan is committed."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row: the slowest answer."""
+    """Return one row, for the slowest answer."""
     fabric = published_zones(scale)
     title = f"health of a controller during a full plan, {size_of(fabric)}"
     with screen.progress(title, 1) as advance:

@@ -1,7 +1,7 @@
-"""Healthy 1:1 fabrics: the worst link of permutation sets, beside the least there can be.
+"""Healthy 1:1 fabrics: the worst link of permutation sets, compared with the least possible.
 
-The least is reckoned here from counts alone: so many flows leave a leaf, so many
-uplinks it has. Heddle has to be there exactly, and to have proven it.
+The least is computed here from counts alone: how many flows leave a leaf, and how many uplinks it
+has. Heddle has to reach it exactly, and to have proven it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ FABRICS: Sequence[tuple[str, Callable[[], Fabric]]] = (
     ("64 x 32 x 32", lambda: clos(leaves=64, spines=32, nics_per_leaf=32)),
     ("192 x 16 x 16", lambda: clos(leaves=192, spines=16, nics_per_leaf=16)),
 )
-"""Named leaves x spines x NICs a leaf."""
+"""Fabrics named leaves x spines x NICs per leaf, in order of size."""
 SHOWN = "32 x 32 x 32"
-"""The fabric whose worst link under one permutation is shown in flows, as others publish it."""
+"""The fabric whose worst link under one permutation is shown in flows, as publications do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Found:
 
     case: Case
     least: float
-    """Of the tier of the leaves' uplinks, reckoned from counts."""
+    """The least possible for the leaves' uplinks, computed from counts."""
     reached: float
     met: bool
-    """Whether Heddle is at the least in every tier between switches, and says so with proof."""
+    """Whether Heddle reaches and proves the least in every tier between switches."""
     peers: dict[str, float]
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for Heddle and one for each peer."""
+    """Return a row for Heddle and one for each peer."""
     cases = [
         Case(fabric, sets, seed)
         for fabric in reversed(range(min(scale.healthy_fabrics, len(FABRICS))))
@@ -102,7 +102,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def run(case: Case) -> Found:
-    """Plan one case, and let every peer try it."""
+    """Plan one case with Heddle and with every peer."""
     fabric = FABRICS[case.fabric][1]()
     flows = permutations(fabric, case.seed, case.sets)
     plan = solve(fabric, flows)
@@ -120,9 +120,10 @@ def run(case: Case) -> Found:
 
 
 def least_uplink(fabric: Fabric, flows: Flows) -> float:
-    """Flows that leave or enter a leaf, over its uplinks, rounded up: whole flows share links.
+    """Return the most flows that leave or enter a leaf, divided by its uplinks, rounded up.
 
-    For fabrics whose links are all of one speed, and flows that each fill one.
+    It is rounded up since whole flows share links. All links must have one speed, and each flow
+    must fill a link.
     """
     structure = fabric.structure
     kind = structure.nodes.kind
@@ -177,7 +178,7 @@ def _peer_row(name: str, found: list[Found], worst: Callable[[Found], float]) ->
 
 
 def _opensm(found: list[Found]) -> list[Row]:
-    """OpenSM on the two-tier fabrics among them, over its own forwarding tables."""
+    """Return a row for OpenSM's own forwarding tables on the two-tier fabrics among the cases."""
     reason = opensm.missing()
     if reason:
         return [Row(TITLE, "OpenSM ftree", "not run", note=reason)]

@@ -1,7 +1,7 @@
-"""Calls of one client beside strangers who mean no good: how much longer they take than without.
+"""How much longer one client's calls take while hostile strangers attack the controller.
 
-The controller is a process of its own and takes tokens; who asks has one, the strangers have
-none. All share the machine, so a part of the ratio is the strangers' own work.
+The controller is a process of its own and checks tokens. The client has a token, the strangers have
+none. All of them share the machine, so part of the ratio is the strangers' own work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.integration.test_strangers_door import (
 
 CALLS, PAUSE = 300, 0.005
 MOST = 10.0
-"""Times as long as on an idle controller, at 99 %."""
+"""The 99 % quantile may be at most this many times that without strangers."""
 Said = Callable[[], Iterator[bytes]]
 STRANGERS: dict[str, Said] = {
     "references to a small header": small_references,
@@ -41,7 +41,7 @@ STRANGERS: dict[str, Said] = {
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row a kind of stranger."""
+    """Return one row for each kind of stranger."""
     del scale
     title = "others' calls beside a stranger"
     with (
@@ -93,7 +93,7 @@ async def _rows(title: str, folder: Path, advance: Callable[[int], None]) -> lis
 
 @asynccontextmanager
 async def _beside(port: int, ca: Path, said: Said) -> AsyncIterator[None]:
-    """While a process of its own says it again and again."""
+    """Attack the controller from a process of its own, again and again, during the block."""
     context = multiprocessing.get_context("spawn")
     begun = context.Event()
     stranger = context.Process(target=_again, args=(port, ca, said, begun), daemon=True)

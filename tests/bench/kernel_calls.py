@@ -1,8 +1,8 @@
-"""For how long the kernel keeps a processor over a long batch: what a notice may have to wait for.
+"""How long one kernel call holds a processor during a long batch, which may delay a notice.
 
-A kernel that is not preemptible lets go of a processor when a call is through with its work. The
-same 10,000 entries are moved in one transaction, and as the agent does it, in turn, in one process;
-what is measured is the processor time of the longest call.
+A kernel that is not preemptible releases a processor only when a call is done. The same 10,000
+entries are moved in one transaction, and in pieces as the agent does it, by turns in one process.
+The figure is the processor time of the longest call.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ENTRIES = 10_000
 WHOLE = 10**9
 PORTS = 16
 MOST = 0.010
-"""Seconds that a local or remote failure may take to be repaired, p99."""
+"""Seconds within which a local or remote failure has to be repaired, p99."""
 
 
 class Timed(socket.socket):
-    """A netlink socket that takes the time of what it has the kernel do."""
+    """A netlink socket that measures the processor time of its sends, in which the kernel works."""
 
     longest = 0.0
 
     def sendmsg(self, buffers: Any, *more: Any) -> int:
-        """Send it."""
+        """Send the message, and keep the time if it is the longest so far."""
         begin = time.thread_time()
         sent = super().sendmsg(buffers, *more)
         Timed.longest = max(Timed.longest, time.thread_time() - begin)
@@ -39,7 +39,7 @@ class Timed(socket.socket):
 
 
 def rows(runs: int) -> list[Row]:
-    """In pieces, and whole beside it."""
+    """Return a row for pieces, and one for a single transaction."""
     with world() as made:
         seconds = _measured(made, runs)
     title = f"longest the kernel keeps a processor over {ENTRIES:,} entries"
@@ -62,7 +62,7 @@ def rows(runs: int) -> list[Row]:
 
 
 def _measured(made: World, runs: int) -> dict[int, list[float]]:
-    """Seconds of the longest call, by entries at a time."""
+    """Return the seconds of the longest call in each run, by entries per transaction."""
 
     def opener(protocol: int) -> socket.socket:
         return Timed(fileno=made.switch.netlink(protocol).detach())
@@ -81,7 +81,7 @@ def _measured(made: World, runs: int) -> dict[int, list[float]]:
 
 
 def _batch(shift: int) -> Batch:
-    """All entries, each on another uplink than with the shift before."""
+    """Return a batch of all entries. The next ``shift`` moves each of them to another uplink."""
     groups = [Group(SPINES[n], SPINES[(n + 1) % 4], (far(n),)) for n in range(4)]
     addresses = {"nic0": "10.0.0.1"}
     sets: dict[Match, Group] = {}

@@ -1,10 +1,10 @@
-"""A queue for each flow at every cable's end, so that flows which share a cable share it alike.
+"""A queue for each flow at every cable's end, so that flows which share a cable share it equally.
 
-Cables of a lab have one queue for all, as most switches have for a class of traffic. What
-share of it a flow then gets is its congestion control's luck: TCP's is not the fair share that
-lossless fabrics with rate control aim at. Where that is not the question, every flow gets a
-queue, and the kernel serves them in turns. Segments are as large as packets then, since a
-shaper can send no less than a segment at a time.
+Cables of a lab have one queue for all flows, as most switches have for a class of traffic. The
+share that a flow gets there depends on its congestion control. With TCP it is not the fair share
+that lossless fabrics with rate control aim at. Where this is not the question, every flow gets a
+queue of its own, and the kernel serves the queues in turns. Segments are then as large as packets,
+since a shaper cannot send less than a segment at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ FULL_PACKET = 1514
 
 
 def queue_each(lab: Lab, flows: Sequence[ProbeFlow]) -> None:
-    """Give each flow a queue on every cable of a lab whose speed is limited; to others, none.
+    """Give each flow a queue on every cable of a lab whose speed is limited.
 
-    Cables are shaped anew: flows that were given queues before have them no more.
+    Other traffic gets no queue of its own. All cables are shaped anew, which removes the queues of
+    earlier calls.
 
     Raises:
-        LabError: the kernel does not take it.
+        LabError: the kernel refuses the commands.
     """
     rate = {port: c.gbps * lab.mbit_per_gbps for c in lab.layout.cables for port in c.ends}
 
@@ -43,7 +44,7 @@ def queue_each(lab: Lab, flows: Sequence[ProbeFlow]) -> None:
 
 
 def segments_as_packets(lab: Lab) -> None:
-    """Let hosts send no segment larger than a packet."""
+    """Keep hosts from sending segments that are larger than a packet."""
 
     def one(host: str) -> None:
         lines = [f"link set {port.name} gso_max_segs 1" for port in lab.layout.ports[host]]

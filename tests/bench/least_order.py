@@ -1,11 +1,11 @@
-"""The least time that cuts leave any rank order of the hosts of a job.
+"""A lower bound, from cuts, on the network time of any rank order of a job's hosts.
 
-Orders change which hosts talk, not how many and how much. So whichever hosts below a leaf or in a
-zone form groups: if their number is no multiple of what a group takes, one group at least is partly
-elsewhere. A ring or a pipeline then leaves once at least, and a group of which ``a`` of ``n`` hosts
-are there and all talk with all sends ``a * (n - a)`` times what one sends to another: that is least
-where all other groups are whole. What others send stays as it is. An order that takes no longer
-than that is proven to be as good as any by cuts.
+An order changes which hosts talk to each other, but not how many they are and how much they send.
+Consider the hosts below a leaf or in a zone. If their number is no multiple of the size of a group,
+at least one group is partly elsewhere. A ring or a pipeline then leaves at least once. A group with
+``a`` of its ``n`` hosts there, all of which talk to all others, sends ``a * (n - a)`` times what
+one host sends to another. This is least if all other groups are whole. What other jobs send stays
+the same. An order that takes no longer than this bound is proven to be as good as any.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Sent = tuple[float, float]
 
 
 def least_seconds(flows: Flows, hosts: Hosts, around: Surroundings) -> float:
-    """Seconds of the network for one round, which no order of these hosts is estimated below.
+    """Return a lower bound on the estimated network seconds of one round, for any rank order.
 
     Args:
-        flows: Those that the job has on the hosts in any order.
-        hosts: Each with as many NICs.
+        flows: The flows of the job on the hosts in any order.
+        hosts: The hosts, which all have the same number of NICs.
         around: What the fabric carries beside the job.
     """
     nics_of_host = around.fabric.structure.nics_of_host
@@ -50,7 +50,7 @@ def least_seconds(flows: Flows, hosts: Hosts, around: Surroundings) -> float:
 
 
 def _least_slowed(talk: Floats, hosts: Hosts, around: Surroundings) -> float:
-    """By how much some flow between hosts is slowed in any order; 1 where nothing is known."""
+    """Return by how much some flow between hosts is slowed in any order; 1 if nothing is known."""
     size = _group_size(talk)
     nics_of_host, worst = around.fabric.structure.nics_of_host, 1.0
     for cut in (around.leaves, around.zones):
@@ -66,16 +66,16 @@ def _least_slowed(talk: Floats, hosts: Hosts, around: Surroundings) -> float:
 
 
 def _group_size(talk: Floats) -> int:
-    """How many hosts each group of those that talk takes; 1 where that differs."""
+    """Return how many hosts each group of talking hosts has; 1 if the groups differ."""
     source, destination = np.nonzero(talk)
     sizes = np.bincount(joined_parts(source, destination, len(talk)))
     return int(sizes[0]) if (sizes == sizes[0]).all() else 1
 
 
 def _least_sent(talk: Floats, size: int, some: int) -> list[Sent]:
-    """What so many hosts of one group send to the rest of it, and get from there, at least.
+    """Return the least that ``some`` hosts of a group send to the rest of it and receive from it.
 
-    Either of the answers, if there are two.
+    If there are two possible answers, both are returned, and either may apply.
     """
     pair, degree = float(talk[talk > 0].min()), np.count_nonzero(talk, axis=1)
     if (degree == size - 1).all():
@@ -86,7 +86,7 @@ def _least_sent(talk: Floats, size: int, some: int) -> list[Sent]:
 
 
 def _used(sent: Sent, load: Floats, capacity: Floats) -> float:
-    """Utilisation of the fuller of the ways that something is sent, out or in."""
+    """Return the higher utilisation of the directions, out and in, in which something is sent."""
     with np.errstate(divide="ignore"):
         used = (np.array(sent) + load) / capacity
     return float(used[np.array(sent) > 0].max())

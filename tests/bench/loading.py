@@ -1,4 +1,4 @@
-"""Files of 24,576 NICs and their flows, read: it must not dwarf the plan."""
+"""Loading the files of 24,576 NICs and their flows, which must not take longer than planning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 5
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Fabric as JSON, flows as CSV, both checked and turned into arrays."""
+    """Load the fabric from JSON and the flows from CSV, checked and turned into arrays."""
     fabric = published_zones(scale)
     title = f"loading files, {size_of(fabric)}"
     flows = zone_traffic(fabric, 0)
@@ -49,7 +49,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _load(fabric_file: Path, flows_file: Path) -> tuple[float, float]:
-    """Seconds for the fabric, and for the flows on it."""
+    """Return the seconds to load the fabric, and to load the flows on it."""
     begin = time.perf_counter()
     fabric = load_fabric_file(fabric_file)
     between = time.perf_counter()

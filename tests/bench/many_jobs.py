@@ -1,8 +1,8 @@
-"""Many small jobs on a large fabric: what one job costs, there and on a small fabric.
+"""Many small jobs on a large fabric: the cost of one job, compared with that on a small fabric.
 
-From jobs.yaml to flows. A job costs what the job has, so it costs the same however large
-the fabric is. Both sizes run in turns in one process, and its processor time counts, so
-that what else the machine does has no part in the ratio.
+Measured from jobs.yaml to flows. A job should cost the same however large the fabric is. Both sizes
+run in turns in one process. Processor time counts, so that other work on the machine has no part in
+the ratio.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.bench.screen import Screen
 from tests.bench.workloads import published_zones
 
 MOST_RATIO = 1.5
-"""Of what a job costs on the large fabric to what it costs on the small one."""
+"""Most that a job may cost on the large fabric, relative to the small one."""
 HOSTS_A_JOB = 2
 ROUNDS = 5
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row: seconds of processor for all jobs, and the ratio."""
+    """Return one row: seconds of processor for all jobs, and the ratio."""
     sizes = scale.growth_zones[0], scale.growth_zones[-1]
     fabrics = [published_zones(scale, zones) for zones in sizes]
     title = f"many jobs, {size_of(fabrics[-1])}"
@@ -56,7 +56,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _write(path: Path, fabric: Fabric) -> int:
-    """Jobs on all hosts of a fabric, in order; returns how many."""
+    """Write jobs on all hosts of a fabric, in order, and return their number."""
     hosts = [*fabric.structure.nics_of_host]
     jobs = len(hosts) // HOSTS_A_JOB
     gpus = len(fabric.structure.nics_of_host[hosts[0]])
@@ -68,7 +68,7 @@ def _write(path: Path, fabric: Fabric) -> int:
 
 
 def _seconds(path: Path, fabric: Fabric) -> float:
-    """Processor time from the file to the flows of all its jobs."""
+    """Return the processor time from reading the file to the flows of all its jobs."""
     begin = time.process_time()
     flows_of_jobs(load_jobs(path), fabric, origin=str(path))
     return time.process_time() - begin

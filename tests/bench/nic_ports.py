@@ -1,8 +1,8 @@
-"""Ports instead of entries: NICs of a zone 1:1 choose source ports for switches that hash.
+"""Ports instead of entries: NICs of a 1:1 zone choose source ports, and the switches hash.
 
-Each case is a permutation, 4 to 16 QPs a flow, and a hash of each switch drawn anew. ``PROBES``
-ports of each two NICs are probed. Then a packet of each QP is walked from the port of its plan, and
-the worst link is that of the packets.
+Each case is a permutation with 4 to 16 QPs per flow, and newly drawn hash functions of all
+switches. ``PROBES`` ports of each pair of NICs are probed. Then a packet of each QP is walked from
+the port that the plan gives it, and the worst link is computed from the packets' paths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.bench.workloads import permutations
 TITLE = "ports chosen by NICs, switches hash: worst link beside programmed switches"
 QPS = (4, 8, 16)
 PROBES = 64
-"""Ports probed of each two NICs."""
+"""Ports probed for each pair of NICs."""
 CASES = {"quick": 2, "default": 20, "full": 200}
 WANTED = 0.99
 EQUAL = 1e-9
@@ -49,21 +49,21 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Worst links as utilisation."""
+    """Worst links of a case, as utilisation."""
 
     case: Case
     programmed: float
     by_ports: float
     hashed: float
-    """Of the same QPs from ports as they come."""
+    """Worst link of the same QPs with default source ports."""
     as_told: bool
-    """Whether each QP's packet took the path of the plan."""
+    """Whether the packets of all QPs load the links as planned."""
     seconds: float
     """Processor time of the plan by ports."""
 
     @property
     def near(self) -> bool:
-        """Whether the worst link is within one QP of the programmed switches' plan."""
+        """Whether the worst link is within one QP of the plan for programmed switches."""
         return self.as_told and self.by_ports <= self.programmed + 1 / self.case.qps + EQUAL
 
 
@@ -94,7 +94,7 @@ def run(case: Case) -> Found:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for the ports, and one for the same QPs hashed."""
+    """Return a row for the chosen ports, and one for the same QPs hashed."""
     cases = [Case(*scale.zone, QPS[seed % len(QPS)], seed) for seed in range(CASES[scale.name])]
     found: list[Found] = []
     with screen.progress(TITLE, len(cases)) as advance:

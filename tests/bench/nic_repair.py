@@ -1,9 +1,10 @@
-"""QPs whose path is lost take the ports of their backups: no controller, no agent on any switch.
+"""QPs whose path is lost move to the ports of their backups, without controller or switch agents.
 
-Real kernels and FRR. Two hosts steer by themselves; the programs that have the QPs are played here:
-each sends a packet a millisecond, looks at its file before each, and sends from the port that is
-named there. A far link is cut, so that nobody at the host's end sees a carrier go. What is measured
-runs from the first packet that is lost to the first that is sent from the backup's port, QP by QP.
+The lab has real kernels and FRR. Two hosts steer by themselves. The programs that own the QPs are
+simulated here: each sends a packet every millisecond, checks its file before each packet, and sends
+from the port that the file names. A far link is cut, so that nobody at the host's end sees a
+carrier loss. The figure is the time from the first lost packet to the first packet sent from the
+backup's port, for each QP.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ _PACKET = struct.Struct("!II")
 
 @dataclass(slots=True)
 class PlayedQp:
-    """A QP of a program, and what it sent."""
+    """A QP of a simulated program, and what it sent."""
 
     flow: str
     place: int
-    """Among those of its flow."""
+    """Its index among the QPs of its flow."""
     file: Path
     ports: dict[int, socket.socket]
     to: tuple[str, int]
     port: int
     sent: list[tuple[float, int]] = field(default_factory=list)
-    """When, and from which port."""
+    """When each packet was sent, and from which port."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row, of as many cuts as repairs are asked for."""
+    """Return one row, of three times as many cuts as the scale has lab runs."""
     lacking = tools.missing()
     if lacking:
         return [Row(TITLE, "Heddle", "not measured", note=lacking)]
@@ -79,7 +80,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 @contextmanager
 def played(lab: Lab, steered: Steered) -> Iterator[tuple[list[PlayedQp], Sequence[socket.socket]]]:
-    """The programs' sockets, and those at the other ends."""
+    """Open the sockets of all QPs, and those at the other ends."""
     address = lab.layout.fabric.structure.nodes.address
     flows, planned, qps = steered.flows, steered.planned, []
     with ExitStack() as stack:
@@ -117,7 +118,10 @@ def played(lab: Lab, steered: Steered) -> Iterator[tuple[list[PlayedQp], Sequenc
 def _one(
     lab: Lab, link: int, steered: Steered, qps: list[PlayedQp], hear: Sequence[socket.socket]
 ) -> tuple[list[float], int]:
-    """Seconds of each QP of a lost path, and how many of other paths changed ports."""
+    """Cut one link. Return repair seconds of the QPs over it, and how many QPs behaved wrongly.
+
+    A QP is wrong if it stays on the lost path, or leaves a path that is not lost.
+    """
     for qp in qps:
         qp.sent.clear()
     arrived: dict[int, set[int]] = defaultdict(set)
@@ -165,7 +169,7 @@ def _send(
 
 
 def _told(file: Path, seen: dict[Path, tuple[int, dict[str, list[int]]]]) -> dict[str, list[int]]:
-    """Ports by flow, read where the file is another than before."""
+    """Return the ports of each flow, and read the file again only if it has changed."""
     stamp = file.stat().st_mtime_ns
     if file not in seen or seen[file][0] != stamp:
         flows = json.loads(file.read_bytes())["flows"]

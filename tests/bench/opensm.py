@@ -1,8 +1,8 @@
-"""OpenSM on ibsim: the subnet manager of InfiniBand, on a fabric that is not there.
+"""OpenSM, the subnet manager of InfiniBand, on a fabric that ibsim simulates.
 
-Debian has both (packages opensm, ibsim-utils); where they are missing the bench says
-so and goes on. Each run has a folder and a socket of its own, and ends what it
-started by id.
+Debian has both (packages opensm, ibsim-utils). Where they are missing, the bench says so and goes
+on. Each run has a folder and a socket of its own, and ends the processes that it started by their
+ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.bench.opensm_files import Times
 
 PACKAGES = "apt-get install opensm ibsim-utils"
 MOST_WALKED = 4096
-"""NICs; above that the dump of all tables is gigabytes."""
+"""Most NICs of a fabric to walk; above that the dump of all tables is gigabytes."""
 READY = "Network simulator ready"
 READY_SECONDS = 60
 SWEEP_SECONDS = 900
@@ -38,7 +38,7 @@ VERBOSE, TABLES = 0x07, 0x47
 
 
 class OpensmError(RuntimeError):
-    """It did not do what it should, in one line."""
+    """OpenSM or ibsim failed; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +47,11 @@ class Tables:
 
     fabric: Fabric
     arc: Ints
-    """By switch and NIC, shape (nodes, nodes)."""
+    """The arc by switch and destination NIC, shape (nodes, nodes)."""
     times: Times
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:  # noqa: ARG002 - a Forwarding
-        """By the destination alone, as InfiniBand does."""
+        """Choose the arc by the destination alone, as InfiniBand does."""
         chosen: Ints = self.arc[switch, destination]
         return chosen
 
@@ -62,7 +62,7 @@ class Tables:
 
 @cache
 def missing() -> str:
-    """What is not on this machine, and how it comes there; empty if all is."""
+    """Say which programs are missing and how to install them; empty if none is."""
     gone = [name for name in ("opensm", "ibsim") if _program(name) is None]
     if _library() is None:
         gone.append("libumad2sim.so")
@@ -70,7 +70,7 @@ def missing() -> str:
 
 
 def walkable(fabric: Fabric) -> bool:
-    """Whether its tables are of two tiers and small enough to be dumped."""
+    """Whether a fabric has two tiers, and is small enough for its tables to be dumped."""
     kinds = {NodeKind(int(kind)) for kind in set(fabric.structure.nodes.kind.tolist())}
     few = len(fabric.rows_of_kind(NodeKind.NIC)) <= MOST_WALKED
     return few and kinds == {NodeKind.NIC, NodeKind.LEAF, NodeKind.SPINE}
@@ -86,7 +86,7 @@ def tables(fabric: Fabric) -> Tables:
 
 
 def discovered(fabric: Fabric) -> str:
-    """What ibnetdiscover prints of a fabric."""
+    """Return what ibnetdiscover prints for a fabric."""
     with _site(fabric) as site, _ibsim(site):
         done = subprocess.run(
             ["ibnetdiscover"],
@@ -103,14 +103,14 @@ def discovered(fabric: Fabric) -> str:
 
 
 def timed(fabric: Fabric) -> Times:
-    """Route a fabric by ftree, of any size, and say how long it took."""
+    """Route a fabric of any size by ftree, and return how long it took."""
     with _site(fabric) as site, _ibsim(site), _manager(site, VERBOSE, "-o") as manager:
         _wait(manager, site)
         return _told(opensm_files.times, site)
 
 
 def rerouted(fabric: Fabric, link: int) -> Times:
-    """Route a fabric, take a link away, and say how long it took to be up again."""
+    """Route a fabric, take a link away, and return how long the subnet took to be up again."""
     arc = 2 * link
     node = fabric.structure.nodes.ids[int(fabric.structure.tail[arc])]
     unlink = f'Unlink "{node}"[{opensm_files.ports(fabric)[arc]}]\n'
@@ -133,21 +133,21 @@ def _told(read: Callable[[str], Times], site: _Site) -> Times:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Site:
-    """Where one run has its files, and what its programs are told."""
+    """The files of one run, and the environment of its programs."""
 
     fabric: Fabric
     folder: Path
     environment: dict[str, str]
 
     def log(self) -> str:
-        """What OpenSM has said so far."""
+        """Return what OpenSM has logged so far."""
         path = self.folder / "log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 @contextmanager
 def _site(fabric: Fabric) -> Iterator[_Site]:
-    """A folder that is gone afterwards."""
+    """Make a folder with the files of a run, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="heddle-opensm-") as name:
         folder = Path(name)
         (folder / "net").write_text(opensm_files.network(fabric), encoding="utf-8")
@@ -163,7 +163,10 @@ def _site(fabric: Fabric) -> Iterator[_Site]:
 
 @contextmanager
 def _ibsim(site: _Site) -> Iterator[subprocess.Popen[bytes]]:
-    """A simulator that has taken the network; it takes commands on its standard input."""
+    """Start a simulator and wait for it to load the network.
+
+    It takes commands on its standard input.
+    """
     fabric = site.fabric
     counts = {
         "-N": fabric.node_count,
@@ -185,7 +188,7 @@ def _ibsim(site: _Site) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def _manager(site: _Site, flags: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """OpenSM; with the option -o it ends by itself after one sweep."""
+    """Start OpenSM. With the option -o it ends by itself after one sweep."""
     command = [
         *(str(_program("opensm")), "-R", "ftree", "-a", "roots", "-s", "0", "-f", "log"),
         *("-D", f"0x{flags:x}", "-d", "2", "--dump_files_dir", str(site.folder), *options),
@@ -196,7 +199,7 @@ def _manager(site: _Site, flags: int, *options: str) -> Iterator[subprocess.Pope
 
 
 def _wait(manager: subprocess.Popen[bytes], site: _Site) -> None:
-    """Until OpenSM ends."""
+    """Wait until OpenSM ends."""
     try:
         code = manager.wait(SWEEP_SECONDS)
     except subprocess.TimeoutExpired as error:
@@ -207,7 +210,7 @@ def _wait(manager: subprocess.Popen[bytes], site: _Site) -> None:
 
 
 def _until_up(manager: subprocess.Popen[bytes], site: _Site, sweeps: int) -> None:
-    """Until so many sweeps have ended."""
+    """Wait until so many sweeps have ended."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while opensm_files.sweeps(site.log()) < sweeps:
         if manager.poll() is not None:
@@ -226,7 +229,7 @@ def _last_words(said: Path) -> str:
 def _started(
     command: list[str], site: _Site, said: Path, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, ended by its id on the way out."""
+    """Start a process, and end it by its id on the way out."""
     with said.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -243,7 +246,7 @@ def _started(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End one process, asked first and then made to."""
+    """End one process: ask it first, then kill it."""
     if process.stdin is not None:
         process.stdin.close()
     if process.poll() is None:
@@ -256,7 +259,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _program(name: str) -> str | None:
-    """Where a program is; system programs may be off the path of a plain user."""
+    """Return the path of a program; system programs may be off the path of a plain user."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 

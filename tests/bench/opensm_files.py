@@ -1,8 +1,8 @@
 """What OpenSM and ibsim read and write: a network, roots, forwarding tables, a log.
 
-Ports of a node are numbered as its links stand in the fabric's rows; node ids are the
-names that both programs know nodes by. ibsim numbers what it reads: the GUID of the
-n-th switch is fixed, which is how roots are told.
+The ports of a node are numbered in the order of its links in the fabric's rows. Both programs know
+nodes by their ids as names. ibsim numbers the nodes as it reads them, so the GUID of the n-th
+switch is known, and roots are named by it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ BEGUN, AGAIN, ROUTING, ROUTED, UP = (
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one sweep, in seconds."""
+    """Times of one sweep, in seconds."""
 
     route: float
-    """Working out the forwarding tables, and nothing else."""
+    """Computing the forwarding tables, and nothing else."""
     total: float
-    """From the start of discovery, or the notice of a change, to a subnet that is up."""
+    """From the start of discovery, or the notice of a change, until the subnet is up."""
 
 
 def network(fabric: Fabric) -> str:
-    """The fabric as ibsim reads it; the first node is that which OpenSM runs on."""
+    """Return the fabric in the format of ibsim, all switches before all NICs."""
     structure = fabric.structure
     port = ports(fabric)
     first, arcs = structure.out
@@ -57,7 +57,7 @@ def network(fabric: Fabric) -> str:
 
 
 def ports(fabric: Fabric) -> Ints:
-    """The number, from 1, of the port each arc leaves its node by."""
+    """Return the number, from 1, of the port by which each arc leaves its node, shape (arcs,)."""
     first, arcs = fabric.structure.out
     numbers = np.empty(len(arcs), dtype=np.int64)
     numbers[arcs] = np.arange(len(arcs)) - np.repeat(first[:-1], np.diff(first)) + 1
@@ -65,13 +65,13 @@ def ports(fabric: Fabric) -> Ints:
 
 
 def switch_rows(fabric: Fabric) -> list[int]:
-    """Node rows of all switches, in the order they are told."""
+    """Return the node rows of all switches, in the order of the file."""
     rows: list[int] = np.flatnonzero(fabric.structure.nodes.kind != NodeKind.NIC).tolist()
     return rows
 
 
 def roots(fabric: Fabric) -> str:
-    """GUIDs of the switches of the topmost tier."""
+    """Return the GUIDs of the switches of the topmost tier, one per line."""
     kind = fabric.structure.nodes.kind
     rows = switch_rows(fabric)
     top = max(int(kind[row]) for row in rows)
@@ -80,9 +80,9 @@ def roots(fabric: Fabric) -> str:
 
 
 def forwarding(fabric: Fabric, dump: Iterable[str]) -> Ints:
-    """The arc by which each node sends on what is for each NIC, from a dump of all tables.
+    """Read a dump of all tables: the arc by which each node forwards to each NIC.
 
-    Shape (nodes, nodes); ``NONE`` where the dump says nothing.
+    The shape is (nodes, nodes); ``NONE`` where the dump has no entry.
     """
     index = fabric.structure.index
     first, arcs = fabric.structure.out
@@ -97,16 +97,16 @@ def forwarding(fabric: Fabric, dump: Iterable[str]) -> Ints:
 
 
 def times(log: str) -> Times:
-    """Of the first sweep in a log.
+    """Return the times of the first sweep in a log.
 
     Raises:
-        ValueError: the log does not tell of one, routed by ftree, to its end.
+        ValueError: the log has no complete sweep that was routed by ftree.
     """
     return _times(log, BEGUN)
 
 
 def times_again(log: str) -> Times:
-    """Of the sweep that a notice of a change set off after the first.
+    """Return the times of the sweep that a change set off after the first one.
 
     Raises:
         ValueError: as ``times``.
@@ -115,7 +115,7 @@ def times_again(log: str) -> Times:
 
 
 def sweeps(log: str) -> int:
-    """How many sweeps ended with the subnet up."""
+    """Return how many sweeps ended with the subnet up."""
     return log.count(UP)
 
 
@@ -134,5 +134,5 @@ def _moment(log: str, mark: str) -> datetime:
     stamp = STAMP.match(log, log.rfind("\n", 0, place) + 1)
     if stamp is None:
         raise ValueError(f"OpenSM's log says {mark!r} without saying when")
-    # The log has no year; a leap year takes every day.
+    # The log has no year. A leap year accepts every date.
     return datetime.strptime(f"2024 {stamp['time']} {stamp['micro']}", "%Y %b %d %H:%M:%S %f")  # noqa: DTZ007 - only differences count

@@ -1,8 +1,9 @@
-"""The page at the size of the largest fabric, in a browser: first content, heat map, memory.
+"""The web page at the size of the largest fabric, in a browser: first content, heat map, memory.
 
-The controller of the row ``event``, every NIC sending into another zone, and a headless Chromium on
-this machine. Times are the browser's own, from the navigation on; memory is what the processes that
-draw the page hold by themselves, after the heat map was opened again and again.
+The controller is that of the row ``event``, with every NIC sending into another zone, and a
+headless Chromium on this machine. Times are the browser's own, from the start of the navigation.
+Memory is what the largest renderer process holds by itself, after the heat map was opened several
+times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOLD = """JSON.stringify([performance.getEntriesByName("first-contentful-paint")
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Three rows."""
+    """Return three rows: first content, heat map, memory."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return asyncio.run(_measured(scale, screen))
 
@@ -71,7 +72,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
 
 
 async def _opened(page: Page, port: int) -> tuple[list[float], list[float]]:
-    """Seconds to the first content of the overview, and to a heat map that answers."""
+    """Return the seconds to the first content of the overview, and to a painted heat map."""
     first: list[float] = []
     ready: list[float] = []
     for _ in range(OPENED):
@@ -87,7 +88,7 @@ async def _opened(page: Page, port: int) -> tuple[list[float], list[float]]:
 
 
 def _held() -> float:
-    """MiB that the renderers hold by themselves."""
+    """Return the MiB that the largest renderer process holds by itself."""
     below = psutil.Process().children(recursive=True)
     drawing = [one for one in below if "--type=renderer" in one.cmdline()]
     return max(float(one.memory_full_info().uss) / (1 << 20) for one in drawing)

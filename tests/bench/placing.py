@@ -1,15 +1,18 @@
 """Jobs placed on half-full, fragmented fabrics: by Heddle, first fit, and at random.
 
-Each state is a fabric of some 3,072 NICs on which jobs came and went. A new job is placed, the
-plan of all is made, and the emulator says how fast its flows are over the planned paths while all
-other jobs send: the time of the network is what its phases then take. Every placement is planned
-in the same way, as a controller plans a job that comes: by repair of the plan that stands, and
-anew after some quiet. So what differs is the placement alone.
-"Best of N" draws N random placements, has cuts choose a few of them, and takes the one of these
-that the emulator likes best.
-Rank orders are set beside the alphabetical one twice: on hosts whose names tell their places, so
-that it keeps hosts of a leaf together, and on the same fabric where names were given by delivery.
-In how many states no order is better than the alphabetical one by cuts is told (``least_order``).
+Each state is a fabric of some 3,072 NICs on which jobs came and went. A new job is placed and
+everything is planned. Then the emulator tells how fast the job's flows are over the planned paths
+while all other jobs send. The network time is how long its phases then take. Every placement is
+planned in the same way, as a controller plans a new job: by repair of the current plan, and anew
+once things are quiet. So only the placement differs.
+
+"Best of N" draws N random placements, lets estimates from cuts choose a few of them, and takes the
+one that is fastest in the emulator.
+
+Rank orders are compared with the alphabetical one twice: on hosts whose names tell their places, so
+that it keeps hosts of a leaf together, and on the same fabric with names given in order of
+delivery. The notes say in how many states cuts prove that no order beats the alphabetical one
+(``least_order``).
 """
 
 from __future__ import annotations
@@ -43,10 +46,10 @@ from tests.support.direct_planner import DirectPlanner
 
 TITLE = "jobs placed on half-full fabrics of 3,072 NICs: network time by the emulator"
 AMOUNT = {"quick": (2, 50, 2), "default": (20, 2000, 5), "full": (200, 2000, 20)}
-"""States; random placements of each; of these, how many are emulated."""
+"""Number of states, random placements in each, and how many of these are emulated."""
 EQUAL = 1e-6
 ROUNDED = 1e-5
-"""Estimates have six digits."""
+"""Relative tolerance, since estimates have six digits."""
 
 
 def _zones(zones: int, nics_per_host: int, taper: float) -> Fabric:
@@ -75,7 +78,7 @@ SHAPES = ("dp", "moe", "pp")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A half-full fabric, and a job that is to come."""
+    """A half-full fabric, and a job that is to be placed."""
 
     seed: int
     kind: str
@@ -91,7 +94,7 @@ class State:
 
 
 def drawn(seed: int) -> State:
-    """A state: jobs fill the fabric as schedulers do, by name, and half of it becomes free."""
+    """Return a state: jobs fill the fabric in order of host names, then half of it becomes free."""
     draw = random.Random(seed)
     kind = draw.choice([*FABRICS])
     fabric = FABRICS[kind]()
@@ -118,7 +121,10 @@ def drawn(seed: int) -> State:
 
 
 def moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[str]:
-    """Every third job has hosts all over, as where none was free together; who is free then."""
+    """Spread every third job over random hosts, and return the hosts that are free then.
+
+    Such jobs are as if no free hosts had been next to each other. ``kept`` is changed in place.
+    """
     used = {host for job in kept for host in job.hosts}
     free = [host for host in hosts if host not in used]
     for row in range(0, len(kept), 3):
@@ -131,7 +137,7 @@ def moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[
 
 
 def drawn_job(name: str, shape: str, hosts: tuple[str, ...], gpus: int, draw: random.Random) -> Job:
-    """A job of a shape on hosts: pipelines, or groups of experts, of a drawn size."""
+    """Return a job of a shape on hosts, with pipelines or groups of experts of a drawn size."""
     count = len(hosts)
     pp = draw.choice([n for n in (2, 4, 8) if count % n == 0] or [1]) if shape == "pp" else 1
     of_all = count // pp
@@ -145,7 +151,7 @@ def _record(job: Job) -> JobRecord:
 
 
 def emulated(state: State, hosts: tuple[str, ...]) -> float:
-    """Seconds of the network for one round of the job on these hosts, by the emulator."""
+    """Return the network seconds of one round of the job on these hosts, by the emulator."""
     fabric, job = state.fabric, replace(state.job, hosts=hosts)
     flows = concatenate([state.standing.flows, flows_of_job(job, fabric)])
     wanted, engine = Wanted(fabric, flows, ()), planning_engine(None)
@@ -161,7 +167,7 @@ def emulated(state: State, hosts: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Seconds of each way to place one job."""
+    """Network seconds of each way to place one job."""
 
     state: State
     ours: float
@@ -169,15 +175,15 @@ class Found:
     at_random: float
     best: float
     orders: tuple[float, float]
-    """Of random hosts in our order and in the alphabetical one; their names tell their places."""
+    """On random hosts, in Heddle's order and the alphabetical one; names tell the places."""
     orders_by_delivery: tuple[float, float]
-    """The same where names tell nothing."""
+    """The same where names tell nothing about places."""
     unbeaten: tuple[bool, bool]
-    """Whether cuts leave no order of these hosts less time than the alphabetical one, in both."""
+    """Whether cuts prove that no order of these hosts beats the alphabetical one, in both."""
 
 
 def run(seed: int, draws: int, few: int) -> Found:
-    """One state."""
+    """Place the job of one state in every way."""
     state = drawn(seed)
     draw = random.Random(seed + 1_000_000)
     count = len(state.job.hosts)
@@ -207,7 +213,7 @@ def run(seed: int, draws: int, few: int) -> Found:
 
 
 def renamed(state: State, draw: random.Random) -> State:
-    """The same state where hosts are numbered as they were delivered."""
+    """Return the same state with hosts numbered in order of delivery."""
     structure = state.fabric.structure
     numbers = [f"node{number:05d}" for number in range(len(structure.host_names))]
     draw.shuffle(numbers)
@@ -229,7 +235,7 @@ def renamed(state: State, draw: random.Random) -> State:
 
 
 def _unbeaten(state: State, hosts: tuple[str, ...]) -> bool:
-    """Whether cuts leave no order less than the one that hosts are in."""
+    """Whether cuts prove that no order of these hosts is faster than the given one."""
     around = Surroundings(state.fabric, state.standing.loads)
     flows = flows_of_job(replace(state.job, hosts=hosts), state.fabric)
     seconds = Estimator(around, flows, hosts).of(hosts).seconds
@@ -237,7 +243,7 @@ def _unbeaten(state: State, hosts: tuple[str, ...]) -> bool:
 
 
 def _orders(planner: DirectPlanner, state: State, hosts: tuple[str, ...]) -> tuple[float, float]:
-    """Seconds on hosts, which are in alphabetical order, in our order and in that one."""
+    """Return network seconds of hosts in Heddle's order, and in the given alphabetical one."""
     job = replace(state.job, hosts=hosts)
     order = asyncio.run(order_ranks(planner, state.intent, job, state.standing))
     alphabetical = emulated(state, hosts)
@@ -247,7 +253,7 @@ def _orders(planner: DirectPlanner, state: State, hosts: tuple[str, ...]) -> tup
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each peer, and one for rank orders alone."""
+    """Return a row for each peer, and one for rank orders with each way of naming hosts."""
     states, draws, few = AMOUNT[scale.name]
     found = []
     with screen.progress(TITLE, states) as advance:
@@ -279,7 +285,10 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _row(who: str, found: list[Found], more: Floats, target: float) -> Row:
-    """One peer: how much more time is taken than there; the median counts, the worst is told."""
+    """Return the row of one peer from the relative extra time.
+
+    The median counts for the target, and the worst is shown.
+    """
     median = quantile(more, 0.5)
     return Row(
         TITLE,

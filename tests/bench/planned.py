@@ -1,4 +1,4 @@
-"""The largest fabric with its traffic, planned: where repairs and arrivals begin."""
+"""The plan of the largest fabric with its traffic, from which repairs and arrivals start."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from tests.bench.workloads import published_zones, zone_traffic
 
 @cache
 def planned(scale: Scale) -> Plan:
-    """The plan; made once."""
+    """Return the plan of the largest fabric of a scale. It is made once per process."""
     fabric = published_zones(scale)
     return solve(fabric, zone_traffic(fabric, 0))
 
 
 def size_of(fabric: Fabric) -> str:
-    """In words: "24,576 NICs"."""
+    """Return the size of a fabric in words, for example "24,576 NICs"."""
     return f"{len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"
 
 
 def fabric_of(scale: Scale, hosts: int) -> Fabric:
-    """So many hosts or the next more: zones under cores, or a part of one where it will do."""
+    """Return a fabric of at least so many NICs, made of whole leaves or zones.
+
+    It is part of one zone where that is enough, else several zones under cores.
+    """
     leaves, spines, nics = scale.zone
     if hosts > leaves * nics:
         return published_zones(scale, -(-hosts // (leaves * nics)))

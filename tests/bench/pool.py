@@ -1,4 +1,4 @@
-"""Work that is not timed, over a few processes."""
+"""Run work that is not timed in a few processes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WATCH_SECONDS = 0.5
 def each(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[Result]:
-    """The function's answer to each item, as they come.
+    """Call the function on each item and yield its results, in the order they are done.
 
-    Processes start afresh: nothing of this one, no thread of a solver, is in them.
-    With one worker it is this very process, since starting another takes longer than
-    a few cases do.
+    The processes are spawned, so they share no state with this one, and no threads of a solver.
+    With one worker the calls run in this process, since starting another takes longer than a few
+    cases.
     """
     if workers == 1:
         yield from map(function, items)
@@ -38,7 +38,7 @@ def each(
 
 
 def _end_with(parent: int) -> None:
-    """In a new process: leave Ctrl-C to the parent, and do not outlive it, however it ends."""
+    """Set up a new process: ignore Ctrl-C, and exit as soon as the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

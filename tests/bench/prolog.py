@@ -1,8 +1,9 @@
-"""What Heddle adds to the start of a Slurm job: its prolog, from the first instruction to the last.
+"""What Heddle adds to the start of a Slurm job: the run time of its prolog.
 
-The program of deploy/slurm runs as slurmctld runs it, beside a real controller and the agents of a
-small fabric, one job after the other. Beside it: a Python program that imports grpcio and does
-nothing, which is the least that any client in Python takes; and a controller that is away.
+The program of deploy/slurm runs as slurmctld runs it, with a real controller and the agents of a
+small fabric, one job after the other. Two things are measured beside it: a Python program that
+imports grpcio and does nothing, which is the least that any client in Python takes, and the prolog
+with a controller that is away.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Spent:
 
 
 def measure(_: Scale, screen: Screen) -> list[Row]:
-    """Three rows: the prolog, the prolog without a controller, and the import alone."""
+    """Return three rows: the prolog, the prolog without a controller, and the import alone."""
     with screen.progress(TITLE, 1) as advance:
         planned, away, alone = asyncio.run(_measured())
         advance(1)
@@ -82,7 +83,7 @@ async def _measured() -> tuple[list[Spent], list[Spent], list[Spent]]:
             async with Fleet(fabric, [controller.api]) as fleet:
                 await fleet.connected(PATIENCE)
                 planned, away, alone = [], [], []
-                for _ in range(RUNS):  # one of each in turn: whatever else runs meets all alike
+                for _ in range(RUNS):  # in turns, so that load affects all alike
                     planned.append(await _job(folder, controller.api, next(numbers)))
                     away.append(await _job(folder, NOWHERE, next(numbers)))
                     alone.append(await _run([sys.executable, "-c", "import grpc"], {}))
@@ -94,7 +95,7 @@ async def _measured() -> tuple[list[Spent], list[Spent], list[Spent]]:
 
 
 async def _job(folder: Path, controller: str, number: int) -> Spent:
-    """The prolog of a job, and its end."""
+    """Run the prolog of a job, then its epilog, and return the time of the prolog."""
     settings = {
         "HEDDLE": HEDDLE,
         "HEDDLE_SERVER": controller,

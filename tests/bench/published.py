@@ -1,9 +1,9 @@
-"""Two figures that others published, reproduced: hashing's imbalance, and pinning's accident.
+"""Two published figures, reproduced: the imbalance of hashing, and a failure of static pinning.
 
-A thousand hashed flows on sixteen links put 1.23 times the mean on the worst of them. Static
-pinning goes by a server's place in its rack: it is free of collisions until server 4 of a job is
-replaced by server 5, which has the place of server 3; from then on half of the uplinks are idle
-and the jobs at half speed.
+A thousand hashed flows on sixteen links put 1.23 times the mean on the fullest of them. Static
+pinning goes by a server's place in its rack. It is free of collisions until server 4 of a job is
+replaced by server 5, which has the same place as server 3. From then on half of the uplinks are
+idle and the jobs run at half speed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 def imbalance(draws: int) -> Floats:
-    """Flows on the fullest uplink over their mean, of so many draws, shape (draws,)."""
+    """Return flows on the fullest uplink divided by the mean, one per draw, shape (draws,)."""
     fabric = clos(leaves=2, spines=LINKS, nics_per_leaf=NICS)
     structure = fabric.structure
     up = np.flatnonzero(
@@ -49,7 +49,10 @@ def imbalance(draws: int) -> Floats:
 
 
 def replaced(last: int) -> dict[str, float]:
-    """Part of a crossbar's bandwidth by strategy: servers 1 and 3 a job, 2 and ``last`` another."""
+    """Return the part of a crossbar's bandwidth that two jobs get, by strategy.
+
+    Servers 1 and 3 run one job, servers 2 and ``last`` the other.
+    """
     fabric = clos(leaves=3, spines=8, nics_per_leaf=8, nics_per_host=4)
     servers = [*fabric.structure.nics_of_host]
     jobs = ((servers[0], servers[2]), (servers[1], servers[last - 1]))
@@ -59,7 +62,7 @@ def replaced(last: int) -> dict[str, float]:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for the hash, and one of each strategy."""
+    """Return a row for the hash, and one for each strategy."""
     draws = 20 if scale.name == "quick" else 300
     with screen.progress("published figures", 3) as advance:
         ratios = imbalance(draws)

@@ -1,12 +1,12 @@
-"""From a plan's entries to the last acknowledgement: every leaf of a large fabric at once.
+"""From a plan's entries to the last acknowledgement, for every leaf of a large fabric at once.
 
-131,072 entries for 2,048 agents over loopback: each agent has a session of its own, as it would
-from its switch, and its table in memory; all of them share one process, and the controller's
-services another. The clock runs from the first batch handed to the gateway until the last agent has
-said that its table forwards by it. The first push of a session gives the names that the later ones
-speak by; it is among the runs, and told beside them. What processors each side took says which of
-the two is the limit. The same push to agents that have no table, and only acknowledge, says what
-the controller needs: real switches have processors of their own.
+131,072 entries go to 2,048 agents over loopback. Each agent has a session of its own, as agents on
+separate switches would. The clock runs from the first batch given to the gateway until the last
+agent has confirmed that its table forwards by the entries. The first push of a session carries the
+names that later ones refer to by number. It is among the runs, and also shown separately. The
+processor time of each side tells which of the two is the limit. The same push to agents that have
+no table and only acknowledge tells what the controller needs, since real switches have processors
+of their own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FIRST_PORT = 49152
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row of time, one of memory."""
+    """Return a row of time, one of time with agents that have no tables, and one of memory."""
     leaves = scale.push_leaves
     with screen.progress(f"{leaves * EACH:,} entries to {leaves:,} agents", 2) as advance:
         runs, peak = asyncio.run(_pushed(leaves, scale.plan_runs, bare=False))
@@ -89,18 +89,18 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one push took, seconds."""
+    """Seconds of one push."""
 
     seconds: float
     """From the first batch to the last answer."""
     controller: float
-    """Of processors, in the controller's process."""
+    """Processor seconds of the controller's process."""
     agents: float
-    """Likewise in that of the agents."""
+    """Processor seconds of the agents' process."""
 
 
 def _processors(runs: list[Run]) -> str:
-    """What each side took of the processors, in words."""
+    """Describe the processor time of each side."""
     controller, agents = (statistics.median(column) for column in _columns(runs).values())
     return f"processors: controller {controller:.2f} s, agents {agents:.2f} s"
 
@@ -117,7 +117,7 @@ def _data(runs: list[Run]) -> dict[str, Any]:
 
 
 async def _pushed(leaves: int, runs: int, *, bare: bool) -> tuple[list[Run], int]:
-    """Each run, and the most memory that this process ever had, bytes."""
+    """Return each run, and the peak memory of this process in bytes."""
     fabric = clos(leaves=leaves, spines=SPINES, nics_per_leaf=1, nics_per_host=1)
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +163,10 @@ async def _run(s: Serving, fabric: Fabric, generation: int, process: int) -> Run
 
 
 def entries(fabric: Fabric, switch: str, shift: int) -> Entries:
-    """Entries of a leaf: from its NIC to those of the next leaves, spread over its uplinks."""
+    """Return entries of a leaf from its NIC to those of the next leaves, spread over its uplinks.
+
+    ``shift`` moves each entry to another uplink.
+    """
     structure = fabric.structure
     row = structure.index[switch]
     first, arcs = structure.out
@@ -192,7 +195,7 @@ def entries(fabric: Fabric, switch: str, shift: int) -> Entries:
 
 
 def _link(fabric: Fabric, uplink: int, nic: int) -> int:
-    """The link by which the spine at the end of an uplink reaches a NIC's leaf."""
+    """Return the link from the spine at the end of an uplink to the leaf of a NIC."""
     structure = fabric.structure
     first, arcs = structure.out
     leaf, spine = int(structure.head[arcs[first[nic]]]), int(structure.head[uplink])
@@ -201,7 +204,10 @@ def _link(fabric: Fabric, uplink: int, nic: int) -> int:
 
 @contextmanager
 def agents(port: int, file: Path, *, bare: bool) -> Iterator[int]:
-    """The agents of all leaves, in a process of their own: its id. Bare ones have no tables."""
+    """Run the agents of all leaves in a process of their own, and yield its id.
+
+    Bare agents have no tables.
+    """
     words = [sys.executable, "-m", "tests.bench.push_agents", f"127.0.0.1:{port}", str(file)]
     words += ["--bare"] if bare else []
     env = {**os.environ, "GRPC_VERBOSITY": "ERROR"}
@@ -213,13 +219,13 @@ def agents(port: int, file: Path, *, bare: bool) -> Iterator[int]:
 
 
 def _processor_seconds(process: int) -> float:
-    """What all threads of a process have taken of the processors so far."""
+    """Return the processor seconds of all threads of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak() -> int:
-    """The most memory that this process ever had, bytes."""
+    """Return the peak memory of this process in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = [line for line in lines if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024

@@ -1,7 +1,8 @@
 """Many agents in one process, for the push bench: real sessions, tables in memory.
 
-`python -m tests.bench.push_agents ADDRESS FABRIC` runs those of all leaves of a fabric file until
-standard input ends; with `--bare` they have no tables, and say of every push that it is in them.
+`python -m tests.bench.push_agents ADDRESS FABRIC` runs the agents of all leaves of a fabric file
+until standard input ends. With `--bare` they have no tables, and acknowledge every push as
+programmed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 
 
 async def run(address: str, fabric: Fabric) -> None:
-    """The agents of all leaves."""
+    """Run the agents of all leaves until standard input ends."""
     channels, names = Channels(), NicIds()
     structure, agents = fabric.structure, []
     first, arcs = structure.out
@@ -48,8 +49,8 @@ async def run(address: str, fabric: Fabric) -> None:
     running = [asyncio.create_task(agent.run()) for agent in agents]
     gc.collect()
     gc.freeze()
-    # What is young is looked through as in a process of each agent's own; what two thousand of them
-    # have kept, at once, is not.
+    # Collect young objects as often as a process with one agent would, but hardly ever collect the
+    # old objects of two thousand agents at once.
     gc.set_threshold(20_000, 1_000, 1_000)
     await asyncio.to_thread(sys.stdin.read)
     await asyncio.gather(*(agent.stop() for agent in agents))
@@ -58,7 +59,7 @@ async def run(address: str, fabric: Fabric) -> None:
 
 
 async def run_bare(address: str, fabric: Fabric) -> None:
-    """Sessions of all leaves with nothing behind them."""
+    """Run sessions of all leaves that have no agent behind them."""
     channels, ids = Channels(), fabric.structure.nodes.ids
     where = Address.parse(address)
     channel = channels.get(Endpoint(where, where.host))
@@ -72,7 +73,10 @@ async def run_bare(address: str, fabric: Fabric) -> None:
 
 
 async def _keep(channel: aio.Channel, switch: str) -> None:
-    """Have a session of a switch; gRPC does not let thousands begin in one moment."""
+    """Keep a session of a switch open.
+
+    It dials again when the session fails, since gRPC does not accept thousands at the same moment.
+    """
     while True:
         with suppress(aio.AioRpcError, asyncio.InvalidStateError):
             await _acknowledge(channel, switch)
@@ -80,7 +84,7 @@ async def _keep(channel: aio.Channel, switch: str) -> None:
 
 
 async def _acknowledge(channel: aio.Channel, switch: str) -> None:
-    """Introduce a switch, then answer its pushes."""
+    """Introduce a switch, then acknowledge each push."""
     call = AgentServiceStub(channel).Session()
     about = pb.SessionParameters(fabric="fabrics/f1", switch=switch, instance_id=switch)
     await call.write(pb.AgentMessage(session_parameters=about))

@@ -1,12 +1,15 @@
-"""How far the fluid world is from packets in queues, by how many full links flows meet in a row.
+"""How far the fluid world is from packets in queues, by the number of full links in a row.
 
-Cases are drawn: a small fabric, a pattern, and three ways of choosing paths for the same flows.
-Each is played in the fluid world, with fair rates and with queues that fill, and, QP by QP on the
-same paths, in queues of packets (``tests/support/packet_queues.py``): with PFC and no control at
-all, with a window that shrinks by marks, and with a rate that marks cut. The tiers are the most
-over-full links, those of NICs counted, that any QP of the case crosses: none, one, or more in a
-row. Beside the errors: how often packets find another of the three ways faster, by more than a
-hundredth, than the fluid world does; and how often they find Heddle's slower than another.
+Each case is a small fabric, a pattern, and three ways of choosing paths for the same flows. Each is
+simulated in the fluid world, with fair rates and with queues that fill. It is also simulated QP by
+QP on the same paths in queues of packets (``tests/support/packet_queues.py``): with PFC and no
+other control, with a window that shrinks when packets are marked, and with a rate that marks
+reduce. The tiers are the most over-full links, including those of NICs, that any QP of the case
+crosses: none, one, or more.
+
+Beside the errors there are two counts: how often packets and the fluid world disagree which of two
+ways is faster, by more than a hundredth in both, and how often packets find Heddle's way slower
+than another.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ CONTROLS: Mapping[ControlName, Callable[[PacketNetwork, list[int]], Control]] = 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """Some paths of drawn flows."""
+    """Drawn flows on the paths of one way of choosing them."""
 
     fabric: Fabric
     flows: Flows
@@ -59,25 +62,28 @@ class Case:
 
     @property
     def tier(self) -> int:
-        """Over-full links that a QP crosses at most; two stand for more."""
+        """Most over-full links that a QP crosses, where 2 stands for two or more."""
         loads = arc_loads(2 * self.fabric.link_count, self.flows, self.paths)
         full = loads > self.fabric.structure.capacity * (1 + 1e-9)
         met = np.bincount(self.paths.owner(), weights=full[self.paths.arcs])
         return min(int(met.max(initial=0)), 2)
 
     def fluid(self, queues: ControlName | None = None) -> float:
-        """Seconds until all is sent, at fair rates or with queues."""
+        """Return the seconds until all is sent, at fair rates or with queues."""
         wire = Wire(int(PACKET), hop_seconds=HOP_SECONDS, store_and_forward=True)
         sending = Sending(np.full(len(self.flows), self.size), wire, queues=queues)
         seconds = Outcome(self.fabric, whole(self.flows, self.paths), sending).makespan_seconds
         return float("inf") if seconds is None else seconds
 
     def packets(self, control: ControlName) -> float:
-        """The same, of packets: the mean of some runs, as chance moves one by up to a tenth."""
+        """Return the same for packets, as the mean of ``RUNS`` runs.
+
+        Chance moves a single run by up to a tenth.
+        """
         return float(np.mean([self._packets(control, seed) for seed in range(RUNS)]))
 
     def _packets(self, control: ControlName, seed: int) -> float:
-        """Of one run, in which each QP begins a few microseconds late, as NICs do."""
+        """Simulate one run, in which each QP begins a few microseconds late, as NICs do."""
         random = np.random.default_rng(seed)
         net = PacketNetwork(
             self.fabric.structure.capacity.tolist(),
@@ -96,7 +102,7 @@ class Case:
 
 
 def drawn(seed: int) -> dict[str, Case]:
-    """A case for each way of choosing paths."""
+    """Return a case for each way of choosing paths."""
     random = np.random.default_rng(seed)
     if random.random() < 1 / 2:
         fabric = clos(leaves=4, spines=int(random.choice([2, 4])), nics_per_leaf=4)
@@ -111,7 +117,7 @@ def drawn(seed: int) -> dict[str, Case]:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """For each control: rows of errors by tier and of signs, of fair rates and of queues."""
+    """Return rows of errors by tier and of wrong signs, for each control and fluid world."""
     draws = [drawn(FIRST_SEED + seed) for seed in range(scale.gap_seeds)]
     fair = [{way: case.fluid() for way, case in draw.items()} for draw in draws]
     rows = []
@@ -159,7 +165,7 @@ def _errors(
 
 
 def _signs(control: str, fluid: list[dict[str, float]], packets: list[dict[str, float]]) -> Row:
-    """Pairs of ways where packets find the other one faster."""
+    """Count the pairs of ways for which packets and the fluid world disagree which is faster."""
     wrong = pairs = 0
     for said, came in zip(fluid, packets, strict=True):
         for one, other in combinations(WAYS, 2):
@@ -178,7 +184,7 @@ def _signs(control: str, fluid: list[dict[str, float]], packets: list[dict[str, 
 
 
 def _lost(control: str, packets: list[dict[str, float]]) -> Row:
-    """Cases in which packets find another way faster than Heddle's."""
+    """Count the cases in which packets find another way faster than Heddle's."""
     ratios = [min(came[way] for way in WAYS[1:]) / came[WAYS[0]] for came in packets]
     lost = sum(ratio < 1 - SAME for ratio in ratios)
     return Row(

@@ -1,9 +1,8 @@
-"""Links die while everything that follows of the first is still under way: see tests/race.
+"""Links die while the effects of the first loss are still under way: see tests/race.
 
-Two at a time, and then several, on more fabrics, with switches that forget.
-
-Reconcile loop, store, planner and agents are the real ones, time is not: an hour of races passes in
-minutes, and each can be had again by its seed.
+One row is for two links at a time. The other is for several links, on more fabrics, with switches
+that forget. Reconcile loop, store, planner and agents are real, but time is virtual: an hour of
+races passes in minutes, and each race can be repeated by its seed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ COURSES = {"double failures, raced": DOUBLE, "several failures, raced": WILD}
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """So many races on each course, ten on each scene."""
+    """Run the races of the scale on each course, ten on each scene."""
     return [_measured(title, scale, screen) for title in COURSES]
 
 
@@ -38,7 +37,7 @@ def _measured(title: str, scale: Scale, screen: Screen) -> Row:
 
 
 def _quietly(course: Course, seed: int) -> Told:
-    """A race without the log of what it is about: controllers that die, plans overtaken."""
+    """Run races without the log, which is full of dying controllers and overtaken plans."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return raced(seed, course=course)
 

@@ -1,11 +1,11 @@
-"""How long small questions wait while a controller plans the largest fabric, and rolls it out.
+"""How long small reads wait while a controller plans the largest fabric and rolls the plan out.
 
-A real controller in a process of its own, on a Redis, with an agent for every switch in another
-process. It is handed the traffic of the whole fabric, again and again with other pairs, by a client
-in a third. Others ask for a job, a page of jobs, the plan's summary, one flow's explanation, a page
-of links and the like, one call after the other over connections of their own. Each answer counts
-for what the controller was doing when it was asked for: planning, from the demands taken to the
-plan committed, or rolling out, from then until the last switch has acknowledged it.
+A real controller runs in a process of its own, on a Redis, with an agent for every switch in
+another process. A client in a third process hands it the traffic of the whole fabric, several times
+with other pairs. Meanwhile other clients ask for a job, a page of jobs, the plan's summary, one
+flow's explanation, a page of links and the like, one call after the other over connections of their
+own. Each answer counts for the phase in which it was asked for: planning, from the demands taken to
+the plan committed, or rolling out, from then until the last switch has acknowledged it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.support.store_samples import job
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "fabrics/bench"
 MOST_SECONDS = 0.020
-"""Of 99 % of the answers during a plan."""
+"""Limit for 99 % of the answers during a plan."""
 READERS = 4
 PAUSE = 0.005
 """Seconds between an answer and the next question of a client."""
@@ -61,26 +61,26 @@ Ask = Callable[[], Awaitable[object]]
 
 @dataclass(slots=True)
 class Answers:
-    """What was asked when, and how long it took, by kind of question."""
+    """Seconds that answers took, by phase and kind of question."""
 
     phase: str = IDLE
     seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By phase and kind."""
+    """Keyed by phase, then by kind."""
 
     async def time(self, kind: str, ask: Ask) -> None:
-        """Ask once; what was begun in a phase counts for it."""
+        """Ask once; the answer counts for the phase in which it was asked for."""
         phase, begin = self.phase, time.perf_counter()
         await ask()
         took = time.perf_counter() - begin
         self.seconds.setdefault(phase, {}).setdefault(kind, []).append(took)
 
     def all(self, phase: str) -> list[float]:
-        """Seconds of all answers of a phase."""
+        """Return the seconds of all answers of a phase."""
         return [value for values in self.seconds.get(phase, {}).values() for value in values]
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row for reads during a plan, one for those during its rollout."""
+    """Return one row each for reads during a plan, its rollout, and the taking of demands."""
     fabric = published_zones(scale)
     title = f"small reads from a controller, {size_of(fabric)}"
     with screen.progress(title, 1) as advance:
@@ -163,7 +163,7 @@ async def _busy(client: Client, writer: Aside, runs: int) -> Answers:
 
 
 async def _read(address: str, answers: Answers, turn: int) -> None:
-    """Ask one question after the other, for ever, over a connection of its own."""
+    """Ask one question after the other, forever, over a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options) as channel:
         kinds = list(_questions(channel).items())
@@ -174,7 +174,7 @@ async def _read(address: str, answers: Answers, turn: int) -> None:
 
 
 def _questions(channel: grpc.aio.Channel) -> dict[str, Ask]:
-    """The small reads, each answered with a page at most."""
+    """Return the small reads by name. Each is answered with at most one page."""
     jobs = placement_pb2_grpc.PlacementServiceStub(channel)
     plans = plan_pb2_grpc.PlanServiceStub(channel)
     fabrics = fabric_pb2_grpc.FabricServiceStub(channel)
@@ -218,18 +218,18 @@ def _questions(channel: grpc.aio.Channel) -> dict[str, Ask]:
 
 
 class Aside:
-    """Another process of the bench, told and asked a line at a time."""
+    """Another process of the bench, which exchanges lines with this one."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     def say(self, line: str) -> None:
-        """Tell it."""
+        """Send it a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
 
     async def hears(self, word: str) -> None:
-        """Wait until it says this."""
+        """Wait for its next line, which must be this word."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stdout.readline()

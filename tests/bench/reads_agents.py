@@ -1,7 +1,7 @@
 """The agents of all switches in one process, for the bench of reads: tables in memory.
 
 `python -m tests.bench.reads_agents ADDRESS FABRIC NAME` runs them until standard input ends, and
-says so on standard output once all have a session.
+prints `connected` once all of them have a session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONNECT_SECONDS = 120.0
 
 
 async def run(address: str, fabric: Fabric, name: str) -> None:
-    """The agents, until standard input ends."""
+    """Run the agents until standard input ends."""
     async with Fleet(fabric, [address], name=name) as fleet:
         await fleet.connected(CONNECT_SECONDS)
         gc.collect()

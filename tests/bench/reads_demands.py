@@ -1,9 +1,9 @@
-"""A client that puts traffic of the whole fabric, in a process of its own, for the bench of reads.
+"""A client that puts traffic of the whole fabric, for the bench of reads.
 
-To make so many messages keeps an interpreter busy for longer than the answers to be timed take.
-
-`python -m tests.bench.reads_demands ADDRESS FABRIC NAME` reads a seed a line, and says `ready` once
-its flows are drawn; at the next line it puts them, and says `taken`.
+It is a process of its own, since making so many messages keeps an interpreter busy for longer than
+the timed answers take. `python -m tests.bench.reads_demands ADDRESS FABRIC NAME` reads a seed, and
+says `ready` once its flows are drawn. At the next line it puts them, and says `taken`. Then it
+reads the next seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.bench.workloads import zone_traffic
 
 
 async def run(address: str, file: Path, name: str) -> None:
-    """Until standard input ends."""
+    """Draw and put flows until standard input ends."""
     fabric = load_fabric_file(file)
     async with Client(address, name) as client:
         while seed := await asyncio.to_thread(sys.stdin.readline):

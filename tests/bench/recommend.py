@@ -1,9 +1,10 @@
-"""Where a large job had best run, asked of a real controller over its API.
+"""Recommendations of hosts for a large job, asked of a real controller over its API.
 
-The fabric is half full with jobs, each in one piece or, in the second state, every third all over.
-Once the last plan is proven, a client asks for five choices, for one shape of job after
-another. Another asks for a job all the while: its answers during that are set beside those of a
-time in which nobody asks for choices. Processor time is that of the controller and its processes.
+The fabric is half full with jobs. In the first state each job is in one piece; in the second every
+third one is spread over random hosts. Once the last plan is proven, a client asks for five choices,
+for one shape of job after another. Another client asks for a job all the while. Its answers during
+that time are compared with those of a time without such questions. Processor time is that of the
+controller and its child processes.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 MOST_SECONDS = 0.300
 IDLE_SECONDS, PAUSE, PATIENCE = 5.0, 0.005, 120.0
 LOOK_SECONDS, QUIET_SHARE = 2.0, 0.05
-"""A controller is quiet that uses less than this share of a processor for so long."""
+"""A controller is quiet if it uses less than this share of a processor for this long."""
 RUNS = 5
 STATES = ("in one piece", "all over")
 
 
 @dataclass(slots=True)
 class Asked:
-    """Of one shape of job in one state; seconds of each question."""
+    """Seconds of each question for one shape of job in one state."""
 
     shape: str
     walls: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
-    """That answers to another client took meanwhile."""
+    """Seconds that answers to the other client took meanwhile."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each state and shape, and one for what else was asked meanwhile."""
+    """Return a row for each state and shape, and per state one for other questions meanwhile."""
     leaves, spines, nics = scale.zone
     fabric = three_tier(
         zones=scale.zones,
@@ -106,7 +107,7 @@ def _rows(fabric: Fabric, state: str, found: Sequence[Asked], idle: Sequence[flo
 
 
 def _half_full(fabric: Fabric, state: str) -> tuple[list[Job], list[str]]:
-    """Jobs on half of the hosts, and the hosts that are free."""
+    """Return jobs on half of the hosts, and the hosts that are free."""
     draw = random.Random(1)
     known = fabric.structure.nics_of_host
     hosts, gpus = sorted(known), len(next(iter(known.values())))
@@ -175,7 +176,7 @@ async def _shape(
 
 
 async def _read(client: AsyncClient, name: str, seconds: list[float]) -> None:
-    """Ask for a job again and again, for ever."""
+    """Ask for a job again and again, forever."""
     while True:
         begin = time.perf_counter()
         await client.get_job(name)
@@ -190,7 +191,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def _quiet(pid: int) -> None:
-    """Wait until the last plan was compared and proven."""
+    """Wait until the controller is quiet, once the last plan has been compared and proven."""
     used, begun = -1.0, time.monotonic()
     while (now := _processor(pid)) - used > LOOK_SECONDS * QUIET_SHARE:
         if time.monotonic() - begun > PATIENCE:
@@ -201,7 +202,7 @@ async def _quiet(pid: int) -> None:
 
 
 def _processor(pid: int) -> float:
-    """Seconds of processor of a process and those below it."""
+    """Return the processor seconds of a process and its descendants."""
     process = psutil.Process(pid)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return sum(one.user + one.system for one in times)

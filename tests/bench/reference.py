@@ -1,7 +1,7 @@
-"""The least worst link there can be, by scipy's HiGHS: nothing here is shared with the planner.
+"""The least worst link possible, by scipy's HiGHS. It shares no code with the planner.
 
-Two programmes: over given paths of each pair of switches, and over every way there
-is. Loads are of unphased flows, links those between switches.
+There are two linear programmes: over given paths of each pair of switches, and over all paths.
+Loads are of flows without phases, on links between switches.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Pair = tuple[int, int]
 def least_over_paths(
     capacity: Floats, demand: Mapping[Pair, float], paths: Mapping[Pair, Sequence[Sequence[int]]]
 ) -> float:
-    """Least worst utilisation when each pair divides its Gbit/s over its paths at will.
+    """Return the least worst utilisation when pairs divide their Gbit/s freely over their paths.
 
-    ``capacity`` is by arc; paths are the arcs that count.
+    ``capacity`` is by arc. Paths list the arcs that count.
     """
     rows = [(pair, path) for pair, ends in enumerate(demand) for path in paths[ends]]
     pair = np.array([pair for pair, _ in rows], dtype=np.int64)
@@ -38,9 +38,9 @@ def least_over_paths(
 
 
 def least_over_everything(fabric: Fabric, usable: Bools, demand: Mapping[Pair, float]) -> float:
-    """Least worst utilisation when traffic between switches may flow like water.
+    """Return the least worst utilisation when traffic may take any paths between switches.
 
-    One commodity for each switch that is sent to; what enters a switch leaves it.
+    There is one commodity for each switch that is sent to. What enters another switch leaves it.
     """
     structure = fabric.structure
     switch = structure.nodes.kind != NodeKind.NIC
@@ -64,7 +64,7 @@ def least_over_everything(fabric: Fabric, usable: Bools, demand: Mapping[Pair, f
 
 
 def _balance(tail: Ints, head: Ints, kept: Bools) -> csr_array:
-    """A row for each commodity and node that keeps nothing: what leaves less what enters."""
+    """Return a row for each commodity and transit node: what leaves it less what enters it."""
     commodities, width = kept.shape
     arcs = len(tail)
     columns = np.arange(commodities * arcs)
@@ -76,7 +76,7 @@ def _balance(tail: Ints, head: Ints, kept: Bools) -> csr_array:
 
 
 def _least(equal: csr_array, right: Floats, used: csr_array) -> float:
-    """Minimises the last column, which no row of ``used`` may be above."""
+    """Minimise the last column, the bound that no row of ``used`` may exceed."""
     used = used[np.flatnonzero(np.diff(used.indptr) > 0)]
     rows, width = used.shape
     worst = coo_array((-np.ones(rows), (np.arange(rows), np.full(rows, width - 1))), used.shape)

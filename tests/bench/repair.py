@@ -1,7 +1,7 @@
-"""One link lost of 24,576 NICs' fabric, again and again.
+"""Repair after one lost link of a fabric of 24,576 NICs, again and again.
 
-A link fails on the whole fabric, and comes back before the next one does; repairs
-follow one another on one plan, as they do in life.
+A link of the whole fabric fails, and comes back before the next one does. Repairs follow one
+another on one plan, as in operation.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches, without
 
 MOST_P50, MOST_P99 = 0.005, 0.020
-"""Seconds."""
+"""Limits in seconds."""
 MOST_MOVED = 0.05
-"""Flows a repair may move beyond those affected."""
+"""Share of flows that a repair may move beyond those affected."""
 ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
 class Trials:
-    """What links came to, one after another."""
+    """Results of all links, one after another."""
 
     lost: list[float] = field(default_factory=list)
-    """Seconds until the plan was mended."""
+    """Seconds until the plan was repaired."""
     work: list[float] = field(default_factory=list)
-    """Processor seconds of the same: what else the machine did does not count."""
+    """Processor seconds of the same calls, which other work on the machine does not affect."""
     back: list[float] = field(default_factory=list)
-    """Seconds of the call in which the link was there again."""
+    """Seconds of the call in which the link was back."""
     affected: list[int] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
     fuller: int = 0
-    """Repairs after which a tier was fuller than before, and than it had to be."""
+    """Repairs after which a tier was fuller than before, and fuller than necessary."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One link after the other, of all between switches."""
+    """Lose one link between switches after the other."""
     plan = planned(scale)
     title = f"repair after one link, {size_of(plan.fabric)}"
     repairer = Repairer(plan)
@@ -60,7 +60,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
 
 def _lose(whole: Fabric, link: int, repairer: Repairer, trials: Trials) -> None:
-    """One link, there and back."""
+    """Take one link away and bring it back."""
     before = repairer.plan
     damaged = without(whole, np.array([link]))
     begin, work = time.perf_counter(), time.process_time()
@@ -76,7 +76,7 @@ def _lose(whole: Fabric, link: int, repairer: Repairer, trials: Trials) -> None:
 
 
 def is_fuller(before: Plan, after: Plan) -> bool:
-    """Whether any tier is fuller than it was and than it is proven it must be."""
+    """Whether any tier is fuller than before, and fuller than its proven lower bound."""
     pairs = zip(before.certificate.tiers, after.certificate.tiers, strict=True)
     return any(
         new.max_utilization > max(old.max_utilization, new.lower_bound) + ROUNDING
@@ -124,7 +124,7 @@ def _rows(title: str, trials: Trials) -> list[Row]:
 
 
 def _peers(title: str, scale: Scale, screen: Screen) -> list[Row]:
-    """OpenSM after one link, at the sizes it is tried at."""
+    """Return rows for OpenSM after one lost link, at the sizes at which it is run."""
     if reason := opensm.missing():
         return [Row(title, "OpenSM ftree", "not run", note=reason)]
     rows: list[Row] = []
@@ -148,14 +148,17 @@ def _peers(title: str, scale: Scale, screen: Screen) -> list[Row]:
 
 
 def flows_over(plan: Plan, link: int) -> int:
-    """How many flows have a path over a link, either way."""
+    """Return how many flows have a path over a link, in either direction."""
     arcs = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
     arcs[[2 * link, 2 * link + 1]] = True
     return len(np.unique(plan.paths.flow[plan.paths.crosses(arcs)]))
 
 
 def moved_flows(before: Plan, after: Plan) -> int:
-    """How many flows have another path; fast where paths stand in the same rows."""
+    """Return how many flows have another path.
+
+    It is fast if the paths of both plans are in the same rows.
+    """
     old, new = before.paths, after.paths
     columns = ("flow", "first_qp", "last_qp", "first")
     if all(np.array_equal(getattr(old, name), getattr(new, name)) for name in columns):

@@ -1,4 +1,4 @@
-"""What a measurement comes to, and how much of it is done."""
+"""The value types of the bench: one figure of the table, and how much to measure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of the table. Peers and extra figures have no target and so are not judged."""
+    """One figure of the table. Figures without a target, such as those of peers, are not judged."""
 
     measure: str
     who: str
@@ -21,10 +21,10 @@ class Row:
     reached: bool | None = None
     note: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The same in numbers, and more of them, for bench.json."""
+    """The same figure as numbers, with more detail, for bench.json."""
 
     def record(self) -> dict[str, Any]:
-        """As bench.json has it."""
+        """Return the row as a dictionary, as bench.json stores it."""
         return asdict(self)
 
 
@@ -34,25 +34,25 @@ class Scale:
 
     name: str
     workers: int
-    """Processes for what is not timed."""
+    """Number of processes for work that is not timed."""
     zone: tuple[int, int, int]
-    """Leaves, spines and NICs a leaf of a zone of the largest fabrics."""
+    """Leaves, spines and NICs per leaf of one zone of the largest fabrics."""
     zones: int
     healthy_seeds: int
     healthy_fabrics: int
-    """Of those in order of size."""
+    """How many of the healthy fabrics to measure, starting with the smallest."""
     gap_seeds: int
-    """A family of fabrics and number of QPs."""
+    """Seeds for each family of fabrics and each number of QPs."""
     hash_seeds: int
-    """A way and a number of failures."""
+    """Seeds for each way to fail and each number of failures, or hashes of each case."""
     plan_runs: int
     repair_links: int
     arrival_runs: int
     growth_zones: tuple[int, ...]
     peer_hosts: tuple[int, ...]
-    """Sizes at which OpenSM is timed."""
+    """Numbers of hosts at which OpenSM is timed."""
     lab_runs: int
-    """Of each failure on real packets."""
+    """Runs of each failure on real packets."""
     push_leaves: int
     event_links: int
     races: int
@@ -127,12 +127,12 @@ QUICK = Scale(
 
 
 def quantile(values: npt.ArrayLike, part: float) -> float:
-    """The value that so large a part is not above."""
+    """Return the smallest value that at least this part of all values does not exceed."""
     return float(np.quantile(np.asarray(values, dtype=np.float64), part, method="inverted_cdf"))
 
 
 def spread(values: npt.ArrayLike) -> dict[str, float]:
-    """Median, 90 %, 99 % and the extremes."""
+    """Return the median, the 90 % and 99 % quantiles, the least and the most of some values."""
     array = np.asarray(values, dtype=np.float64)
     parts = {"median": 0.5, "p90": 0.9, "p99": 0.99}
     found = {name: quantile(array, part) for name, part in parts.items()}

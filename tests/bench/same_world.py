@@ -1,13 +1,14 @@
 """The same bulk transfers in the fluid world and over real kernels: slowest flow and makespan.
 
-A small fabric of 20 Mbit/s cables is brought up with FRR. Flows are sent over TCP, all at once;
-the cables that each took, and its acknowledgements back, are asked of the switches. The fluid
-world is given the same cables, the same bytes, and what TCP, IP and Ethernet add to them. Held
-against each other are the rate of the slowest flow while all are sending, and the time until the
+A small fabric of 20 Mbit/s cables is brought up with FRR. Flows are sent over TCP, all at once. The
+switches' counters tell which cables each flow took, and its acknowledgements on the way back. The
+fluid world is given the same cables, the same bytes, and what TCP, IP and Ethernet add to them. Two
+figures are compared: the rate of the slowest flow while all are sending, and the time until the
 last byte has come.
 
-The fluid world assumes that flows which meet share alike. TCP in one queue does so only in the
-long run, so flows are given a queue each; what one queue for all comes to is told beside it.
+The fluid world assumes that flows which meet share equally. TCP flows in one queue do so only in
+the long run, so each flow is given a queue. Results with one queue for all flows are shown beside
+it.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ MBIT = 20.0
 PORT, FIRST_PORT = 5001, 50000
 PATIENCE = 90.0
 Ways = tuple[Way, Way]
-"""Of a flow, and of its acknowledgements."""
+"""The way of a flow, and of its acknowledgements."""
 STARVED = 0.01
-"""Mbit/s that count as none."""
+"""A rate below this, in Mbit/s, counts as this rate."""
 STEADY = 0.2
-"""Of the time until the first flow is done; before that TCP is still finding its rate."""
+"""Share of the time until the first flow is done, before which TCP is still finding its rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Who sends to whom, and what the fabric is like meanwhile."""
+    """Who sends to whom, and the state of the fabric meanwhile."""
 
     name: str
     pattern: str
@@ -88,44 +89,47 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one world says."""
+    """The result of one world."""
 
     slowest: float
-    """Of the flows, Mbit/s on the wire while all of them are sending."""
+    """Rate of the slowest flow, Mbit/s on the wire while all flows are sending."""
     seconds: float
-    """Until all is there."""
+    """Seconds until all bytes have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A case in both worlds."""
+    """The results of a case in both worlds."""
 
     case: Case
     fluid: Told
     packets: Told
     ways: list[Ways]
-    """Of each flow, as the switches counted it."""
+    """Ways of each flow, from the switches' counters."""
 
     @property
     def apart(self) -> tuple[float, float]:
-        """How far slowest flow and makespan are apart, relative to packets."""
+        """How far the slowest flow and the makespan of both worlds differ, relative to packets."""
         rates = self.fluid.slowest, max(self.packets.slowest, STARVED)
         return rates[0] / rates[1] - 1, self.fluid.seconds / self.packets.seconds - 1
 
     @property
     def worst(self) -> float:
-        """The greater of the two."""
+        """The greater of the two differences."""
         return max(abs(one) for one in self.apart)
 
 
 def fabric() -> Fabric:
-    """Three leaves of four NICs, four spines; NICs of one host would talk without any cable."""
+    """Return three leaves of four NICs, and four spines.
+
+    Each NIC is on a host of its own, since NICs of one host would talk without any cable.
+    """
     return clos(leaves=3, spines=4, nics_per_leaf=4, nics_per_host=1)
 
 
 @contextmanager
 def lab_of(name: str, *, programs: bool) -> Iterator[tuple[Lab, Programs | None]]:
-    """The fabric as a lab, converged, hosts sending packets and not larger segments."""
+    """Bring up the fabric as a converged lab, whose hosts send no segments larger than packets."""
     with Lab(mark.claim(name), lay_out(fabric()), LabOptions(MBIT, seed=3)) as lab:
         running = Programs(lab) if programs else None
         try:
@@ -139,7 +143,7 @@ def lab_of(name: str, *, programs: bool) -> Iterator[tuple[Lab, Programs | None]
 
 
 def played(lab: Lab, case: Case, programs: Programs | None = None) -> Both:
-    """One case in both worlds; the lab is whole again afterwards, but for its queues.
+    """Play one case in both worlds. Afterwards the lab is whole again, apart from its queues.
 
     Raises:
         LabError: something does not arrive in time.
@@ -164,7 +168,11 @@ def played(lab: Lab, case: Case, programs: Programs | None = None) -> Both:
 
 
 def _wait_cut(lab: Lab, cut: Fabric) -> None:
-    """Until every leaf knows; a spine that is cut off drops, where hop counts know a detour."""
+    """Wait until every leaf knows of the cut.
+
+    Spines are not waited for. One that is cut off drops packets, where hop counts alone would allow
+    a detour.
+    """
     deadline = time.monotonic() + PATIENCE
     while any(lack.switch.startswith("l") for lack in lacks(lab, cut)):
         if time.monotonic() > deadline:
@@ -203,7 +211,7 @@ def _ways(lab: Lab, probes: Sequence[ProbeFlow], seen: witness.Testimony) -> lis
 
 
 def _back(flow: ProbeFlow) -> ProbeFlow:
-    """The acknowledgements of a flow."""
+    """Return the flow of the acknowledgements of a flow."""
     return replace(
         flow,
         source_space=flow.destination_space,
@@ -216,7 +224,7 @@ def _back(flow: ProbeFlow) -> ProbeFlow:
 
 
 def _reckoned(cut: Fabric, flows: Flows, ways: Sequence[Ways], case: Case) -> Told:
-    """The fluid world over the same cables."""
+    """Simulate the flows in the fluid world over the same cables."""
     gbps = MBIT / 1e3
     slower = gbps / cut.structure.capacity.max()
     capacity = cut.structure.capacity * slower
@@ -234,7 +242,7 @@ def _reckoned(cut: Fabric, flows: Flows, ways: Sequence[Ways], case: Case) -> To
 
 
 def _paths(cut: Fabric, flows: Flows, ways: Sequence[Ways]) -> tuple[Paths, Floats]:
-    """What each flow crosses, its acknowledgements too, and for which part of its rate."""
+    """Return the arcs of each flow and its acknowledgements, and their parts of the flow's rate."""
     found = [
         (_arcs(cut, int(flows.source[row]), on), _arcs(cut, int(flows.destination[row]), back))
         for row, (on, back) in enumerate(ways)
@@ -248,7 +256,7 @@ def _paths(cut: Fabric, flows: Flows, ways: Sequence[Ways]) -> tuple[Paths, Floa
 
 
 def _arcs(cut: Fabric, node: int, way: Way) -> Ints:
-    """The arcs along cables, from a node on."""
+    """Return the arcs along the cables of a way, starting at a node."""
     arcs = []
     for link in way:
         own = [arc for arc in (2 * link, 2 * link + 1) if cut.structure.tail[arc] == node]
@@ -258,7 +266,7 @@ def _arcs(cut: Fabric, node: int, way: Way) -> Ints:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row for each case."""
+    """Return a row for each case."""
     lacking = tools.missing()
     if lacking:
         return [Row(TITLE, "fluid world", "not measured", note=lacking)]

@@ -1,4 +1,4 @@
-"""What the bench shows: one table, colours and progress for a person, plain lines elsewhere."""
+"""The bench's output: tables with colours and progress bars on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from tests.bench.rows import Row
 
 Advance: TypeAlias = Callable[[int], None]
-"""Told how many are done."""
+"""Called with the number of steps that are done so far."""
 
 HEAD = ("who", "figure", "target", "reached", "note")
 GAP = "   "
@@ -24,7 +24,7 @@ JUDGED = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("", "")}
 
 
 class Screen:
-    """The table goes to standard output, progress to standard error."""
+    """Writes the tables to standard output, and progress to standard error."""
 
     def __init__(self, out: Console | None = None, progress: Console | None = None) -> None:
         self._out = out or Console(highlight=False)
@@ -32,7 +32,7 @@ class Screen:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Advance]:
-        """A bar while something is counted up; off a terminal a line at either end."""
+        """Show a progress bar on a terminal; elsewhere print a line at begin and end."""
         if self._progress.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             with Progress(*columns, TimeElapsedColumn(), console=self._progress) as bar:
@@ -54,7 +54,7 @@ class Screen:
         sys.stderr.flush()
 
     def table(self, rows: Sequence[Row]) -> None:
-        """Rows by measure, in the order measures first come."""
+        """Print one table for each measure, in the order in which measures first occur."""
         for measure in dict.fromkeys(row.measure for row in rows):
             own = [row for row in rows if row.measure == measure]
             if self._out.is_terminal:
@@ -63,7 +63,7 @@ class Screen:
                 self._plain(measure, own)
 
     def verdict(self, rows: Sequence[Row]) -> None:
-        """How many targets are reached."""
+        """Print how many targets are reached."""
         judged = [row for row in rows if row.reached is not None]
         reached = sum(bool(row.reached) for row in judged)
         style = "bold green" if reached == len(judged) else "bold yellow"

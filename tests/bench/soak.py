@@ -1,11 +1,11 @@
 """A day in half an hour: placements, faults and restarts at speed, and what grows meanwhile.
 
 ``make soak`` runs it for 30 minutes (``SOAK_ARGS='--minutes 5 --seed 7 --store sqlite'``):
-controllers on a real store, agents of all switches, and a stream of chance. On a Redis one of two
-controllers is killed and started again and again, the other is only put to sleep, so that it can be
-seen whether it grows; a controller that is alone dies in the first quarter only. In the end all
-faults are mended and all that was acknowledged has to be there; a controller started afresh has to
-find nothing to do, and agents that start with nothing have to end with what they had.
+controllers on a real store, agents of all switches, and random events. On a Redis one of two
+controllers is killed and started again and again. The other is only suspended at times, so that its
+growth can be seen. A controller that is alone dies in the first quarter only. In the end all faults
+are repaired, and everything that was acknowledged must be there. A controller started afresh must
+find nothing to do, and agents that start with empty tables must end with what they had.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ PAUSE = 0.2
 QUIET = 8.0
 """Seconds after which a leader has compared its plan with one made anew."""
 SAMPLES = 40
-"""How often is measured."""
+"""Number of measurements in a run."""
 
 
 @dataclass
 class Soak:
-    """One run of it."""
+    """One run of the soak."""
 
     house: House
     events: Events
     samples: list[Sample] = field(default_factory=list)
     trouble: str = ""
-    """What the last look found wrong."""
+    """What the last check found wrong."""
 
     async def run(self, seconds: float, report: Callable[[Sample], None], least: int) -> None:
-        """Events by chance, for so long and so many at the least."""
+        """Run random events for so many seconds, and at least so many events."""
         begin = time.monotonic()
         due = 0.0
         while (now := time.monotonic() - begin) < seconds or self.events.count.total() < least:
@@ -68,14 +68,15 @@ class Soak:
         report(self.samples[-1])
 
     async def measure(self, now: float) -> Sample:
-        """How things stand."""
+        """Take a sample now."""
         return await measure(self.house, self.events.steady, now, self.events.count.total())
 
     async def settle(self) -> None:
-        """Mend everything; then all that was acknowledged is there, programmed, and nothing else.
+        """Repair everything, then check that all that was acknowledged is there and programmed.
 
         Raises:
-            AssertionError: it is not, or whoever starts afresh finds something to do.
+            AssertionError: something is missing or added, or a controller or agent that starts
+                afresh finds something to do.
         """
         await self._mended()
         steady = self.events.steady
@@ -98,7 +99,7 @@ class Soak:
         await self._emptied(tables)
 
     async def _mended(self) -> None:
-        """No fault stands any more, and nothing is in doubt."""
+        """End all faults, and resolve every call whose outcome is unknown."""
         for row in sorted(self.events.stopped):
             self.house.fleet.boot(row)
         for one in sorted(self.events.down):
@@ -112,7 +113,7 @@ class Soak:
             await _until(self.events.restored, "the overlay restored")
 
     async def _emptied(self, tables: dict[int, bytes]) -> None:
-        """All agents start with nothing, and end with what they had."""
+        """Start all agents with empty tables, and wait until they have what they had."""
         for row in sorted(tables):
             await self.house.fleet.stop(row)
             self.house.fleet.boot(row)
@@ -123,7 +124,7 @@ class Soak:
         return self._tables() == tables
 
     async def _quiet(self, client: Client) -> tuple[int, list[plan_pb2.Route]]:
-        """Wait until the leader has found nothing better for a while; the plan that stands."""
+        """Wait until the leader has found nothing better for a while; return the current plan."""
         told = await client.list_routes()
         end = time.monotonic() + QUIET
         while time.monotonic() < end:
@@ -160,7 +161,7 @@ async def _until(
 
 
 def row(sample: Sample) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return (
         f"{sample.seconds:7.0f} {sample.events:7} {sample.generation:6} {sample.memory:9.1f} "
         f"{sample.files:6} {sample.tasks:6} {sample.rows:6} {sample.stored:7.1f} "
@@ -183,10 +184,10 @@ async def soak(
     *,
     least: int = 0,
 ) -> Soak:
-    """Run it for some seconds and some events at the least, and settle.
+    """Run the soak for at least so many seconds and events, and settle.
 
     Raises:
-        AssertionError: what was acknowledged is not there in the end, or a controller had a fault.
+        AssertionError: something acknowledged is missing in the end, or a controller had a fault.
     """
     async with housed(folder, store) as house:
         events = Events(house, random.Random(seed), house.replicas[0], house.replicas[-1])

@@ -1,6 +1,6 @@
-"""What happens in a soak: each event of chance leaves the fabric in a state that can be mended.
+"""The events of a soak: each random event leaves the fabric in a state that can be repaired.
 
-Whatever is acknowledged goes into ``house.jobs``; what was asked for and not answered may be there
+Whatever is acknowledged goes into ``house.jobs``. What was asked for and not answered may be there
 or not, and is cleared away in the end. No leaf is ever left without a link.
 """
 
@@ -27,21 +27,21 @@ from tests.bench.soak_house import Alone
 from tests.support.replicating import NAME, SECONDS, House, Replica, job
 
 ASLEEP = 2.0
-"""Seconds for which a leader is put to sleep: longer than its lease."""
+"""Seconds for which a leader is suspended, longer than its lease."""
 CALL = 5.0
-"""Seconds for a call, after which it counts as not answered."""
+"""Seconds after which a call counts as not answered."""
 ACTIVE, WITHDRAWN = overlay_pb2.OVERLAY_STATE_ACTIVE, overlay_pb2.OVERLAY_STATE_WITHDRAWN
 Link = tuple[str, str]
 
 
 @dataclass
 class Events:
-    """What goes on."""
+    """The random events, and the state that they have left."""
 
     house: House
     chance: random.Random
     steady: Replica
-    """Never killed where there is another, so that it can be seen whether it grows."""
+    """Never killed if there is another controller, so that its growth can be seen."""
     mortal: Replica
     asked: set[str] = field(default_factory=set)
     """Jobs that may be there or not."""
@@ -49,13 +49,13 @@ class Events:
     drained: set[Link] = field(default_factory=set)
     """Links that may be drained."""
     withdrawn: bool = False
-    """Whether the overlay may be."""
+    """Whether the overlay may be withdrawn."""
     stopped: set[int] = field(default_factory=set)
     number: int = 0
     count: Counter[str] = field(default_factory=Counter)
 
     async def one(self, *, young: bool) -> None:
-        """The next event; a controller that is alone dies only while the soak is young."""
+        """Run the next event; a controller that is alone dies only while the soak is young."""
         kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self.submit, 24),
             (self.update, 6),
@@ -76,11 +76,11 @@ class Events:
         await event()
 
     def replica(self) -> Replica:
-        """Any."""
+        """Return any of the controllers."""
         return self.chance.choice([self.steady, self.mortal])
 
     def _free(self, *more: str) -> list[str]:
-        """Hosts without a job."""
+        """Return the hosts without a job, plus the given ones."""
         used = {host for one in self.house.jobs for host in one.hosts} - set(more)
         return [host for host in self.house.fabric.structure.host_names if host not in used]
 
@@ -88,7 +88,7 @@ class Events:
         return tuple(self.chance.sample(hosts, self.chance.randint(2, min(4, len(hosts)))))
 
     async def submit(self) -> None:
-        """A job on hosts that are free; what is not acknowledged may be there all the same."""
+        """Submit a job on free hosts; one that is not acknowledged may exist all the same."""
         free = self._free()
         if len(free) < 2:
             return
@@ -103,7 +103,7 @@ class Events:
             self.count["not acknowledged"] += 1
 
     async def update(self) -> None:
-        """A job moves to other hosts."""
+        """Move a job to other hosts."""
         if not self.house.jobs:
             return
         before = self.chance.choice(self.house.jobs)
@@ -119,7 +119,7 @@ class Events:
             self.asked.add(before.name)
 
     async def delete(self) -> None:
-        """A job ends; one whose submission was not answered is cleared away, too."""
+        """Delete a job, or one whose submission was not answered."""
         names = [one.name for one in self.house.jobs] + sorted(self.asked)
         if not names:
             return
@@ -129,7 +129,7 @@ class Events:
         await self.deleted(name)
 
     async def deleted(self, name: str) -> bool:
-        """Whether a job is surely gone."""
+        """Delete a job; return whether it is surely gone."""
         request = placement_pb2.DeleteJobRequest(name=f"{NAME}/jobs/{name}")
         async with self.replica().controller.channel() as channel:
             try:
@@ -143,7 +143,7 @@ class Events:
         return True
 
     async def _called(self, call: Callable[[aio.Channel], Awaitable[object]]) -> bool:
-        """Whether a call to some replica was answered with what it asks for."""
+        """Call some replica; return whether the call succeeded."""
         async with self.replica().controller.channel() as channel:
             try:
                 await call(channel)
@@ -157,7 +157,7 @@ class Events:
         return f"z{zone}-l{leaf}", f"z{zone}-s{spine}"
 
     async def link(self) -> None:
-        """A link between leaf and spine goes or comes; a leaf keeps one at least."""
+        """Take a link between leaf and spine down or up; each leaf keeps at least one."""
         if self.down and self.chance.random() < 0.5:
             one = self.chance.choice(sorted(self.down))
             self.down.discard(one)
@@ -172,7 +172,7 @@ class Events:
         self.count["link down"] += 1
 
     async def flap(self) -> None:
-        """A link goes and comes a few times, faster than anybody plans."""
+        """Take a link down and up a few times, faster than any plan is made."""
         one = self._link()
         if any(leaf == one[0] for leaf, _ in self.down):
             return
@@ -182,14 +182,14 @@ class Events:
         self.count["flapped"] += 1
 
     async def drain(self) -> None:
-        """A link is drained, or no more."""
+        """Drain a link, or undo that."""
         up = bool(self.drained) and self.chance.random() < 0.6
         one = self.chance.choice(sorted(self.drained)) if up else self._link()
         self.drained.add(one)
         await self.undrained(one, up=up)
 
     async def undrained(self, one: Link, *, up: bool = True) -> bool:
-        """Say how a link shall stand; whether that was acknowledged."""
+        """Set whether a link is up or drained; return whether that was acknowledged."""
         request = fabric_pb2.SetLinkStateRequest(
             fabric=NAME,
             link=common_pb2.LinkRef(source=one[0], target=one[1], key="0"),
@@ -206,12 +206,12 @@ class Events:
         return True
 
     async def overlay(self) -> None:
-        """The whole fabric goes on the underlay, or back."""
+        """Withdraw the overlay of the whole fabric, or restore it."""
         back, self.withdrawn = self.withdrawn, True
         await self.restored(ACTIVE if back else WITHDRAWN)
 
     async def restored(self, state: overlay_pb2.OverlayState.ValueType = ACTIVE) -> bool:
-        """Say how the overlay shall stand; whether that was acknowledged."""
+        """Set the state of the overlay; return whether that was acknowledged."""
         request = overlay_pb2.SetOverlayRequest(
             name=f"{NAME}/overlay", state=state, request_id=str(uuid.uuid4())
         )
@@ -224,7 +224,7 @@ class Events:
         return True
 
     async def agent(self) -> None:
-        """An agent dies, or starts anew with an empty table."""
+        """Stop an agent, or start a stopped one with an empty table."""
         if self.stopped:
             row = self.stopped.pop()
             self.house.fleet.boot(row)
@@ -236,7 +236,7 @@ class Events:
         self.count["agent stopped"] += 1
 
     async def visit(self) -> None:
-        """Somebody watches everything, reads none of it, and is gone."""
+        """Open streams that watch everything, read none of them, and leave."""
         async with self.replica().controller.channel() as channel:
             jobs, plans = PlacementServiceStub(channel), PlanServiceStub(channel)
             fabrics = FabricServiceStub(channel)
@@ -256,7 +256,7 @@ class Events:
         self.count["visited"] += 1
 
     async def restart(self) -> None:
-        """A controller ends, in order or not, and another starts in its place."""
+        """End a controller, gracefully or not, and start another in its place."""
         how = self.chance.choice([signal.SIGKILL, signal.SIGTERM])
         led = self.house.leader() is self.mortal
         only = self.mortal is self.steady
@@ -270,21 +270,21 @@ class Events:
         self.count[f"{how.name}{' of the leader' if led else ''}"] += 1
 
     async def sleep(self) -> None:
-        """The one that stays is put to sleep until its lease is over."""
+        """Suspend the steady controller until its lease is over."""
         self.steady.signal(signal.SIGSTOP)
         await asyncio.sleep(ASLEEP)
         self.steady.signal(signal.SIGCONT)
         self.count["asleep"] += 1
 
     async def redis_asleep(self) -> None:
-        """The Redis answers nobody, for less than a lease or for more."""
+        """Suspend Redis, for less than a lease or for more."""
         self.house.redis.signal(signal.SIGSTOP)
         await asyncio.sleep(ASLEEP * self.chance.uniform(0.1, 1.5))
         self.house.redis.signal(signal.SIGCONT)
         self.count["redis asleep"] += 1
 
     async def redis_restart(self) -> None:
-        """The Redis is killed, and comes back with what it has on its disk."""
+        """Kill Redis, and start it with what it has on its disk."""
         self.house.redis.kill()
         await asyncio.sleep(self.chance.uniform(0, ASLEEP))
         await asyncio.to_thread(self.house.redis.start)

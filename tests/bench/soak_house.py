@@ -1,4 +1,7 @@
-"""Where the soak takes place: a house on either store, and what it looks like at a moment."""
+"""Where the soak takes place: a house on either store, and what it looks like at a moment.
+
+A house is a set of controllers with their store and the agents of all switches.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
 
 LOGS = ("log", "requests", "order", "audit")
-"""What a store keeps of the past: up to a number, to which its own tests hold it."""
+"""Logs of the store, which it limits to a number of records. Its own tests check that."""
 LOOKING = 0.5
-"""Seconds for which a controller looks for garbage, and more."""
+"""Seconds within which a controller collects its garbage."""
 COLUMNS = ("memory", "files", "tasks", "rows", "stored", "own", "own_files", "own_tasks")
 SLACK = {
     "memory": 12.0,
@@ -53,22 +56,24 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one moment looks like."""
+    """Figures of one moment."""
 
     seconds: float
     events: int
     generation: int
     memory: float
-    """Of the controller that stays, MiB; likewise the next two."""
+    """MiB of the controller that stays. The next two are also of that controller."""
     files: int
     tasks: int
     rows: int
-    """In the store: keys and what is in them, or rows of all tables; without what it keeps of the
-    past up to a number: ``LOGS``, and summaries of plans."""
+    """Things in the store: keys and what is in them, or rows of all tables.
+
+    ``LOGS`` and the kept summaries of plans do not count.
+    """
     stored: float
-    """MiB, as the Redis has it in memory or the file on the disk."""
+    """MiB of the store, in memory for Redis or on disk for the file."""
     own: float
-    """MiB of this process, which has all agents, clients and links in it; so have the next two."""
+    """MiB of this process, with all agents, clients and links. The next two are also of it."""
     own_files: int
     own_tasks: int
 
@@ -78,17 +83,17 @@ class Alone(House):
 
     @property
     def file(self) -> Path:
-        """The store."""
+        """The store's file."""
         return self.folder / "heddle.sqlite3"
 
     async def another(self, *options: str) -> Replica:
-        """Start the controller: there may be one at a time."""
+        """Start the controller. There may be only one at a time."""
         return await super().another(*options, "--store", f"sqlite:///{self.file}")
 
 
 @asynccontextmanager
 async def alone(folder: Path) -> AsyncIterator[Alone]:
-    """One controller on the embedded store, and agents of all switches."""
+    """Run one controller on the embedded store, and agents of all switches."""
     async with AsyncExitStack() as stack:
         house = Alone(folder, RedisServer(folder / "redis"), small_fabric(), stack)
         stack.callback(house.redis.close)
@@ -104,13 +109,13 @@ async def alone(folder: Path) -> AsyncIterator[Alone]:
 
 @asynccontextmanager
 async def housed(folder: Path, store: str) -> AsyncIterator[House]:
-    """A house on a store: ``redis``, with two controllers, or ``sqlite``, with one."""
+    """Run a house on a store: ``redis`` with two controllers, or ``sqlite`` with one."""
     async with replicated(folder) if store == "redis" else alone(folder) as house:
         yield house
 
 
 def gauges(replica: Replica) -> dict[str, float]:
-    """What a controller tells of itself."""
+    """Return the metrics of a controller that have no labels, and the plan's generation."""
     port = replica.controller.metrics_port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -120,7 +125,7 @@ def gauges(replica: Replica) -> dict[str, float]:
 
 
 def stored(house: House) -> tuple[int, float]:
-    """How many things are in the store, and how many MiB they take."""
+    """Return how many things are in the store, and how many MiB they take."""
     if isinstance(house, Alone):
         return _rows(house.file), sum(
             path.stat().st_size for path in house.folder.glob("heddle.sqlite3*")
@@ -131,7 +136,7 @@ def stored(house: House) -> tuple[int, float]:
 
 
 def _size(client: Any, key: bytes) -> int:
-    """A key, and what is in it."""
+    """Return one for a key, plus the number of things in it."""
     if key.decode().rpartition(":")[2] in LOGS:
         return 1
     command = _SIZES.get(client.type(key))
@@ -148,7 +153,7 @@ def _rows(file: Path) -> int:
 
 
 async def measure(house: House, replica: Replica, seconds: float, events: int) -> Sample:
-    """How things stand, once the controller has looked for its garbage."""
+    """Take a sample, once the controller has collected its garbage."""
     replica.signal(signal.SIGUSR2)
     await asyncio.sleep(LOOKING)
     gc.collect()
@@ -171,7 +176,7 @@ async def measure(house: House, replica: Replica, seconds: float, events: int) -
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
-    """Columns that are higher in the last quarter than in the second, beyond their slack."""
+    """Return columns that are higher in the last quarter than in the second, beyond their slack."""
     quarter = max(1, len(samples) // 4)
     found = []
     for column in COLUMNS:
@@ -185,9 +190,9 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 def faults(logs: Iterable[Path]) -> Counter[str]:
-    """What controllers logged of faults of their own, how often.
+    """Count the faults of their own that controllers logged.
 
-    That a store or an agent is lost is told as well, but is what was to happen.
+    The loss of a store or an agent is logged too, but is caused on purpose and does not count.
     """
     found: Counter[str] = Counter()
     for path in logs:

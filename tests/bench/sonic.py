@@ -1,9 +1,8 @@
-"""Rules into a SONiC switch's Redis, acknowledged by a played orchagent; repair of a next hop.
+"""Rules into a SONiC switch's Redis, acknowledged by a simulated orchagent; repair of a next hop.
 
-A lost next hop is a port that is down by APPL_DB: told by Redis, then repaired.
-
-A real Redis, and orchagent as a process of its own: both share this machine with the agent, so the
-time of the wall is theirs too. What is ours is told apart by the processor time of our thread.
+A lost next hop is a port that is down in APPL_DB. Redis tells the agent, and then the rules are
+repaired. The Redis is real, and orchagent is a process of its own. Both share this machine with the
+agent, so wall time includes their work. The agent's own work is the processor time of its thread.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ RATE, REPAIR_SECONDS = 5_000, 0.020
 
 @contextmanager
 def switch() -> Iterator[tuple[SonicFib, Path]]:
-    """The backend at a Redis with an orchagent, and the socket of that."""
+    """Yield the backend on a Redis with an orchagent, and the socket of that Redis."""
     with tempfile.TemporaryDirectory() as folder, RedisServer(Path(folder), *NEVER) as server:
         command = [sys.executable, "-m", "tests.support.orchagent", str(server.socket)]
         with subprocess.Popen(
@@ -49,7 +48,7 @@ def switch() -> Iterator[tuple[SonicFib, Path]]:
 
 
 def batch(rules: int, groups: list[Group]) -> Batch:
-    """So many entries of QPs, over the groups in turn."""
+    """Return so many entries of QPs, spread over the groups in turn."""
     sets: dict[Match, Group] = {
         ("nic0", f"far{row // 16384}", 49152 + row % 16384, 4791): groups[row % len(groups)]
         for row in range(rules)
@@ -59,7 +58,7 @@ def batch(rules: int, groups: list[Group]) -> Batch:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """Rules a second, and the repair of a next hop that a quarter of the rules use."""
+    """Measure rules per second, and the repair of a next hop that a quarter of the rules use."""
     rules = QUICK_RULES if scale.name == "quick" else RULES
     groups = [Group(hop, SPINES[(at + 1) % 4]) for at, hop in enumerate(SPINES)]
     with switch() as (fib, path), screen.progress(TITLE.format(rules=rules), 1 + 2 * RUNS) as step:
@@ -97,7 +96,11 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 async def _repairs(
     fib: SonicFib, path: Path, group: Group, done: Callable[[int], None]
 ) -> list[tuple[float, float, float]]:
-    """Seconds of each run until the port's state is told, until rules are changed, and of ours."""
+    """Return three times in seconds for each change of the port's state.
+
+    They are the wall time until the state is reported, the wall time until the rules are changed,
+    and the processor time of the agent's thread.
+    """
     port, database = EXITS[SPINES[0].port].interface, socket_of(path)(schema.APPL_DB)
     heard = asyncio.Queue[tuple[bool, float]]()
     watching = asyncio.create_task(

@@ -1,9 +1,8 @@
-"""Jobs submitted by many clients at once: how many a second are accepted and durable.
+"""Jobs submitted by many clients at once: how many per second are accepted and durable.
 
-Each is checked against the fabric first and written with its audit record, as the API
-does it, in one process and with no planning beside it: what is measured is the store
-and what stands before it. Every submission is acknowledged before its client asks for
-the next one.
+Each job is first checked against the fabric and written with its audit record, as the API does it,
+in one process and without planning. So the store and its checks are measured. Every submission is
+acknowledged before its client submits the next one.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from tests.support.store_samples import clos, job
 
 CLIENTS = 64
 LEAST = 500.0
-"""Submissions a second."""
+"""Submissions per second."""
 LEAVES, HOSTS = 16, 128
 BLOCK = LEAVES * HOSTS // 2
-"""Jobs of two hosts that the fabric has room for at once."""
+"""Jobs of two hosts that fit on the fabric at once."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """The embedded store, and Redis by how it waits for its disk."""
+    """Measure the embedded store, and Redis with each way of syncing to its disk."""
     stores: dict[str, Callable[[Path], AbstractAsyncContextManager[Store]]] = {
         "embedded": _embedded,
         "Redis, appendfsync always": lambda folder: _redis(folder, ALWAYS),
@@ -71,7 +70,7 @@ async def _row(
 
 
 async def _submit(store: Store, count: int) -> tuple[float, list[float]]:
-    """Submissions a second, and how long each took."""
+    """Return submissions per second, and the seconds that each took."""
     numbers = iter(range(count))
     waits: list[float] = []
 

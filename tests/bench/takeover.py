@@ -1,10 +1,10 @@
-"""From SIGKILL of the leader to every switch asked what it holds, by the one that takes over.
+"""From SIGKILL of the leader until its successor has asked every switch what it holds.
 
-Two controllers on one Redis, and agents of 2,048 switches, each with connections of its own to both
-over mTLS. The clock runs from the signal until the last agent has accepted the new leader's first
-push, which asks what its switch holds and fences it; by then it refuses whatever the old leader may
-have under way. All agents share one process, and all of it shares this machine. The lease of the
-leader that was killed is part of it: nobody may lead before it is over.
+Two controllers share one Redis. Agents of 2,048 switches have connections of their own to both over
+mTLS. The clock runs from the signal until the last agent has accepted the new leader's first push,
+which asks what the switch holds and fences it. From then on the switch refuses whatever the old
+leader may still have under way. All agents share one process, and everything shares this machine.
+The lease of the killed leader is part of the time, since no one may lead before it is over.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One leader that was killed, seconds from the signal."""
+    """One leader that was killed; times are seconds from the signal."""
 
     led: float
-    """Until another led."""
+    """Until another controller led."""
     first: float
     """Until the first agent was asked."""
     last: float
-    """Until the last was."""
+    """Until the last agent was asked."""
     begun: int
     """Sessions that agents began anew meanwhile."""
     controller: float
-    """Of processors, by the one that takes over, until the last agent was asked."""
+    """Processor seconds of the new leader, until the last agent was asked."""
     agents: float
-    """Likewise by all agents: in a fabric each has a processor of its own."""
+    """Processor seconds of all agents. In a fabric each has a processor of its own."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """One row."""
+    """Return one row."""
     switches = scale.push_leaves
     runs = 1 if scale.name == "quick" else RUNS
     with screen.progress(f"take-over with {switches:,} sessions over mTLS", runs) as advance:
@@ -136,7 +136,7 @@ class House:
         )
 
     async def start(self, name: str) -> None:
-        """Start one, again at the address that it had."""
+        """Start a controller. One that ran before gets the same address again."""
         folder = self._folder / name
         await asyncio.to_thread(folder.mkdir, exist_ok=True)
         words = ["--store", self._url, "--controller-id", name, "--log-format", "json", *self._tls]
@@ -146,7 +146,7 @@ class House:
         self.controllers[name] = await self._stack.enter_async_context(started)
 
     def led(self) -> tuple[str, int, float]:
-        """Who has led last, with which epoch, and since when by the file that says so."""
+        """Return the last leader, its epoch, and the Unix time from which it led, from the logs."""
         found = []
         for name, controller in self.controllers.items():
             for line in controller.log.read_text().splitlines():
@@ -160,7 +160,7 @@ class House:
 async def _killed(pair: House, crowd: subprocess.Popen[str]) -> Run:
     before = await _asked(crowd, "up")
     name, epoch, _ = pair.led()
-    await _asked(crowd, f"over {epoch - 1}")  # it has asked every switch itself
+    await _asked(crowd, f"over {epoch - 1}")  # the current leader has asked every switch
     process = pair.controllers[name].process
     (other,) = (one for key, one in pair.controllers.items() if key != name)
     sides = [psutil.Process(other.process.pid), psutil.Process(crowd.pid)]
@@ -178,7 +178,7 @@ async def _killed(pair: House, crowd: subprocess.Popen[str]) -> Run:
 
 
 def _processor_seconds(process: psutil.Process) -> float:
-    """That a process has taken so far."""
+    """Return the processor seconds of a process so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -193,7 +193,7 @@ async def _asked(crowd: subprocess.Popen[str], question: str) -> dict[str, Any]:
 
 
 async def _furnish(redis: RedisServer, fabric: Fabric) -> None:
-    """A fabric, and a little to be planned for it."""
+    """Put a fabric into the store, and a few demands to plan."""
     store = await open_redis(redis.url)
     await store.put_fabric("f1", fabric)
     nics = [fabric.structure.nodes.ids[row] for row in fabric.rows_of_kind(NodeKind.NIC)]
@@ -202,7 +202,7 @@ async def _furnish(redis: RedisServer, fabric: Fabric) -> None:
 
 
 def _certify(folder: Path, fabric: Fabric) -> tuple[Authority, Pair]:
-    """An authority, the controllers' certificate, and one for each switch."""
+    """Make an authority, the controllers' certificate, and one for each switch."""
     authority = Authority(folder)
     server = authority.issue("server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     nodes = fabric.structure.nodes
@@ -214,7 +214,7 @@ def _certify(folder: Path, fabric: Fabric) -> tuple[Authority, Pair]:
 
 @contextmanager
 def agents(file: Path, certificates: Path, addresses: str) -> Iterator[subprocess.Popen[str]]:
-    """The agents, in a process of their own."""
+    """Run the agents in a process of their own."""
     words = [sys.executable, "-m", "tests.bench.takeover_agents"]
     words += [str(file), str(certificates), addresses]
     env = {**os.environ, "GRPC_VERBOSITY": "ERROR"}

@@ -1,9 +1,10 @@
-"""Agents of all switches of a fabric in one process, each with connections of its own over mTLS.
+"""Agents of all switches of a fabric in one process, with connections of their own over mTLS.
 
 `python -m tests.bench.takeover_agents FABRIC CERTIFICATES ADDRESS,ADDRESS` keeps their sessions up
-until standard input ends. A line there asks a question, and a line of JSON answers it: `up` waits
-for a session of every agent with every controller, `over EPOCH` until every agent has accepted a
-greater epoch, and tells when each did, Unix seconds. Both tell how many sessions were begun.
+until standard input ends. Each line there is a question, answered by a line of JSON. `up` waits
+until every agent has a session with every controller. `over EPOCH` waits until every agent has
+accepted a greater epoch, and tells when each did so, in Unix seconds. Both tell how many sessions
+were begun.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 from tests.support.waiting import until
 
 AT_ONCE = 64
-"""Agents that dial at the same time: real ones have a processor each."""
+"""Agents that dial at the same time, since they share this machine's processors."""
 
 
 class Crowd:
@@ -64,7 +65,7 @@ class Crowd:
         self.accepted[switch].setdefault(fence.epoch, time.time())
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Begin, a few at a time."""
+        """Start the agents, a few at a time."""
         running = []
         for first in range(0, len(self.agents), AT_ONCE):
             some = self.agents[first : first + AT_ONCE]
@@ -73,11 +74,11 @@ class Crowd:
         return running
 
     def sessions(self) -> int:
-        """Begun since the start."""
+        """Return the number of sessions begun since the start."""
         return sum(agent.sessions.begun for agent in self.agents)
 
     async def up(self) -> dict[str, object]:
-        """Wait for all sessions."""
+        """Wait until every agent has a session with every controller."""
         wanted = self.controllers
         await until(lambda: all(agent.sessions.connected == wanted for agent in self.agents))
         return {"sessions": self.sessions()}
@@ -91,7 +92,7 @@ class Crowd:
 
 
 async def run(fabric: Fabric, folder: Path, addresses: list[str]) -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until standard input ends."""
     crowd = Crowd(fabric, folder, addresses)
     running = await crowd.start()
     gc.collect()

@@ -1,9 +1,9 @@
-"""Bulk transfers over TCP: so many bytes from one NIC to another, and when which of them came.
+"""Bulk transfers over TCP: so many bytes between pairs of NICs, and when they arrived.
 
-All connections are made first; then everyone begins to send at once, from one process that
-holds both ends of all of them, so that one clock tells all. Nothing outlives the call: sockets
-are the only thing it makes. Every flow uses the same congestion control, whatever the machine's
-own is, since those that are unlike do not share alike.
+All connections are made first, then all begin to send at once. One process holds both ends of all
+connections, so that one clock times all. Only sockets are created, and they are closed at the end.
+Every flow uses the same congestion control, whatever the machine's default is, since different ones
+do not share equally.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ RENO = b"reno"
 CHUNK = memoryview(bytes(64 << 10))
 ACCEPT_SECONDS = 5.0
 WINDOW = 48 << 10
-"""Bytes that the kernel keeps for what has come and is not read; half of it or more is the most
-that a flow has on its way."""
+"""Bytes that the kernel keeps of what has arrived and is not read yet.
+
+The most that a flow can have in flight is between half of this and all of it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """What came of one transfer; seconds count from when all began to send."""
+    """What arrived of one transfer; seconds count from when all began to send."""
 
     seconds: Floats
-    """When each read was, ascending."""
+    """Time of each read, ascending."""
     bytes: Floats
-    """That had come by then."""
+    """Bytes that had arrived by each of these times."""
 
     @property
     def end(self) -> float:
-        """When the last byte came."""
+        """When the last byte arrived."""
         return float(self.seconds[-1])
 
     def rate(self, begin: float, end: float) -> float:
-        """Mean Gbit/s of payload from ``begin`` to ``end``, seconds."""
+        """Return the mean Gbit/s of payload from ``begin`` to ``end``, in seconds."""
         came = np.interp([begin, end], self.seconds, self.bytes, left=0.0)
         return float(came[1] - came[0]) * 8e-9 / (end - begin)
 
 
 def transfer(flows: Sequence[ProbeFlow], size: int, seconds: float) -> list[Arrival]:
-    """Send so many bytes over every flow at once; what came, in order of the flows.
+    """Send ``size`` bytes over every flow at once, and return the arrivals in order of flows.
 
     Raises:
-        LabError: not all of it has come after so many seconds.
+        LabError: not all bytes have arrived after so many seconds.
     """
     with contextlib.ExitStack() as stack:
         senders, receivers = _connected(flows, stack)
@@ -78,12 +80,12 @@ def transfer(flows: Sequence[ProbeFlow], size: int, seconds: float) -> list[Arri
 def _connected(
     flows: Sequence[ProbeFlow], stack: contextlib.ExitStack
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Both ends of a connection for each flow."""
+    """Return the senders and the receivers of a connection for each flow."""
     listeners: dict[tuple[str, int], socket.socket] = {}
     firsts = {(flow.destination, flow.destination_port): flow for flow in flows}
     for place, flow in firsts.items():
         listeners[place] = stack.enter_context(tcp_listener(flow))
-        # Connections inherit it; once they are made it is too late.
+        # Set it here, since connections inherit it and cannot change it later.
         listeners[place].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
     senders, receivers = [], []
     for flow in flows:
@@ -100,7 +102,7 @@ def _connected(
 
 
 class _Transfer:
-    """One connection under way; its calls return whether there is more to do."""
+    """One connection in progress; its calls return whether there is more to do."""
 
     def __init__(self, sender: socket.socket, receiver: socket.socket, *, size: int) -> None:
         self.sender, self.receiver = sender, receiver
@@ -109,19 +111,19 @@ class _Transfer:
         self._room = bytearray(256 << 10)
 
     def send(self) -> bool:
-        """As much as the kernel takes."""
+        """Send as much as the kernel takes."""
         with contextlib.suppress(BlockingIOError):
             self._unsent -= self.sender.send(CHUNK[: min(len(CHUNK), self._unsent)])
         return self._unsent > 0
 
     def receive(self) -> bool:
-        """What there is."""
+        """Receive what has arrived."""
         with contextlib.suppress(BlockingIOError):
             self.missing -= self.receiver.recv_into(self._room)
             self._seen.append((time.monotonic(), self._size - self.missing))
         return self.missing > 0
 
     def arrival(self, begin: float) -> Arrival:
-        """What was seen."""
+        """Return what has arrived, with times counted from ``begin``."""
         times, counts = zip(*self._seen, strict=True)
         return Arrival(np.array(times) - begin, np.array(counts, dtype=np.float64))

@@ -1,8 +1,8 @@
-"""Turns in time: two jobs over links of half their width, with turns and without.
+"""Turns in time: two jobs over links of half the needed width, with turns and without.
 
-A VGG16 computes 141 ms of an iteration of 255 ms, and communicates the rest, after CASSINI
-(NSDI 2024). Other pairs are drawn. With drift, one job computes longer than turns were
-made for.
+A VGG16 computes for 141 ms of an iteration of 255 ms, and communicates for the rest, after CASSINI
+(NSDI 2024). Other pairs of jobs are drawn at random. With drift, one job computes longer than the
+turns were made for.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ITERATIONS = 20
 FIRST_SEED = 4200
 
 Pair = tuple[tuple[float, float], tuple[float, float]]
-"""Of each job, seconds of computing and of communicating alone."""
+"""Seconds of computing and of communicating alone, for each of two jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Mean iterations, seconds, of each job."""
+    """Mean seconds of an iteration of each job, without turns and with them."""
 
     without: list[float]
     turns: list[float]
@@ -40,12 +40,12 @@ class Paired:
 
     @property
     def gain(self) -> float:
-        """Without turns over with, a mean over jobs."""
+        """Mean over both jobs of the iteration without turns divided by that with turns."""
         return float(np.mean(np.divide(self.without, self.turns)))
 
 
 def paired(pair: Pair, drift: float) -> Paired:
-    """Two jobs of four NICs each over two leaves, 2:1; one computes longer by ``drift``."""
+    """Run two jobs of four NICs each over two leaves, 2:1; one computes longer by ``drift``."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
     hosts = [*fabric.structure.nics_of_host]
     placed = []
@@ -63,7 +63,7 @@ def paired(pair: Pair, drift: float) -> Paired:
 
 
 def drawn(seed: int) -> Pair:
-    """Half of all pairs iterate alike, as copies of a job do; others as they like."""
+    """Draw a pair. Half of all pairs have equal iterations, as copies of a job do."""
     random = np.random.default_rng(seed)
     part = random.uniform(0.1, 0.6, 2)
     length = np.array([1.0, 1.0 if random.random() < 1 / 2 else random.uniform(0.3, 3.0)])
@@ -72,7 +72,7 @@ def drawn(seed: int) -> Pair:
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A published pair and drawn ones, as told and drifting."""
+    """Return rows for a published pair and for drawn ones, without drift and with it."""
     seeds = range(FIRST_SEED, FIRST_SEED + 2 * scale.gap_seeds)
     still, drifting = paired((VGG16, VGG16), 0.0), paired((VGG16, VGG16), TURN_SLACK)
     change = max(a / b for a, b in zip(drifting.turns, still.turns, strict=True))

@@ -1,9 +1,9 @@
-"""What people who look cost those who work: the page with ten viewers, and metrics.
+"""What viewers of the page and scrapes of metrics cost the controller: ten viewers.
 
-The controller of the row ``event``, with an agent for each switch. Blocks of the same work with
-and without the page, its viewers and metrics follow each other: links lost and back, full plans,
-reads. Counted is the processor time of the controller, from the first piece of a block until some
-quiet after the last, so that what is done late is counted, too.
+The controller is that of the row ``event``, with an agent for each switch. Blocks of the same work
+alternate with and without the page, its viewers and metrics: links lost and back, full plans,
+reads. Processor time of the controller is counted from the first piece of a block until a pause
+after the last, so that deferred work counts too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.web import connect, event, fetch
 
 VIEWERS = 10
 MOST = 1.02
-"""Processor time with, over that without."""
+"""Limit of the processor time with viewers, divided by that without."""
 SETTLED = 1.0
 """Seconds that belong to a block after its last piece."""
 READS = 400
@@ -45,7 +45,7 @@ LOST, SEEN_SECONDS = 10, 1.0
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """A row each for events, full plans and reads."""
+    """Return a row each for events, full plans, reads, scrapes, and the delay of the overview."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return asyncio.run(_measured(scale, screen))
 
@@ -60,7 +60,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
             seeds = itertools.count()
 
             async def plans(h: House) -> int:
-                """All flows anew."""
+                """Replace all flows and wait until every switch holds the new plan."""
                 h.marks.clear()
                 await across(h, next(seeds))
                 await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
@@ -76,7 +76,7 @@ async def _measured(scale: Scale, screen: Screen) -> list[Row]:
 
 
 async def _scraped(h: House) -> Row:
-    """How long Prometheus waits for the metrics of a controller with an agent for each switch."""
+    """Time a scrape of the metrics of a controller with an agent for each switch."""
     server = MetricsServer(h.telemetry, "127.0.0.1", 0)
     shown = asyncio.create_task(follow_plans(h.api.store, h.telemetry))
     await asyncio.sleep(SETTLED)
@@ -101,7 +101,7 @@ async def _scraped(h: House) -> Row:
 
 
 async def _seen(h: House) -> Row:
-    """From an agent's word of a lost link to an overview in which it is down."""
+    """Time from an agent's hearing of a lost link to an overview that shows it down."""
     server = WebServer(h.api, WebTerms("127.0.0.1", 0))
     await server.start()
     url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
@@ -143,12 +143,12 @@ async def _seen(h: House) -> Row:
 async def _pairs(
     h: House, work: Callable[[House], Awaitable[int]], blocks: int, advance: Callable[[int], None]
 ) -> list[tuple[float, float]]:
-    """Processor seconds a piece, without and with."""
-    await work(h)  # modules and indexes are read for the first time
+    """Return processor seconds per piece of work, without viewers and with them, for each pair."""
+    await work(h)  # the first run loads modules and indexes
     found = []
     for pair in range(blocks):
         seconds = {}
-        for looked in (pair % 2 == 0, pair % 2 == 1):  # in turns: machines grow slow and quick
+        for looked in (pair % 2 == 0, pair % 2 == 1):  # in turns, as a machine's speed changes
             async with looked_at(h) if looked else looked_at_before(h):
                 seconds[looked] = await _block(h, work)
         found.append((seconds[False], seconds[True]))
@@ -164,9 +164,10 @@ async def _block(h: House, work: Callable[[House], Awaitable[int]]) -> float:
 
 
 def _processor_seconds(h: House) -> float:
-    """Of the process that talks and of that which plans.
+    """Return processor seconds of the serving process and of the one that plans.
 
-    The one that looks for better plans begins whenever things are quiet, for seconds.
+    The process that looks for better plans does not count, since it starts whenever things are
+    quiet, and then works for seconds.
     """
     planner = h.planners[0]
     return time.process_time() + (processor_seconds(planner.pid) if planner.pid else 0.0)
@@ -174,7 +175,7 @@ def _processor_seconds(h: House) -> float:
 
 @asynccontextmanager
 async def looked_at(h: House) -> AsyncIterator[None]:
-    """The page with its viewers, and metrics that somebody scrapes."""
+    """Serve the page to its viewers during the block, and follow plans for the metrics."""
     server = WebServer(h.api, WebTerms("127.0.0.1", 0))
     await server.start()
     url = f"http://127.0.0.1:{server.port}/api/fabrics/f1/stream"
@@ -202,7 +203,10 @@ async def looked_at(h: House) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def looked_at_before(h: House) -> AsyncIterator[None]:
-    """Viewers come and go before: the block before has as much time for what it left to do."""
+    """Let viewers come and go before a block without them.
+
+    So the block before it has as much time for deferred work.
+    """
     async with looked_at(h):
         pass
     await asyncio.sleep(SETTLED)
@@ -210,7 +214,7 @@ async def looked_at_before(h: House) -> AsyncIterator[None]:
 
 
 async def _events(h: House) -> int:
-    """Links between switches, lost and back."""
+    """Take links between switches down and up."""
     rows = np.flatnonzero(between_switches(h.fabric))
     links = np.random.default_rng(1).permutation(rows)[:5].tolist()
     for words in [f"{way} {link}" for link in links for way in ("down", "up")]:
@@ -222,7 +226,7 @@ async def _events(h: House) -> int:
 
 
 async def _reads(h: House) -> int:
-    """Why a flow goes where it goes."""
+    """Ask why a flow takes its path, again and again."""
     stub = PlanServiceStub(h.channel)
     asked = plan_pb2.ListRoutesRequest(parent="fabrics/f1/plan", page_size=1)
     flow = (await stub.ListRoutes(asked)).routes[0].flow

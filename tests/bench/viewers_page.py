@@ -1,7 +1,7 @@
-"""People who look: ``python -m tests.bench.viewers_page URL COUNT``, until the end of input.
+"""Viewers of the page: ``python -m tests.bench.viewers_page URL COUNT``, until input ends.
 
-Says ``ready`` once every stream has told its first overview. Reads all that comes, and does
-nothing with it.
+It prints ``ready`` once every stream has sent its first overview. It reads all that comes, and
+discards it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FIRST = b"event: overview"
 
 
 def main(url: str, count: int) -> None:
-    """Look."""
+    """Open the streams and read them until standard input ends."""
     parts = urlsplit(url)
     line = f"GET {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n\r\n".encode()
     waiting = selectors.DefaultSelector()

@@ -14,11 +14,14 @@ from tests.bench.rows import Scale
 
 GBPS = 400.0
 CORE_PART = 7
-"""One NIC in so many sends across zones, as the cores are that much narrower."""
+"""One NIC in this many sends across zones, as the links to the cores are that much narrower."""
 
 
 def published_zones(scale: Scale, zones: int | None = None) -> Fabric:
-    """Zones of the published shape, 1:7 to the cores: 24,576 NICs at the usual scale."""
+    """Return zones of the published shape, 1:7 to the cores.
+
+    The default and full scales give 24,576 NICs.
+    """
     leaves, spines, nics = scale.zone
     return three_tier(
         zones=zones or scale.zones,
@@ -32,7 +35,7 @@ def published_zones(scale: Scale, zones: int | None = None) -> Fabric:
 
 
 def flows_of(job: str, source: Ints, destination: Ints, qps: int = 1) -> Flows:
-    """Flows at line rate that may run at any time, named after their job."""
+    """Return flows at line rate that may run at any time, named after their job."""
     count = len(source)
     zeros = np.zeros(count, dtype=np.int64)
     return Flows(
@@ -51,10 +54,10 @@ def flows_of(job: str, source: Ints, destination: Ints, qps: int = 1) -> Flows:
 
 
 def shuffled(nics: Ints, random: np.random.Generator, apart: Ints | None = None) -> Ints:
-    """Where each NIC sends, everyone being sent to once.
+    """Return where each NIC sends, so that every NIC is sent to exactly once.
 
-    Nobody sends to itself or, given a group of each NIC, within its group; needs
-    groups, none with half of the NICs.
+    No NIC sends to itself or, if ``apart`` gives the group of each NIC, within its group. This
+    needs groups of which none has half of the NICs or more.
     """
     group = np.arange(len(nics)) if apart is None else apart
     order = random.permutation(len(nics))
@@ -66,7 +69,7 @@ def shuffled(nics: Ints, random: np.random.Generator, apart: Ints | None = None)
 
 
 def permutations(fabric: Fabric, seed: int, sets: int = 1, qps: int = 1) -> Flows:
-    """So many permutations of all NICs at once."""
+    """Return so many permutations of all NICs, all sent at the same time."""
     random = np.random.default_rng([seed, sets])
     nics = fabric.rows_of_kind(NodeKind.NIC)
     return concatenate(
@@ -75,9 +78,10 @@ def permutations(fabric: Fabric, seed: int, sets: int = 1, qps: int = 1) -> Flow
 
 
 def zone_traffic(fabric: Fabric, seed: int) -> Flows:
-    """Two permutations within each zone, and one of a seventh of the NICs across zones.
+    """Return two permutations within each zone, and one across zones.
 
-    In a fabric of one zone that last one stays in it, so that there is as much to do.
+    The one across zones has a seventh of the NICs. In a fabric of one zone it stays in that zone,
+    so that the amount of work is the same.
     """
     random = np.random.default_rng(seed)
     nics = fabric.rows_of_kind(NodeKind.NIC)
@@ -99,25 +103,25 @@ def zone_traffic(fabric: Fabric, seed: int) -> Flows:
 
 
 def between_switches(fabric: Fabric) -> Bools:
-    """Which links are between two switches, shape (links,)."""
+    """Return which links are between two switches, shape (links,)."""
     nic, links = fabric.structure.nodes.kind == NodeKind.NIC, fabric.structure.links
     result: Bools = ~nic[links.a] & ~nic[links.b]
     return result
 
 
 def without(fabric: Fabric, links: Ints) -> Fabric:
-    """The fabric with some links, by row, down."""
+    """Return the fabric with these links (by row) down."""
     return fabric.with_links(dict.fromkeys(links.tolist(), State.DOWN))
 
 
 def frayed(fabric: Fabric, random: np.random.Generator, share: float) -> Fabric:
-    """The fabric with each link between switches down with some probability."""
+    """Return the fabric with each link between switches down with probability ``share``."""
     rows = np.flatnonzero(between_switches(fabric))
     return without(fabric, rows[random.random(len(rows)) < share])
 
 
 def with_speeds(fabric: Fabric, gbps: Ints | Floats) -> Fabric:
-    """The fabric with other speeds of its links, by row."""
+    """Return the fabric with other link speeds, in Gbit/s, by link row."""
     structure = fabric.structure
     links = replace(structure.links, gbps=gbps.astype(np.float64))
     return replace(fabric, structure=replace(structure, links=links))

@@ -1,4 +1,4 @@
-"""What takes minutes to make, and is made once."""
+"""Fixtures that take minutes to make, and are made once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.bare_debian import bare, build
 
 @pytest.fixture(scope="session")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Both packages, by name."""
+    """Both Debian packages, by name."""
     folder = tmp_path_factory.mktemp("debs")
     yield {f"heddle-{name}": build(name, folder) for name in ("agent", "controller")}
     shutil.rmtree(folder)
@@ -21,7 +21,7 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A bare Debian."""
+    """A bare Debian system."""
     folder = tmp_path_factory.mktemp("debian")
     yield bare(folder)
     shutil.rmtree(folder)

@@ -24,19 +24,19 @@ UNITS = {
 
 @pytest.fixture
 def machine(base: Path, tmp_path: Path) -> Iterator[Machine]:
-    """A machine that is bare."""
+    """A bare machine."""
     with layer(base, tmp_path, "bare") as made:
         yield made
 
 
 def given(machine: Machine, deb: Path) -> str:
-    """Bring a package to a machine; where it is there."""
+    """Copy a package to a machine, and return its path there."""
     shutil.copy(deb, machine.path("/root"))
     return f"/root/{deb.name}"
 
 
 def newer(deb: Path, folder: Path) -> Path:
-    """The same package as 0.2.0, whose settings have another comment."""
+    """Build the same package as version 0.2.0, whose settings have another comment."""
     tree = folder / "newer"
     subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
     control = tree / "DEBIAN" / "control"
@@ -52,14 +52,14 @@ def newer(deb: Path, folder: Path) -> Path:
 
 
 def test_the_same_commit_gives_the_same_package(debs: dict[str, Path], tmp_path: Path) -> None:
-    """Built once more, in another folder, it is the same byte by byte."""
+    """A second build in another folder is the same, byte by byte."""
     again = build("agent", tmp_path)
     sums = [hashlib.sha256(deb.read_bytes()).hexdigest() for deb in (debs["heddle-agent"], again)]
     assert sums[0] == sums[1]
 
 
 def test_a_controller_starts_answers_and_stops(machine: Machine, debs: dict[str, Path]) -> None:
-    """Installed by apt with what Debian has, started as its unit says, asked by its own client."""
+    """It is installed by apt, started as its unit says, and asked by its own client."""
     machine.must(f"apt-get install -qq {given(machine, debs['heddle-controller'])}")
     machine.path("/etc/heddle/controller.env").write_text(
         "HEDDLE_LISTEN=127.99.0.1:7400\nHEDDLE_METRICS_HOST=127.99.0.1\n"
@@ -73,7 +73,7 @@ def test_a_controller_starts_answers_and_stops(machine: Machine, debs: dict[str,
 
 
 def test_the_agents_start(machine: Machine, debs: dict[str, Path]) -> None:
-    """By dpkg alone: the switch's agent holds a table, the host's has its user and folder."""
+    """By dpkg alone, the switch's agent answers, and the host's has its user and folder."""
     machine.must(f"dpkg -i {given(machine, debs['heddle-agent'])}")
     with machine.path("/etc/heddle/agent.env").open("a") as settings:
         settings.write("HEDDLE_AGENT_METRICS_HOST=127.99.0.2\nHEDDLE_AGENT_METRICS_PORT=7402\n")
@@ -93,7 +93,7 @@ def test_the_agents_start(machine: Machine, debs: dict[str, Path]) -> None:
 def test_upgrade_keeps_what_was_set_and_purge_leaves_nothing(
     package: str, machine: Machine, debs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A changed file stays, an unchanged one is replaced; state goes with purge and not before."""
+    """A changed file stays, an unchanged one is replaced, and state goes only with purge."""
     before = listing(machine)
     machine.must(f"dpkg -i {given(machine, debs[package])}")
     kept = f"/etc/heddle/{'agent' if package == 'heddle-agent' else 'controller'}.env"
@@ -117,7 +117,7 @@ def test_upgrade_keeps_what_was_set_and_purge_leaves_nothing(
 
 
 def listing(machine: Machine) -> set[str]:
-    """All files, but for logs, caches, and what dpkg and the test themselves keep."""
+    """Return all files except logs, caches, and what dpkg and the test itself keep."""
     skipped = r"/(proc|dev|sys|root|tmp|var/log|var/cache|var/lib/dpkg|var/lib/apt|run)(/|$)"
     told = machine.must("find / -xdev")
     backups = {"/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-", "/etc/subuid-"}
@@ -129,7 +129,7 @@ def listing(machine: Machine) -> set[str]:
 def test_installed_units_are_understood_and_hardly_exposed(
     package: str, machine: Machine, debs: dict[str, Path]
 ) -> None:
-    """``systemd-analyze`` verifies them where they are, and counts what they may do."""
+    """``systemd-analyze`` accepts the installed units and rates their exposure below the limit."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         missing("systemd-analyze: apt-get install systemd")

@@ -1,7 +1,7 @@
-"""Our program beside the API server of Kubernetes itself: what the small one shows, and its rules.
+"""Our program with the API server of Kubernetes itself, and with the rules of the manifest.
 
-The tests of the small server run once more, those that need nothing but what a cluster has. Our
-program has a token of its service account, and no right but those of the manifest.
+The tests of the small simulated server run here again, as far as they need only what a cluster has.
+Our program has a token of its service account, and only the rights in the manifest.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tests.support.slurm_world import even_and_odd
 from tests.support.waiting import wait_until
 
 PAGE = 500
-"""Objects that a list is asked for at a time."""
+"""Objects in one page of a list."""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests of this file; its manifest is applied as the page says."""
+    """One cluster for all tests of this file, to which the manifest is applied as the page says."""
     folder = tmp_path_factory.mktemp("server")
     server = KubeServer(programs(tmp_path_factory.mktemp("build")), folder, EVERYTHING)
     try:
@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def quiet(world: World, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Nothing of a test is left for the next one, and nothing was asked that the role forbids."""
+    """Check that a test asked nothing that its role forbids, and clear away what it left."""
     yield
     assert "forbidden" not in caplog.text
     world.tidy()
@@ -75,7 +75,7 @@ def quiet(world: World, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_lists_have_pages(world: World) -> None:
-    """A node behind the first page has its labels, and so has one that joins later."""
+    """A node behind the first page gets its labels, and so does one that joins later."""
     join(world, *(f"a-stranger-{row}" for row in range(PAGE + 50)), "n0")
     world.start()
     wait_until(lambda: labels(world)["n0"] == ("l0", "f1"), "the last node to be labelled")
@@ -84,7 +84,7 @@ def test_lists_have_pages(world: World) -> None:
 
 
 def test_others_write_the_same_workload(world: World) -> None:
-    """While we answer, its conditions change and change; neither writer undoes the other."""
+    """Conditions keep changing while we answer, and neither writer undoes the other."""
     world.start(tiers=False)
     key = world.submit(workload("busy", ["n0", "n2"]))
     before = world.of("workloads")[key]["status"]["conditions"]
@@ -104,7 +104,7 @@ def test_others_write_the_same_workload(world: World) -> None:
 
 
 def test_a_check_is_active_for_kueue(world: World) -> None:
-    """Its condition stands at the object of the manifest, and no other program's check is taken."""
+    """The manifest's object gets its condition, and the check of another program gets none."""
     other = {"metadata": {"name": "theirs"}, "spec": {"controllerName": "example.net/check"}}
     world.put("admissionchecks", other)
     world.start(tiers=False)
@@ -113,7 +113,7 @@ def test_a_check_is_active_for_kueue(world: World) -> None:
 
 
 def test_clear_leaves_nothing(world: World) -> None:
-    """Labels, HyperNodes and the Topology go."""
+    """Labels, HyperNodes and the Topology are removed."""
     join(world, "n0", "n1")
     world.start()
     wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")

@@ -1,4 +1,4 @@
-"""The container that gives a folder of the node to the agent of a host."""
+"""The container that hands a folder of the node to a host's agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.needs import missing
 
 
 def test_its_rights_are_enough_at_each_start(tmp_path: Path) -> None:
-    """With the capabilities of the manifest alone: on a new folder, and on one that is there."""
+    """The manifest's capabilities alone are enough for a new folder and for an existing one."""
     if os.geteuid() != 0:
         missing("root, which the container is")
     things = render(kubectl(tmp_path), "whole")

@@ -19,12 +19,12 @@ from tests.support.waiting import wait_until
 PASSWORD = "a-password"
 ROUND = os.getpid() % 200 + 20
 NAMES = tuple(f"127.77.{ROUND}.{number}" for number in (1, 2, 3))
-"""Addresses in place of names of pods: nobody here knows redis-0.redis."""
+"""Addresses in place of names of pods such as redis-0.redis, which cannot be resolved here."""
 
 
 @dataclass
 class Pod:
-    """One pod: a server and a sentinel that share a folder."""
+    """One pod: a Redis server and a sentinel that share a folder."""
 
     name: str
     folder: Path
@@ -48,7 +48,7 @@ class Pod:
                 self.running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
 
     def kill(self) -> None:
-        """SIGKILL to both."""
+        """Send SIGKILL to both."""
         for process in self.running:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -56,7 +56,7 @@ class Pod:
         self.running.clear()
 
     def says(self, *words: str, port: int = 6379) -> str:
-        """What it answers; nothing where it does not."""
+        """Return what its Redis or its sentinel (by port) answers; empty if there is no answer."""
         secret = {"REDISCLI_AUTH": PASSWORD} if port == 6379 else {}
         done = subprocess.run(
             ["redis-cli", "-h", self.name, "-p", str(port), *words],
@@ -68,7 +68,7 @@ class Pod:
         return done.stdout
 
     def master(self) -> str:
-        """Who leads, by its sentinel."""
+        """Return the address of the master according to its sentinel."""
         return self.says("sentinel", "get-master-addr-by-name", "heddle", port=26379).split("\n")[0]
 
 
@@ -91,15 +91,15 @@ def pods(tmp_path: Path) -> Iterator[list[Pod]]:
 
 
 def written(scripts: Thing, folder: Path) -> None:
-    """The ConfigMap as files."""
+    """Write the scripts of the ConfigMap as files."""
     for name, text in scripts["data"].items():
         (folder / name).write_text(text)
 
 
 def test_a_pod_that_is_lost_costs_nothing_that_was_acknowledged(pods: list[Pod]) -> None:
-    """The first leads; with its pod gone another does, has what a second server had, and stays.
+    """The first pod leads. When it is lost, another one leads and has all data.
 
-    The first comes back as a follower, also with its folder empty.
+    The first comes back with an empty folder, as a follower that receives the newest value.
     """
     for pod in pods:
         pod.start()

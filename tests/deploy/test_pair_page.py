@@ -1,4 +1,4 @@
-"""deploy/debian/README.md is true: from bare systems to a running pair with agents, as it says."""
+"""deploy/debian/README.md leads from bare systems to a running pair of controllers with agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPACE = "heddle-pair-page"
 
 @pytest.fixture
 def machines(base: Path, debs: dict[str, Path], tmp_path: Path) -> Iterator[dict[str, Machine]]:
-    """The machines of the page, bare, with the packages; all addresses are of one namespace."""
+    """The machines of the page, bare, with the packages; one namespace has all their addresses."""
     subprocess.run(["ip", "netns", "add", SPACE], check=True)
     with ExitStack() as stack:
         stack.callback(subprocess.run, ["ip", "netns", "delete", SPACE], check=True)
@@ -46,7 +46,7 @@ def machines(base: Path, debs: dict[str, Path], tmp_path: Path) -> Iterator[dict
 
 
 def typed(machines: dict[str, Machine], block: re.Match[str]) -> None:
-    """One block of the page."""
+    """Run one block of the page on its machines."""
     for node in block["nodes"].split():
         machine = machines[node]
         if block["file"]:
@@ -65,12 +65,12 @@ def typed(machines: dict[str, Machine], block: re.Match[str]) -> None:
 
 
 def until_it_succeeds(machine: Machine, text: str) -> None:
-    """Type it again and again."""
+    """Run the text again and again until it succeeds."""
     wait_until(lambda: machine.type(text).returncode == 0, text)
 
 
 def hand_over(machines: dict[str, Machine]) -> None:
-    """Bring each machine its certificate, as the page says in words."""
+    """Bring each machine its certificate, which the page only describes in words."""
     made = machines["c1"].path("/etc/heddle/tls")
     for node in ("c2", "leaf0", "leaf1"):
         for name in ("ca.crt", f"{node}.crt", f"{node}.key"):
@@ -79,7 +79,7 @@ def hand_over(machines: dict[str, Machine]) -> None:
 
 @pytest.mark.timeout(8 * PATIENCE)
 def test_the_page_is_typed_and_true(machines: dict[str, Machine]) -> None:
-    """Every command succeeds; with one controller ended, the job is planned around a lost cable."""
+    """Every command succeeds, and with one controller ended the job avoids a lost cable."""
     text = PAGE.read_text()
     blocks = list(BLOCK.finditer(text))
     assert len(blocks) == len(re.findall(r"^<!--", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""A running pair of replicas is upgraded and rolled back, one after the other."""
+"""A running pair of replicas is upgraded and rolled back, one replica after the other."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = 10
-"""Where nothing was released yet: how many commits before the newest one the old code is."""
+"""If nothing was released yet, the old code is this many commits before the newest one."""
 
 
 def git(*words: str) -> str | None:
-    """What git says of this repository; None if it cannot."""
+    """Return the output of a git command in this repository; None if it fails."""
     done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """The code of the newest release, or of an earlier commit; HEDDLE_UPGRADE_FROM names one."""
+    """The code of the newest release or of an earlier commit; HEDDLE_UPGRADE_FROM may name one."""
     release = git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD")
     commit = os.environ.get("HEDDLE_UPGRADE_FROM") or release or f"HEAD~{BEFORE}"
     tree = tmp_path / "old"
@@ -40,7 +40,7 @@ def old(tmp_path: Path) -> Path:
 
 
 async def replaced(house: House, position: int) -> None:
-    """End one replica in order, and start its successor at its address."""
+    """End one replica gracefully, and start its successor at the same address."""
     before = house.replicas[position]
     epoch = house.leader().epoch
     led = house.leader() is before
@@ -57,7 +57,7 @@ async def replaced(house: House, position: int) -> None:
 
 
 def seen_by(tree: Path) -> list[str]:
-    """Where the code is that replicas of a tree run."""
+    """Return the paths of the code that replicas of a tree run."""
     ask = "import heddle_controller as c, heddle.v1 as v; print(c.__file__, *v.__path__)"
     command = [*running(tree), "-c", ask]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -66,11 +66,11 @@ def seen_by(tree: Path) -> list[str]:
 
 @pytest.mark.timeout(1800)
 async def test_a_pair_is_upgraded_and_rolled_back(tmp_path: Path, old: Path) -> None:
-    """From old code to new, and back, replica by replica, both side by side in between.
+    """Upgrade from old code to new, replica by replica, and back in the same way.
 
-    At every step a job is submitted at the replica that has just been replaced, and the one
-    before it deleted at the other. All that was acknowledged is programmed, all agents come to
-    have a session with both, and no packet of the job that runs all the while is ever lost.
+    At every step a job is submitted at the replica that has just been replaced, and the previous
+    one is deleted at the other. Everything acknowledged gets programmed, all agents get a session
+    with both replicas, and no packet of the job that runs all the while is ever lost.
     """
     where = seen_by(old)
     assert all(Path(each).is_relative_to(old) for each in where), where

@@ -1,4 +1,4 @@
-"""Pictures of the page, for the site; `make docs` says where they go."""
+"""Pictures of the web page for the documentation; `make docs` sets where they go."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ VIEWS = {
     "job": ("/job?id=slow", "document.querySelector('#guilty')"),
     "plans": ("/plans", "document.querySelectorAll('tbody tr').length"),
 }
-"""Picture: the view, and what is true once it is drawn."""
+"""For each picture: the view, and what is true once it is drawn."""
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Where pictures go."""
+    """The folder for the pictures."""
     folder = Path(os.environ.get("HEDDLE_PICTURES", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 async def test_every_picture_of_the_site_is_drawn(tmp_path: Path, pictures: Path) -> None:
-    """Each view is drawn by a real controller with agents, without an error, and is no blank."""
+    """A real controller with agents draws each view without an error, and no picture is blank."""
     browser()
     async with (
         Controller(tmp_path, "--web-port=0") as controller,

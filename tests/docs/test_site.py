@@ -1,4 +1,4 @@
-"""What the build of the site refuses."""
+"""Faults that the build of the site finds, and the reference that it writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "docs.py"
 
 @pytest.fixture(scope="module")
 def docs() -> ModuleType:
-    """The script that builds the site."""
+    """The script that builds the site, as a module."""
     spec = spec_from_file_location("heddle_docs", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -27,7 +27,7 @@ def docs() -> ModuleType:
 def test_links_that_lead_nowhere_and_foreign_files_are_found(
     docs: ModuleType, tmp_path: Path
 ) -> None:
-    """Each is told by name; what is right is not told."""
+    """Each fault is reported with its page, and valid links are not reported."""
     (tmp_path / "good.html").write_text('<p id="here"><a href="#here"></a></p>')
     (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css';")
     (tmp_path / "bad.html").write_text(
@@ -52,7 +52,7 @@ def test_a_page_that_names_a_missing_file_ends_the_build(docs: ModuleType, tmp_p
 def test_every_message_and_field_has_its_place_in_the_reference(
     docs: ModuleType, tmp_path: Path
 ) -> None:
-    """A page for each file; comments of services, methods, messages and fields are in it."""
+    """Each file has a page with its services, methods, messages, fields and their comments."""
     docs.write_reference(tmp_path / "api")
     files = docs.described()
     assert {p.stem for p in (tmp_path / "api").iterdir()} == {Path(f.name).stem for f in files}

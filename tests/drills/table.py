@@ -1,6 +1,6 @@
-"""The table of all drills in README.md: `.venv/bin/python tests/drills/table.py` writes it anew.
+"""Write the tables of all drills to README.md: `.venv/bin/python tests/drills/table.py`.
 
-A test holds the page against the files, so that none is missing and none says what it does not do.
+A test compares the page with the drill files, so that it lists all of them and is up to date.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ WORLDS = {
     "netns": "On real kernels, with FRR and agents that program nftables: needs root",
 }
 SHOWN = 4
-"""Steps that are written out."""
+"""Number of steps that are written out."""
 
 
 def paths() -> list[Path]:
-    """Every drill of the library."""
+    """Return the paths of all drills of the library."""
     return sorted(FOLDER.glob("*/*.yaml"))
 
 
 def page() -> str:
-    """README.md as it should be."""
+    """Return README.md as it should be."""
     return "\n".join([HEAD, *(line for world in WORLDS for line in _section(world))])
 
 

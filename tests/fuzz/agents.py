@@ -1,4 +1,4 @@
-"""Targets: what agents are told, by controllers and by each other, and what they tell."""
+"""Targets: messages to agents, from controllers and from each other, and messages from agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.store_samples import clos
 
 
 def parsed(kind: type[Any], use: Callable[[Any], bool]) -> Callable[[bytes], bool]:
-    """Bytes that are no message are refused before anybody looks at them."""
+    """Return a target function that parses bytes first, and refuses what cannot be parsed."""
 
     def run(content: bytes) -> bool:
         made = kind()
@@ -43,7 +43,7 @@ def parsed(kind: type[Any], use: Callable[[Any], bool]) -> Callable[[bytes], boo
 
 
 def _push(made: pb.Push) -> bool:
-    """A push that is taken is what the table then holds, and its hops are the switch's."""
+    """Program a push, and check that the table then holds it, with next hops of the switch."""
     if not columns.judge(made):
         return False
     push = decode_push(made)
@@ -140,7 +140,7 @@ class Peers:
         )
 
     def strike(self, content: bytes) -> bool:
-        """Nothing without the key, and nothing that was heard before, moves a flow."""
+        """Check that no datagram moves a flow without the key, or if it was heard before."""
         self.agents["l0"].receive(content, "10.9.9.9:7")
         self.network.waiting.clear()
         check(not self.heard, "nobody is believed without the key, or twice")
@@ -150,7 +150,7 @@ class Peers:
 def _body(
     decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]
 ) -> Callable[[bytes], bool]:
-    """What is taken says the same again when it is written."""
+    """Return a target function that checks that an accepted body survives a round trip."""
 
     def run(content: bytes) -> bool:
         try:
@@ -164,7 +164,7 @@ def _body(
 
 
 def _make(good: Message) -> Callable[[random.Random], bytes]:
-    """Messages like a good one, or of its type alone."""
+    """Return a maker of messages that resemble a good one, or only have its type."""
 
     def make(chance: random.Random) -> bytes:
         if chance.random() < 0.6:
@@ -184,7 +184,7 @@ def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float
 
 
 def _numbered(push: pb.Push) -> pb.Push:
-    """The same, with names that have numbers of their own, and hold for later pushes."""
+    """Give the names of a push numbers of their own, which later pushes may use."""
     names = push.operations.names
     push.operations.name_numbers = numbers(*range(len(names)))
     push.new_names = True
@@ -192,7 +192,7 @@ def _numbered(push: pb.Push) -> pb.Push:
 
 
 def good() -> dict[str, Any]:
-    """A good message of each kind."""
+    """Return a good message of each kind."""
     link = common_pb2.LinkRef(source="l0", target="s0", key="0")
     seen = pb.LinkObservation(link=link, state=common_pb2.STATE_DOWN, sequence=3, reason="carrier")
     rows = [("nic0", "far0", 0, 0, 1), ("nic0", "far1", 100, 2, None)]
@@ -216,7 +216,7 @@ def good() -> dict[str, Any]:
 
 
 def _pushes(*good: Message) -> Target:
-    """Besides what other messages are made by, columns are changed number by number."""
+    """Return the target for pushes, whose columns are also changed number by number."""
     pushes = [push for push in good if isinstance(push, pb.Push)]
     plain = [_make(push) for push in pushes]
 
@@ -239,7 +239,7 @@ def _pushes(*good: Message) -> Target:
 
 
 def targets() -> list[Target]:
-    """All of them."""
+    """Return all targets of this module."""
     agents, kinds = Peers(), good()
     record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
     notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)

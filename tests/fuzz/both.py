@@ -2,10 +2,10 @@
 
     python -m tests.fuzz.both [--inputs N] [--seed S] [--target WORD] [--processes P]
 
-Two thirds are made by ``run``, which knows what inputs look like, a third by ``guided``, which
-sees what they reach. A line a target: inputs, how many were taken, faults, how many were kept for
-what they reached, the slowest. Inputs that show a fault are written to ``fuzz-faults/``. Exit 1 at
-any fault.
+Two thirds are made by ``run``, which knows what inputs look like, and a third by ``guided``, which
+sees what code they reach. The output has a line for each target: inputs, how many were accepted,
+faults, how many were kept for the code they reached, the slowest input, and inputs per second.
+Inputs that show a fault are written to ``fuzz-faults/``. The exit status is 1 if there is a fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Work = Callable[[Share], list[Tally]]
 
 
 def halves() -> list[tuple[str, Work, float]]:
-    """Name, work, and part of all inputs."""
+    """Return the name, the work and the share of all inputs of each half."""
     from tests.fuzz import run  # noqa: PLC0415 - whoever is guided has to load it by itself
 
     if find_spec("atheris") is None:
@@ -40,7 +40,7 @@ def halves() -> list[tuple[str, Work, float]]:
 
 
 def told(tallies: Sequence[Tally]) -> str:
-    """A table."""
+    """Return a table of the tallies."""
     heads = ("inputs", "taken", "faults", "kept", "slowest ms", "/s")
     lines = [f"{'target':36} {'{:>9} {:>9} {:>6} {:>5} {:>10} {:>7}'.format(*heads)}"]
     for one in tallies:
@@ -53,7 +53,7 @@ def told(tallies: Sequence[Tally]) -> str:
 
 
 def summed(tallies: Sequence[Tally], seconds: float, seed: int) -> str:
-    """What it comes to."""
+    """Return one line that sums up all tallies."""
     kinds = [text.partition(":")[0] for one in tallies for text, _ in one.faults]
     counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("crash", "hang", "wrong"))
     total = sum(one.inputs for one in tallies)
@@ -61,7 +61,7 @@ def summed(tallies: Sequence[Tally], seconds: float, seed: int) -> str:
 
 
 def keep(tallies: Sequence[Tally], half: str) -> None:
-    """Write the inputs of faults to files, and say what each did."""
+    """Write the inputs of faults to files, and print what each did."""
     for one in tallies:
         for number, (text, content) in enumerate(one.faults):
             FAULTS.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def keep(tallies: Sequence[Tally], half: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit status."""
+    """Run both halves and return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--inputs", type=int, default=INPUTS)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))

@@ -1,8 +1,8 @@
-"""Targets: every method of every service, past the wire and through everything behind it.
+"""Targets: every method of every service, behind the wire, with the real code below it.
 
-Requests go to the servicers of an API over a real store; what they raise has to become a
-status that tells of a fault of the client's, or of the state of things, never of ours.
-Each method sees what others left: fabrics are put, jobs come and go, plans are committed.
+Requests go to the servicers of an API over a real store. What they raise must become a status that
+blames the client or the state of things, never the server. Each method sees what others left:
+fabrics are put, jobs come and go, plans are committed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PROTOS: tuple[ModuleType, ...] = (
     plan_pb2,
 )
 QUIET = {"WatchRates"}
-"""Streams that say nothing while there is nothing to say."""
+"""Streams that send nothing while there is nothing to tell."""
 PATIENCE = 240.0
 """Seconds after which a call hangs."""
 
@@ -144,11 +144,11 @@ GOOD: dict[str, Callable[[], Message]] = {
         plan=PLAN, jobs=["j1"], hosts=["h0.0"], nics=["n1.0"]
     ),
 }
-"""A request of each method that is answered, as things stand at the start."""
+"""By method: a request that is answered in the initial state. Some methods have none."""
 
 
 class World:
-    """The services of one controller, without a wire and without the loop."""
+    """The services of one controller, without a wire and without the reconcile loop."""
 
     def __init__(self) -> None:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -178,7 +178,7 @@ class World:
         self.calls = 0
 
     def close(self) -> None:
-        """Let go of the store and the loop."""
+        """Close the store and the loop."""
         self.loop.run_until_complete(self.store.close())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
@@ -199,7 +199,7 @@ class World:
         return store
 
     def call(self, service: str, method: Any, requests: list[Message]) -> bool:
-        """One call; whether it was answered."""
+        """Make one call, and return whether it was answered."""
         self.calls += 1
         return self.loop.run_until_complete(self._call(service, method, requests))
 
@@ -230,12 +230,12 @@ class World:
         return True
 
     async def _state(self) -> object:
-        """Changes with every write."""
+        """Return a value that changes with every write."""
         page = await self.store.audit(after=2**62)
         return page.head, await self.store.versions("f1")
 
     async def _judge(self, method: str, request: Any, answer: Any) -> None:
-        """What was taken is what there is, and the trail of it holds."""
+        """Check that what was accepted is there, and that the audit trail is intact."""
         answer.SerializeToString()
         if method == "PutFabric":
             fabric = fabric_codec.fabric_from_pb(answer)
@@ -245,11 +245,11 @@ class World:
         if method == "SubmitJob":
             check(answer.name == f"{request.parent}/jobs/{request.job_id}", "a job has its name")
             check(list(answer.spec.hosts) == list(request.spec.hosts), "and its hosts")
-            if self.calls % 2:  # so that there is room for the next
+            if self.calls % 2:  # makes room for the next job
                 with suppress(PortError):  # as below
                     await self.store.delete_job("f1", request.job_id)
         if method == "DeleteJob" and request.name == f"{F1}/jobs/j1":
-            with suppress(PortError):  # it was a request repeated
+            with suppress(PortError):  # the request was a repeated one
                 await self.store.submit_job("f1", job())
         if self.calls % 500 == 0:
             page = await self.store.audit()
@@ -265,7 +265,7 @@ def _target(world: World, service: str, method: Any) -> Target:
     kind: Any = GetMessageClass(method.input_type)
 
     def run(content: bytes) -> bool:
-        """Bytes are one request, or several where the client streams, by a length of two bytes."""
+        """Read the bytes as one request, or as several ones for a client stream (``framed``)."""
         parts = parts_of(content) if method.client_streaming else [content]
         requests = []
         for part in parts:
@@ -294,7 +294,7 @@ def _target(world: World, service: str, method: Any) -> Target:
 
 
 def _any_order(targets: Sequence[Target]) -> Target:
-    """A method each time, so that calls meet what others have left."""
+    """Return a target that calls a random method each time, so that calls meet what others left."""
 
     def run(content: bytes) -> bool:
         return bool(content) and targets[content[0] % len(targets)].run(content[1:])
@@ -308,7 +308,7 @@ def _any_order(targets: Sequence[Target]) -> Target:
 
 
 def targets(world: World) -> list[Target]:
-    """One a method."""
+    """Return a target for each method, and one for calls in any order."""
     descriptors: list[Callable[[], Any]] = [
         service for module in PROTOS for service in module.DESCRIPTOR.services_by_name.values()
     ]

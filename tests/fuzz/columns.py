@@ -1,8 +1,8 @@
-"""Target: pushes as columns, read a second time by plain steps from what the contract says.
+"""Target: pushes as columns, decoded a second time by simple steps that follow the contract.
 
-``decode_push`` reads columns whole and looks for the row at fault only when something stumbles.
-Here every rule of ``OperationBatch`` is looked at one by one; both have to come to the same, for
-batches that are taken and for those that are not.
+``decode_push`` reads whole columns, and looks for the row at fault only when something fails. Here
+every rule of ``OperationBatch`` is checked one by one. Both must agree, for batches that are
+accepted and for those that are refused.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ TABLES = (
     ("risk_ends",),
     ("risk_links",),
 )
-"""Columns of one length; an empty ``hop_addresses`` stands for zeros."""
+"""Columns of one length each; an empty ``hop_addresses`` stands for zeros."""
 COLUMNS = [name for table in TABLES for name in table]
 NAMES = "name_numbers"
 
 
 class RefusedError(Exception):
-    """The contract has it refused."""
+    """The contract requires that this is refused."""
 
 
 def must(holds: object) -> None:
-    """Raise ``RefusedError`` unless it holds."""
+    """Raise ``RefusedError`` unless the condition holds."""
     if not holds:
         raise RefusedError
 
 
 def read(batch: pb.OperationBatch) -> dict[str, list[int]]:
-    """The columns, of lengths that fit. Raises ``RefusedError``."""
+    """Return the columns, whose lengths must fit. Raise ``RefusedError`` if they do not."""
     columns = {}
     for name in COLUMNS:
         content = getattr(batch, name)
@@ -56,7 +56,7 @@ def read(batch: pb.OperationBatch) -> dict[str, list[int]]:
 
 
 def given(batch: pb.OperationBatch) -> dict[int, str]:
-    """The names of a batch by number, as nobody has given others before."""
+    """Return the names of a batch by number, in a session without earlier names."""
     content = batch.name_numbers
     if not content:
         return dict(enumerate(batch.names))
@@ -68,7 +68,7 @@ def given(batch: pb.OperationBatch) -> dict[int, str]:
 
 
 def meant(batch: pb.OperationBatch) -> list[tuple[Any, ...]]:
-    """Match, group and addresses of each operation. Raises ``RefusedError``."""
+    """Return match and group of each operation, and all addresses. Raise ``RefusedError``."""
     columns = read(batch)
 
     known = given(batch)
@@ -115,7 +115,7 @@ def meant(batch: pb.OperationBatch) -> list[tuple[Any, ...]]:
 
 
 def judge(message: pb.Push) -> bool:
-    """Whether it was taken: both readings are one."""
+    """Check that both readings of a push agree; return whether it was accepted."""
     try:
         expected = meant(message.operations)
         must(message.mode in {pb.PUSH_MODE_FULL_SYNC, pb.PUSH_MODE_INCREMENTAL})
@@ -138,7 +138,7 @@ def judge(message: pb.Push) -> bool:
 
 
 def changed(good: pb.Push, chance: random.Random) -> pb.Push:
-    """A push some of whose columns have another number somewhere, or one more or less."""
+    """Return a push in which some columns have another number, or one more or fewer."""
     made = pb.Push()
     made.CopyFrom(good)
     for _ in range(chance.choice((1, 1, 2, 4))):

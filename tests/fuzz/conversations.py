@@ -1,8 +1,8 @@
-"""Target: what a controller says in a session, to the agent's half of it.
+"""Target: what a controller sends in a session, to the agent's half of it.
 
-An input is the controller's messages, each with its length in two bytes before it. Every push has
-its answer, entries lead over the switch's own links, and peer keys that are too short
-to be safe are not taken.
+An input is the controller's messages, each preceded by its length in two bytes. Every push must be
+answered, entries must lead over the switch's own links, and peer keys that are too short to be safe
+must be refused.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ IDENTITY = Identity(FABRIC, SWITCH, "i1", "1.0")
 
 
 class Controller:
-    """The call as the agent's half has it: these messages, and then the end."""
+    """The stream as the agent's half sees it: these messages, and then the end."""
 
     def __init__(self, messages: Sequence[pb.ControllerMessage]) -> None:
         self._messages = list(messages)
         self.heard: list[pb.AgentMessage] = []
 
     async def read(self) -> object:
-        """The next one."""
+        """Return the next message, or EOF."""
         await asyncio.sleep(0)
         return self._messages.pop(0) if self._messages else grpc.aio.EOF
 
     async def write(self, message: pb.AgentMessage) -> None:
-        """Hear one."""
+        """Note a message of the agent."""
         self.heard.append(message)
 
 
 class Agent:
-    """What stands behind one session."""
+    """What is behind one session of an agent: table, peer notices and their configuration."""
 
     def __init__(self) -> None:
         self.fib = MemoryFib(SWITCH, SPINES, FixedUnderlay(), table_size=64)
@@ -69,7 +69,7 @@ class Agent:
         self.worker = TableWorker(forwarding)
 
     async def talk(self, messages: Sequence[pb.ControllerMessage]) -> bool:
-        """One session to its end; whether it was accepted."""
+        """Run one session to its end, and return whether it was accepted."""
         call: Any = Controller(messages)
         reports: list[pb.OverlayReport] = []
         conversation = Conversation(
@@ -94,7 +94,7 @@ class Agent:
     def judge(
         self, messages: Sequence[pb.ControllerMessage], heard: Sequence[pb.AgentMessage]
     ) -> None:
-        """All of it was answered, and nothing was done that may not be."""
+        """Check that every push was answered, and that nothing forbidden was done."""
         asked = Counter(one.push.nonce for one in messages if one.HasField("push"))
         told = Counter(one.push_result.nonce for one in heard if one.HasField("push_result"))
         check(asked.keys() == told.keys(), "every push is answered, and no other")
@@ -109,13 +109,13 @@ class Agent:
 
 
 class Conversations:
-    """Each session with an agent of its own."""
+    """Runs each session with an agent of its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def run(self, content: bytes) -> bool:
-        """One input."""
+        """Run one input."""
         messages = messages_of(pb.ControllerMessage, content)
         if messages is None:
             return False
@@ -123,7 +123,7 @@ class Conversations:
 
 
 def target(loop: asyncio.AbstractEventLoop, push: pb.Push) -> Target:
-    """Sessions of a controller whose messages are good ones, nearly."""
+    """Return the target, whose inputs are sessions of almost good messages."""
     first = pb.ControllerMessage(session_accepted=pb.SessionAccepted(controller_id="c", epoch=1))
     later = [
         pb.ControllerMessage(peer_configuration=pb.PeerConfiguration(keys=[KEY])),

@@ -54,7 +54,7 @@ WORDS = tuple(
 
 
 def links_of(fabric: Fabric) -> list[tuple[object, ...]]:
-    """Every link, by ids."""
+    """Return every link as ids of its ends, key and speed, sorted."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     columns = (links.a.tolist(), links.b.tolist(), links.key, links.gbps.tolist())
     return sorted(
@@ -63,7 +63,7 @@ def links_of(fabric: Fabric) -> list[tuple[object, ...]]:
 
 
 def judge_fabric(fabric: Fabric, _content: bytes) -> None:
-    """Sound by itself, and the same when written and read again."""
+    """Check that a fabric is sound, and the same after it is written and read again."""
     ids = fabric.structure.nodes.ids
     check(len(set(ids)) == len(ids) > 0, "ids are unique")
     check(all(ids), "no id is empty")
@@ -78,7 +78,7 @@ def judge_fabric(fabric: Fabric, _content: bytes) -> None:
 
 
 def judge_flows(demands: Any, content: bytes) -> None:
-    """What another reader of CSV makes of the same bytes."""
+    """Check the flows against what another reader of CSV makes of the same bytes."""
     rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     check(len(demands) <= len(rows), "no flow comes from nowhere")
     check(len(set(demands.ids)) == len(demands.ids), "ids are unique")
@@ -90,7 +90,7 @@ def judge_flows(demands: Any, content: bytes) -> None:
 
 
 def judge_jobs(jobs: Any, _: bytes) -> None:
-    """Every job could run."""
+    """Check that every job could run."""
     for job in jobs:
         parallel = job.parallelism
         check(job.name and job.hosts and min(job.counts) >= 1, "a job has a name, hosts, GPUs")
@@ -104,7 +104,7 @@ def judge_jobs(jobs: Any, _: bytes) -> None:
 
 
 def judge_trace(trace: Any, _: bytes) -> None:
-    """Sizes that can be sent."""
+    """Check that all sizes can be sent."""
     check(all(one.bytes > 0 for one in trace.collectives), "collectives carry something")
 
 
@@ -126,7 +126,7 @@ def _plan() -> tuple[Callable[[bytes], bool], list[bytes]]:
 
 
 def _trail() -> tuple[Callable[[bytes], bool], list[bytes]]:
-    """An export that verifies up to the noted mark is the one that was exported."""
+    """Check that an export that verifies up to the noted mark is the one that was exported."""
     mark, records, lines = Mark(), [], [as_json({"anchor": str(Mark())})]
     for n in range(4):
         entry = AuditEntry(1000.0 + n, "operator ann", f"r{n}", "submit_job", f"j{n}", "", "{}")
@@ -159,7 +159,7 @@ def _line(record: AuditRecord) -> bytes:
 
 
 def _tokens() -> tuple[Callable[[bytes], bool], list[bytes]]:
-    """Nobody is let in by anything but the token itself."""
+    """Check that nobody is let in by anything but the token itself."""
     path = scratch() / "tokens"
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 4e9)
     path.write_text(grant.line())
@@ -175,7 +175,7 @@ def _tokens() -> tuple[Callable[[bytes], bool], list[bytes]]:
 
 
 def _names() -> tuple[Callable[[bytes], bool], list[bytes]]:
-    """A certificate is an operator's only by its whole URI or the rule's whole name."""
+    """Check that only the whole URI or the rule's whole name makes an operator's certificate."""
     mapper = Mapper(rules=(Rule("cn", "netops", Caller(Role.OPERATOR, "")),))
 
     def run(content: bytes) -> bool:
@@ -216,7 +216,7 @@ notices: datagrams
 
 
 def _traffic() -> list[Target]:
-    """What is planned: fabrics, flows, jobs, traces, plans."""
+    """Return targets for what is planned: fabrics, flows, jobs, traces, plans."""
     fabric = of_file(load_fabric_file, InputError, judge_fabric, ".json")
     flows = of_file(load_demands, InputError, judge_flows, ".csv")
     jobs = of_file(load_jobs, InputError, judge_jobs, ".yaml")
@@ -235,7 +235,7 @@ def _traffic() -> list[Target]:
 
 
 def _played() -> list[Target]:
-    """What the emulator plays."""
+    """Return targets for what the emulator plays."""
     drill = of_file(load_scenario, InputError, suffix=".yaml")
     campaign = of_file(load_campaign, InputError, suffix=".yaml")
     return [
@@ -245,7 +245,7 @@ def _played() -> list[Target]:
 
 
 def _secured() -> list[Target]:
-    """What decides who gets in, and what was done."""
+    """Return targets for files and names that decide who gets in, and for the audit export."""
     line = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 4e9)[1].line().encode()
     grants, rules = of_file(read_grants, InputError), of_file(read_rules, InputError)
     roles = b"cn slurm-* scheduler # a\nou netops operator\ndns l0 agent f1 l0\n"
@@ -259,7 +259,7 @@ def _secured() -> list[Target]:
 
 
 def _on_a_switch() -> list[Target]:
-    """What an agent finds on its disk."""
+    """Return targets for what an agent reads from its disk."""
     owner = {"fabric": "fabrics/f1", "switch": "l0"}
     memory = owner | {"boot": 5, "peers": {"s0": "10.0.0.1:7402"}, "keys": ["ab" * 32]}
     fence = owner | {"highest_epoch": 3, "generation": 7}
@@ -272,5 +272,5 @@ def _on_a_switch() -> list[Target]:
 
 
 def targets() -> list[Target]:
-    """All of them."""
+    """Return all targets of this module."""
     return [*_traffic(), *_played(), *_secured(), *_on_a_switch()]

@@ -1,7 +1,7 @@
-"""What inputs reach: lines of our own code, by Python's tracing.
+"""Guidance by coverage: which lines of our own code inputs reach, by Python's tracing.
 
-An input that reaches a line which none before it did is worth spoiling further: it joins
-the corpus. Tracing makes a run several times slower, so only some inputs are traced.
+An input that reaches a new line is worth spoiling further, so it joins the corpus. Tracing makes a
+run several times slower, so only some inputs are traced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Guide:
         self._new = False
 
     def traced(self, run: Callable[[], Any]) -> bool:
-        """Run something; whether it reached a line that nothing had before. Raises what it does."""
+        """Run a function; return whether it reached a new line. Its exceptions are not caught."""
         self._new = False
         before = sys.gettrace()
         sys.settrace(self._enter)

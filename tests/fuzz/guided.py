@@ -1,10 +1,10 @@
-"""The other half of ``make fuzz``: inputs that atheris finds by what they reach.
+"""The other half of ``make fuzz``: inputs that atheris finds by what code they reach.
 
-The same targets as ``run``, but our code counts its branches and comparisons as it runs, and
-libFuzzer keeps and changes whatever reaches a new one. Each target has a process of its own,
-forked from one that has loaded the instrumented code, so that nothing of one target is seen by
-another; an input that kills its process is told like any other fault. The same seed makes the same
-inputs wherever a target does not depend on the time.
+The targets are those of ``run``, but our code counts its branches and comparisons as it runs, and
+libFuzzer keeps and changes whatever reaches a new one. Each target has a process of its own, forked
+from one that has loaded the instrumented code, so that targets do not affect each other. An input
+that kills its process is reported like any other fault. The same seed makes the same inputs
+wherever a target does not depend on the time.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from tests.fuzz.tally import MOST_FAULTS, Share, Tally, strike, told_of
 OURS = os.environ.get(
     "HEDDLE_FUZZ_GUIDED_BY", "heddle_controller heddle_agent heddle_emulator"
 ).split()
-"""Packages that count what is reached in them; fewer of them load sooner."""
+"""Packages in which coverage is counted. Fewer packages load sooner."""
 with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=OURS):
     from tests.fuzz.mutate import MOST_BYTES, spoilt
     from tests.fuzz.run import opened
     from tests.fuzz.target import Target, scratch
 
 MADE = 24
-"""Inputs of the right shape to begin from, where a target can make such."""
+"""Inputs of the right shape to start from, if a target can make such."""
 MEGABYTES = 2048
-"""That a target may take."""
+"""Memory that a target may take."""
 SILENT = os.open(os.devnull, os.O_WRONLY)
 
 
 class LastInput:
-    """What a process was at when it ended, for the one that forked it."""
+    """Shared memory with the input that a forked process is running, for the one that forked it."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, MOST_BYTES + 8)
 
     def note(self, content: bytes) -> None:
-        """This is next."""
+        """Note the input that runs next."""
         part = content[:MOST_BYTES]
         self._shared[:8] = len(part).to_bytes(8, "big")
         self._shared[8 : 8 + len(part)] = part
 
     def read(self) -> bytes:
-        """What was noted last."""
+        """Return the input noted last."""
         return self._shared[8 : 8 + int.from_bytes(self._shared[:8], "big")]
 
 
 def begin_from(target: Target, seed: int) -> list[bytes]:
-    """Inputs that are good, or nearly."""
+    """Return the corpus of a target and some made inputs, to start from."""
     chance = random.Random(f"{seed}/{target.name}")
     made = [target.make(chance) for _ in range(MADE)] if target.make else []
     return [*target.corpus, *made]
 
 
 def changed(target: Target, content: bytes, most: int, seed: int) -> bytes:
-    """An input like one that reached something, or another of the right shape."""
+    """Return an input that resembles one that reached something, or another of the right shape."""
     chance = random.Random(seed)
     way = chance.random()
     if target.vary is not None and way < 0.5:
@@ -76,7 +76,7 @@ def changed(target: Target, content: bytes, most: int, seed: int) -> bytes:
 
 
 def fuzz(target: Target, seed: int, count: int, last: LastInput, tell: int) -> NoReturn:
-    """Run so many inputs, tell the tally through a pipe, and end the process."""
+    """Run so many inputs, send the tally through a pipe, and end the process."""
     tally, began = Tally(target.name), time.perf_counter()
     corpus, first = scratch() / "corpus", begin_from(target, seed)
     corpus.mkdir()
@@ -129,7 +129,7 @@ def forked(name: str, seed: int, count: int) -> Tally:
 
 
 def share(arguments: Share) -> list[Tally]:
-    """One process's part: every so many-th target, whole."""
+    """Run the part of one process: every ``parts``-th target, with all its inputs."""
     total, seed, part, parts, word = arguments
     with opened() as everything:
         targets = [target for target in everything if word in target.name]

@@ -1,4 +1,4 @@
-"""Good inputs, spoilt: by bytes, by numbers in text, by pieces of other inputs."""
+"""Good inputs, spoilt: in bytes, in numbers of the text, and by pieces of other inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Change = Callable[[bytearray, random.Random, Sequence[bytes], Sequence[bytes]], 
 
 
 def spoilt(chance: random.Random, corpus: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """One of the corpus with a few changes."""
+    """Return one input of the corpus with a few changes, possibly none."""
     content = bytearray(chance.choice(corpus))
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 9))):
         content = chance.choice(CHANGES)(content, chance, corpus, words)
@@ -89,7 +89,7 @@ def _word(
 
 
 def _number(content: bytearray, chance: random.Random, *_: object) -> bytearray:
-    """A number of the text gives way to another: most checks are about those."""
+    """Replace a number of the text by an odd word, since most checks concern numbers."""
     found = list(_NUMBER.finditer(content))
     if not found:
         return content

@@ -1,9 +1,8 @@
-"""Targets: what a store gives back, and what the kernel says.
+"""Targets: what a store gives back, and what the kernel answers.
 
-Both are trusted to be what was written, and are read all the same as if they were not: a value
-that was damaged has to be told as such and never as another job, plan or fabric. Values of columns
-have a checksum, which would have nearly all damage found before anything is read: so most of the
-damage is done below it.
+Both are trusted to be intact, but are read as if they were not. A damaged value must be reported as
+such, and never be read as another job, plan or fabric. Values of columns have a checksum, which
+would detect nearly all damage before anything is read, so most of the damage is done below it.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from tests.support.store_samples import demands as demands_of
 
 FABRIC = clos()
 MOST_RAW = 1 << 20
-"""Bytes that damage below the checksum may come to."""
+"""Most bytes of a value that is decompressed to be damaged below the checksum."""
 
 
 def _below(content: bytes, chance: random.Random) -> bytes:
-    """Damage that the checksum does not tell of."""
+    """Damage a value in a way that its checksum does not detect."""
     try:
         raw = zlib.decompressobj().decompress(content[len(MAGIC) :], MOST_RAW)
     except zlib.error:
@@ -45,7 +44,10 @@ def _below(content: bytes, chance: random.Random) -> bytes:
 def _packed(
     name: str, unpack: Callable[[bytes], Any], pack: Callable[[Any], bytes], good: bytes
 ) -> Target:
-    """A value of columns: what is taken is the same when it is written and read again."""
+    """Return a target for a value of columns.
+
+    What is accepted must be the same after it is written and read again.
+    """
 
     def run(content: bytes) -> bool:
         try:
@@ -65,12 +67,16 @@ def _packed(
 def _text(
     name: str, parse: Callable[[bytes], Any], write: Callable[[Any], Any], good: bytes
 ) -> Target:
-    """A value in JSON: what is taken is there, as it is; fields of later versions may be beside."""
+    """Return a target for a value in JSON.
+
+    Every field that is read must be in the value unchanged. Fields of later versions may be beside
+    them.
+    """
 
     def run(content: bytes) -> bool:
         try:
             made = parse(content)
-        except (DamagedError, KeyError, TypeError, ValueError):  # as ``View.get`` has it
+        except (DamagedError, KeyError, TypeError, ValueError):  # as in ``View.get``
             return False
         check(_within(write(made), orjson.loads(content)), "what was read is what was written")
         return True
@@ -79,7 +85,7 @@ def _text(
 
 
 def _within(made: Any, there: Any) -> bool:
-    """Whether all of a value is in another one."""
+    """Whether all of a value is contained in another one."""
     if isinstance(made, dict) and isinstance(there, dict):
         return all(key in there and _within(value, there[key]) for key, value in made.items())
     if isinstance(made, list) and isinstance(there, list) and len(made) == len(there):
@@ -134,7 +140,7 @@ def _kept() -> list[Target]:
 
 
 def _structure(packed: fabrics.PackedStructure) -> Callable[[bytes], bool]:
-    """Only what was kept under a digest is taken for it."""
+    """Check that only the content that was stored under a digest is accepted for it."""
 
     def run(content: bytes) -> bool:
         try:
@@ -149,7 +155,7 @@ def _structure(packed: fabrics.PackedStructure) -> Callable[[bytes], bool]:
 
 
 def _interfaces(content: bytes) -> bool:
-    """What the watcher of links hears from the kernel never breaks it."""
+    """Check that nothing the kernel may send breaks the watcher of links."""
     found = [
         rtnetlink._interface(*message)
         for message in rtnetlink._messages(content)
@@ -159,11 +165,11 @@ def _interfaces(content: bytes) -> bool:
 
 
 def _answers(content: bytes) -> bool:
-    """No answer of the kernel is walked through for ever, or beyond its end."""
+    """Check that no answer of the kernel is read forever, or beyond its end."""
     total = 0
     try:
         errors = list(netlink._errors(content))
-    except struct.error:  # cut off by the kernel: the call fails
+    except struct.error:  # cut off by the kernel, so the call fails
         errors = []
     for message in netlink.messages(content):
         total += len(message.body)
@@ -182,7 +188,7 @@ def _link_message() -> Iterator[bytes]:
 
 
 def targets() -> list[Target]:
-    """All of them."""
+    """Return all targets of this module."""
     told = list(_link_message())
     return [
         *_kept(),

@@ -1,7 +1,7 @@
 """The first half of ``make fuzz``: good inputs spoilt, and messages made up field by field.
 
-An input that reaches a line of ours that none had before is spoilt further (``guide``). All of
-it follows from the seed and the number of processes.
+An input that reaches a line of our code that none had reached before is spoilt further (``guide``).
+Everything follows from the seed and the number of processes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.fuzz.tally import MOST_FAULTS, Share, Tally, strike, told_of
 from tests.fuzz.target import Target
 
 TRACED = 8
-"""One input in so many is traced."""
+"""One input in this many is traced."""
 
 
 @contextmanager
 def opened() -> Iterator[list[Target]]:
-    """All targets, and what they stand on."""
+    """Open all targets with the services that they need."""
     world = calls.World()
     try:
         kinds = agents.good()
@@ -46,9 +46,9 @@ def opened() -> Iterator[list[Target]]:
 def inputs(
     target: Target, seed: int, numbers: Sequence[int], corpus: Sequence[bytes] = ()
 ) -> Iterator[bytes]:
-    """The inputs of these numbers: good ones spoilt, and made up where the target can do that.
+    """Yield the inputs of these numbers: good ones spoilt, and made-up ones if the target can.
 
-    ``corpus`` may grow while they are taken.
+    ``corpus`` may grow while inputs are taken.
     """
     corpus = corpus or target.corpus
     for number in numbers:
@@ -64,7 +64,7 @@ def inputs(
 
 
 def run_target(target: Target, seed: int, numbers: Sequence[int]) -> Tally:
-    """Run the inputs of these numbers."""
+    """Run the inputs of these numbers and return their tally."""
     tally, begin = Tally(target.name), time.perf_counter()
     guide, corpus = Guide(), list(target.corpus)
     for content in inputs(target, seed, numbers, corpus):
@@ -80,7 +80,7 @@ def run_target(target: Target, seed: int, numbers: Sequence[int]) -> Tally:
 
 
 def share(arguments: Share) -> list[Tally]:
-    """One process's part: every so many-th input of every target."""
+    """Run the part of one process: every ``parts``-th input of every target."""
     total, seed, part, parts, word = arguments
     tallies = []
     with opened() as everything:

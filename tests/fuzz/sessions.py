@@ -1,8 +1,8 @@
 """Target: sessions of agents, from the introduction to the end, with the service behind them.
 
-An input is the messages that an agent sends, each with its length in two bytes before it. Whatever
-they are, the session ends as it should: with a status that tells of a fault of the agent's, without
-a stream, a task or a report left behind, and no link is seen down by a switch that is not its end.
+An input is the messages of an agent, each preceded by its length in two bytes. Whatever they are, a
+session that fails must end with a status that blames the agent. It must not leave a stream or a
+task behind, and a link may be seen down only if one of its ends has had a session.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PATIENCE = 240.0
 
 
 class Listener:
-    """The call as the service has it; everything that it writes is heard."""
+    """The stream as the service sees it, which keeps everything that is written."""
 
     def __init__(self) -> None:
         self.heard: list[pb.ControllerMessage] = []
 
     async def write(self, message: pb.ControllerMessage) -> None:
-        """Hear one."""
+        """Keep a message of the controller."""
         self.heard.append(message)
 
 
 class Sessions:
-    """The service of agents over a store that others use too."""
+    """The service of agents, over a store that others use too."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         telemetry = Telemetry()
@@ -66,7 +66,7 @@ class Sessions:
         self._seen: set[str] = set()
 
     def run(self, content: bytes) -> bool:
-        """One session; whether it was accepted and went to its end."""
+        """Run one session; return whether it was accepted and went to its end."""
         messages = messages_of(pb.AgentMessage, content)
         if messages is None:
             return False
@@ -88,7 +88,7 @@ class Sessions:
         accepted = bool(listener.heard)
         if accepted:
             self._seen.add(messages[0].session_parameters.switch)
-        for _ in range(200):  # what was reported may still be being written
+        for _ in range(200):  # reports may still be on their way to the store
             if len(asyncio.all_tasks()) <= before:
                 break
             await asyncio.sleep(0.001)
@@ -101,7 +101,7 @@ class Sessions:
         return accepted and first == ["session_accepted"]
 
     async def _judge(self) -> None:
-        """Links are seen down only by switches that are their ends and have been here."""
+        """Check that links are seen down only by switches at their ends that had a session."""
         record = await self._store.get_fabric("f1")
         for low, high, key in self._observations.of("f1").down:
             ends = {low, high}
@@ -115,7 +115,10 @@ async def _each(messages: Sequence[pb.AgentMessage]) -> AsyncIterator[pb.AgentMe
 
 
 def target(sessions: Sessions, good: dict[str, Any]) -> Target:
-    """Sessions whose messages are good ones, nearly; the introduction more often than not."""
+    """Return the target, whose inputs are sessions of almost good messages.
+
+    The introduction is good more often than not.
+    """
     first = pb.AgentMessage(session_parameters=good["session"])
     later = [
         pb.AgentMessage(push_result=good["result"]),

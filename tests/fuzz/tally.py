@@ -1,6 +1,6 @@
-"""What becomes of inputs: one is struck against its target, and counted.
+"""Run an input against its target, and count the results.
 
-Knows nothing of what is fuzzed, so that who imports this loads none of it.
+This module knows nothing of what is fuzzed, so that importing it loads none of the code under test.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from types import FrameType
 from tests.fuzz.target import Target, WrongError
 
 DEADLINE = 30.0
-"""Seconds that no input may take, on a machine that does other things too."""
+"""Seconds that no input may take, even on a busy machine."""
 MOST_FAULTS = 5
-"""Of one target, after which it is left alone."""
+"""A target with this many faults is not run any further."""
 Share = tuple[int, int, int, int, str]
-"""Inputs in all, seed, which process of how many, and a word of the targets' names."""
+"""Total of inputs, seed, index of the process, number of processes, a word of target names."""
 
 
 class HangError(BaseException):
-    """An input took too long. Not an Exception, so that nobody on the way takes it for one."""
+    """An input took too long. It is no Exception, so that the code under test does not catch it."""
 
 
 @dataclass
 class Tally:
-    """What became of a target's inputs."""
+    """The results of a target's inputs."""
 
     name: str
     inputs: int = 0
     taken: int = 0
     kept: int = 0
-    """For what they reached, to be spoilt further."""
+    """Inputs kept for the code they reached, to be spoilt further."""
     slowest: float = 0.0
     seconds: float = 0.0
     faults: list[tuple[str, bytes]] = field(default_factory=list)
-    """Kind and text of each, and its input."""
+    """Kind and text of each fault, and its input."""
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise ``HangError`` inside after so long."""
+    """Raise ``HangError`` inside the block after so many seconds."""
 
     def over(_: int, __: FrameType | None) -> None:
         raise HangError(f"longer than {seconds:g} s")
@@ -61,7 +61,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def strike(target: Target, content: bytes, tally: Tally, seconds: float = DEADLINE) -> None:
-    """Run one input, and note what became of it; after so many seconds it hangs."""
+    """Run one input and note the result. It hangs if it takes longer than ``seconds``."""
     begin = time.perf_counter()
     tally.inputs += 1
     try:
@@ -79,12 +79,12 @@ def strike(target: Target, content: bytes, tally: Tally, seconds: float = DEADLI
 
 
 def told_of(tally: Tally) -> None:
-    """A dot for each target that is done: somebody is waiting."""
+    """Print a dot for a finished target, or ! if it has faults, to show progress."""
     print("!" if tally.faults else ".", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def merged(shares: Sequence[Sequence[Tally]]) -> list[Tally]:
-    """The tallies of all processes, a target each."""
+    """Merge the tallies of all processes into one for each target."""
     found: dict[str, Tally] = {}
     for tally in (tally for share in shares for tally in share):
         one = found.setdefault(tally.name, Tally(tally.name))

@@ -1,9 +1,9 @@
-"""What can be fuzzed: something that takes bytes, and what it may do with them.
+"""The definition of a fuzz target: something that takes bytes, and what it may do with them.
 
-A target takes its input (True), refuses it in the way it declares (False), or has a fault:
-any other exception is a crash; ``WrongError`` says that what was taken is not what it should be,
-by a check that the code under test has no part in; and what takes longer than its deadline
-hangs.
+A target accepts its input (True), refuses it in the way that it declares (False), or has a fault.
+Any other exception is a crash. ``WrongError`` says that the accepted result is not what it should
+be, by a check that is independent of the code under test. An input that takes longer than its
+deadline hangs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _folder = tempfile.TemporaryDirectory(
 
 
 def scratch() -> Path:
-    """A folder of this process, in memory where there is such a place; gone when it ends.
+    """Return a folder of this process, in memory if possible; it is removed when the process ends.
 
-    That of a process that was forked is gone with the one it was forked from.
+    The folder of a forked process is removed when the process that forked it ends.
     """
     path = Path(_folder.name) / str(os.getpid())
     path.mkdir(exist_ok=True)
@@ -34,30 +34,30 @@ def scratch() -> Path:
 
 
 class WrongError(Exception):
-    """Something was taken that should have been refused, or as something else than it says."""
+    """Something was accepted that should be refused, or was read as something else than it says."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One thing that reads what strangers write."""
+    """One thing that reads untrusted input."""
 
     name: str
     run: Callable[[bytes], bool]
-    """Whether the input was taken."""
+    """Returns whether the input was accepted."""
     corpus: Sequence[bytes]
-    """Good inputs, to begin from."""
+    """Good inputs, to start from."""
     make: Callable[[random.Random], bytes] | None = None
-    """Inputs of the right shape with odd content; without it, only good ones are spoilt."""
+    """Makes inputs of the right shape with odd content. None if only good ones are spoilt."""
     vary: Callable[[bytes, random.Random], bytes] | None = None
-    """An input of the right shape, like another one."""
+    """Makes an input of the right shape that resembles a given one."""
     weight: float = 1.0
-    """Its share of the inputs."""
+    """Its share of the inputs, relative to other targets."""
     words: Sequence[bytes] = ()
-    """What its inputs are made of."""
+    """Words that its inputs are made of."""
 
 
 def check(holds: object, what: str) -> None:
-    """Raise ``WrongError`` unless it holds."""
+    """Raise ``WrongError`` unless the condition holds."""
     if not holds:
         raise WrongError(what)
 
@@ -68,7 +68,10 @@ def of_file(
     judge: Callable[[Any, bytes], None] | None = None,
     suffix: str = "",
 ) -> Callable[[bytes], bool]:
-    """Run a loader of files on bytes; ``judge`` looks at what it made of them."""
+    """Return a function that runs a file loader on bytes.
+
+    ``judge`` checks what the loader returns, given that and the bytes.
+    """
     folder = scratch()
     path = folder / f"{len(list(folder.iterdir()))}{suffix}"
 
@@ -87,5 +90,5 @@ def of_file(
 
 
 def as_json(value: object) -> bytes:
-    """JSON, for corpora."""
+    """Return a value as JSON, for corpora."""
     return json.dumps(value).encode()

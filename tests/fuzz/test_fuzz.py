@@ -1,4 +1,4 @@
-"""A small part of ``make fuzz`` in every run of the tests, and that it sees what it looks for."""
+"""A small part of ``make fuzz`` in every run of the tests, and checks that it finds faults."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PART = 60
 
 @pytest.fixture(scope="module")
 def targets() -> Iterator[list[Target]]:
-    """All of them, made once."""
+    """All targets, made once."""
     with opened() as everything:
         yield everything
 
 
 def test_a_part_of_it(targets: list[Target], pytestconfig: pytest.Config) -> None:
-    """Every target takes or refuses each input; the seed is that of hypothesis."""
+    """Every target accepts or refuses each input; the seed is that of hypothesis."""
     seed = int(pytestconfig.option.hypothesis_seed)
     print(f"seed {seed}")  # noqa: T201 - to run it again
     tallies = [run_target(target, seed, range(PART)) for target in targets]
@@ -38,15 +38,15 @@ def test_a_part_of_it(targets: list[Target], pytestconfig: pytest.Config) -> Non
 
 
 def test_good_inputs_are_taken(targets: list[Target]) -> None:
-    """What the spoiling begins from is good: else every refusal would be for another reason."""
-    never = {"datagram to a peer"}  # was heard already: a replay
+    """The inputs to be spoilt are good; otherwise refusals would prove nothing."""
+    never = {"datagram to a peer"}  # it was heard already, so it is a replay
     for target in targets:
         if target.make is None and target.name not in never:
             assert target.run(target.corpus[0]), target.name
 
 
 def test_faults_are_seen() -> None:
-    """A crash, a wrong accept and a hang each count as what they are."""
+    """A crash, a wrong accept and a hang are each counted as such."""
 
     def crash(_: bytes) -> bool:
         raise KeyError("x")
@@ -68,7 +68,7 @@ def test_faults_are_seen() -> None:
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:
-    """So that a fault can be run again from its number."""
+    """A fault can be repeated from its seed and number."""
     target = Target("t", lambda _: True, [b"abc 123", b"[1, 2]"])
     first = list(inputs(target, 7, range(50)))
     assert list(inputs(target, 7, range(50))) == first
@@ -78,7 +78,7 @@ def test_the_same_seed_makes_the_same_inputs() -> None:
 
 
 def test_inputs_that_reach_further_are_kept() -> None:
-    """A line of ours that was not reached before makes an input worth more."""
+    """An input that reaches a new line of our code is recognised."""
     guide = Guide()
 
     def refused() -> None:
@@ -92,12 +92,15 @@ def test_inputs_that_reach_further_are_kept() -> None:
 
 @pytest.mark.parametrize("word", ["fabric", "push", "Job", "token", "trace", "drill", "notice"])
 def test_what_strangers_write_has_its_target(targets: list[Target], word: str) -> None:
-    """Files, calls, notices and messages are all there."""
+    """Files, calls, notices and messages all have targets."""
     assert any(word in target.name for target in targets)
 
 
 def test_inputs_are_found_by_what_they_reach() -> None:
-    """The guided half keeps inputs for what they reach, and takes or refuses every one."""
+    """The guided half keeps inputs for the code they reach.
+
+    It accepts or refuses every one of them.
+    """
     if find_spec("atheris") is None:
         missing("atheris, which is not built for this Python or machine")
     work = "from tests.fuzz.guided import share; print(share((600, 1, 0, 1, 'peer file')))"

@@ -1,4 +1,4 @@
-"""Messages of any type, filled at random with what is odd and what is nearly right."""
+"""Messages of any type, filled at random with odd and almost valid values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EDGES = (0, 0, 1, 1, 2, 3, 4, 7, 100, 4791, 65535, 65536)
 
 
 def message(descriptor: Descriptor, chance: random.Random, depth: int = 4) -> Message:
-    """A message with some of its fields set."""
+    """Return a message with some of its fields set at random."""
     made: Any = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if chance.random() < 0.3 or (field.message_type is not None and depth == 0):
@@ -49,7 +49,7 @@ def _set(made: Any, field: FieldDescriptor, chance: random.Random, depth: int) -
 
 
 def scalar(field: FieldDescriptor, chance: random.Random) -> Any:  # noqa: PLR0911 - a table
-    """A value of a field that holds no message."""
+    """Return a random value for a field that holds no message."""
     match field.type:
         case KIND.TYPE_STRING:
             return chance.choice(STRINGS)
@@ -72,7 +72,7 @@ def scalar(field: FieldDescriptor, chance: random.Random) -> Any:  # noqa: PLR09
 
 
 def disturbed(good: Message, chance: random.Random) -> Message:
-    """A good message in which a few fields are not as they were."""
+    """Return a copy of a good message in which a few fields are changed."""
     made: Any = type(good)()
     made.CopyFrom(good)
     for _ in range(chance.choice((0, 1, 1, 2, 4))):
@@ -102,7 +102,7 @@ def _disturb(part: Any, field: FieldDescriptor, chance: random.Random) -> None:
 
 
 def varied(kind: type[Any], make: Callable[[random.Random], bytes]) -> Vary:
-    """Messages like another one; made anew where that is none."""
+    """Return a function that changes a given message, or makes a new one if it cannot be parsed."""
 
     def vary(content: bytes, chance: random.Random) -> bytes:
         before = kind()
@@ -116,12 +116,15 @@ def varied(kind: type[Any], make: Callable[[random.Random], bytes]) -> Vary:
 
 
 def framed(parts: Iterable[bytes]) -> bytes:
-    """Several messages as one input: each with its length in two bytes before it."""
+    """Join messages into one input, each preceded by its length in two bytes.
+
+    Messages of 65,536 bytes and more are left out.
+    """
     return b"".join(len(one).to_bytes(2, "big") + one for one in parts if len(one) < 65536)
 
 
 def parts_of(content: bytes) -> list[bytes]:
-    """The messages of such an input."""
+    """Split an input made by ``framed`` into its messages."""
     parts = []
     while len(content) >= 2:
         end = 2 + int.from_bytes(content[:2], "big")
@@ -131,7 +134,7 @@ def parts_of(content: bytes) -> list[bytes]:
 
 
 def messages_of(kind: type[Sent], content: bytes) -> list[Sent] | None:
-    """The messages of such an input, parsed; None if one of them cannot be."""
+    """Return the parsed messages of such an input; None if one cannot be parsed."""
     messages = []
     for part in parts_of(content):
         message = kind()

@@ -1,7 +1,7 @@
-"""How long things take, drawn anew for each: so that anything may overtake anything.
+"""How long things take, drawn anew for each, so that anything may overtake anything.
 
-Most take a moment, some a plan's time, some longer than several plans: it is the mixture that
-makes orders which no single scale would.
+Most take a moment, some as long as a plan, some longer than several plans. Only this mixture
+produces orders that no single scale would.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 from heddle_agent.peers.network import Receive
 
 SCALES = (0.0, 1e-4, 1e-3, 5e-3, 20e-3, 80e-3)
-"""Seconds, the most that one draw can come to."""
+"""Upper limits of a draw, in seconds."""
 
 
 class Delays:
-    """Draws from a seed."""
+    """Draws delays from a random generator."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def draw(self, most: float = SCALES[-1]) -> float:
-        """Some seconds."""
+        """Return a delay in seconds, at most ``most``."""
         scale = self._random.choice(SCALES)
         return self._random.random() * min(scale, most)
 
     async def pass_(self, most: float = SCALES[-1]) -> None:
-        """Let some of them pass."""
+        """Let a drawn delay pass."""
         await asyncio.sleep(self.draw(most))
 
 
 class SlowStore:
-    """A store whose every call takes a while before it is made, and again before it returns."""
+    """A store that takes a while before each call, and again before it returns."""
 
     def __init__(self, store: Any, delays: Delays) -> None:
         self._store = store
@@ -54,14 +54,14 @@ class SlowStore:
         try:
             await self._delays.pass_(5e-3)
         except asyncio.CancelledError:
-            if method.__name__ == "acquire_leadership":  # whoever dies before he hears of it
-                await self._store.release_leadership(answer)  # has the file no longer
+            if method.__name__ == "acquire_leadership":  # the caller never got the answer,
+                await self._store.release_leadership(answer)  # so it must not keep the lead
             raise
         return answer
 
 
 class Post:
-    """A management network for notices: each datagram takes its own time, none is lost."""
+    """A management network for notices. Each datagram takes its own time, and none is lost."""
 
     def __init__(self, delays: Delays) -> None:
         self.under_way = 0
@@ -69,18 +69,18 @@ class Post:
         self._open: dict[str, Receive] = {}
 
     def attach(self, address: str) -> Box:
-        """A place in it."""
+        """Return the place of an address in the network."""
         return Box(self, address)
 
     def listen(self, address: str, receive: Receive | None) -> None:
-        """Deliver what is sent there; None for not any more."""
+        """Deliver what is sent to an address to ``receive``; None ends that."""
         if receive is None:
             self._open.pop(address, None)
         else:
             self._open[address] = receive
 
     def put(self, source: str, target: str, datagram: bytes) -> None:
-        """Have it arrive some time."""
+        """Deliver a datagram after a delay."""
         self.under_way += 1
         loop = asyncio.get_running_loop()
         loop.call_later(self._delays.draw(), self._deliver, source, target, datagram)
@@ -92,7 +92,7 @@ class Post:
 
 
 class Box:
-    """One agent's place in the post."""
+    """One agent's place in the network."""
 
     unsent = 0
 
@@ -101,13 +101,13 @@ class Box:
         self._post = post
 
     def open(self, receive: Receive) -> None:
-        """Hand over what comes, from now on."""
+        """From now on, give each datagram that arrives to ``receive``."""
         self._post.listen(self.address, receive)
 
     def send(self, address: str, datagram: bytes) -> None:
-        """Send."""
+        """Send a datagram to an address."""
         self._post.put(self.address, address, datagram)
 
     def close(self) -> None:
-        """Take no more."""
+        """Take no more datagrams."""
         self._post.listen(self.address, None)

@@ -1,8 +1,8 @@
-"""The controller's way to the agents, with the messages of the wire and without the wire.
+"""The controller's gateway to the agents, with the messages of the wire but without a network.
 
-A push is encoded and decoded as it would be sent. What takes time, each its own: until it reaches
-the agent, until that is programmed (a RIB ack, then a FIB ack), until the answer is back. An agent
-takes its pushes one after another, as from a stream.
+A push is encoded and decoded as it would be sent. Each of these takes a time of its own: the way to
+the agent, the programming (a RIB acknowledgement, then a FIB acknowledgement), and the way back. An
+agent takes its pushes one after another, as from a stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATUS = {
 
 
 class RaceGateway(Sessions):
-    """Implements ``AgentGateway`` over embedded agents."""
+    """Implements ``AgentGateway`` over agents in this process."""
 
     def __init__(
         self, fabric: str, agents: Mapping[str, Agent], delays: Delays, changed: Callable[[], None]
@@ -52,16 +52,16 @@ class RaceGateway(Sessions):
         self._turn = {name: asyncio.Lock() for name in agents}
 
     def connect(self, name: str) -> None:
-        """Begin a session, with what the switch holds now."""
+        """Begin a session of a switch, with what the switch holds now."""
         held, forwarding = self._agents[name].held, self._agents[name].forwarding
         self.begin(name, held.epoch, TableState(held.generation, forwarding.digest()))
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
-        """See the port."""
+        """Implement ``AgentGateway.push``."""
         lost = self._lost[session.id]
         work = asyncio.ensure_future(self._delivered(session, push, lost))
         ended = asyncio.ensure_future(lost.wait())
-        try:  # whoever stops waiting does not stop the push
+        try:  # a caller that stops waiting does not stop the push
             await asyncio.wait([work, ended], return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
@@ -103,7 +103,7 @@ class RaceGateway(Sessions):
 
 
 def _forgotten(work: asyncio.Future[PushReport]) -> None:
-    """Whether it failed is of no interest to whoever has stopped waiting."""
+    """Take the exception of a push for which nobody waits, so that asyncio does not warn."""
     if not work.cancelled():
         work.exception()
 

@@ -1,10 +1,9 @@
-"""What is asked at every moment of a race, of every QP of every flow.
+"""Checks of every QP of every flow, at every moment of a race.
 
-*Knowing*: no switch sends a packet by an entry over a link, its own or further on, of which its
-agent knows that it is down.
-
-*Arriving*: once every agent knows just the links that are dead and BGP has converged, each packet
-whose ends are joined arrives; whatever the controller is doing at the time, or believes.
+*Knowing*: no switch sends a packet by an entry over a link that its agent knows to be down, whether
+it is the switch's own link or one further on. *Arriving*: once every agent knows exactly the links
+that are dead and BGP has converged, each packet arrives if its ends are joined, whatever the
+controller does or believes at the time.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from tests.race.scene import Scene
 
 
 class Packets:
-    """The packets of a scene, and where links lead, worked out once: they are followed often."""
+    """The packets of a scene, and the links of its entries, which are computed once."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._cached: dict[tuple[str, Group], tuple[frozenset[Link], frozenset[Link]]] = {}
 
     def troubles(self) -> Iterator[str]:
-        """All that is wrong now, in words."""
+        """Yield everything that is wrong now, in words."""
         scene = self._scene
         must_arrive, carries = scene.all_know, scene.world.carries[::2].tolist()
         down = {name: agent._view.down for name, agent in scene.agents.items()}
@@ -56,7 +55,10 @@ class Packets:
 
     @cached_property
     def _sent(self) -> list[tuple[Packet, str]]:
-        """Every packet, and the leaf it comes to first: NICs here have one link, which lives."""
+        """Every packet, and the first leaf on its way.
+
+        NICs have one link here, which never dies.
+        """
         scene, structure = self._scene, self._scene.world.structure
         ids, flows = structure.nodes.ids, scene.flows
         first, arcs = structure.out
@@ -76,7 +78,7 @@ class Packets:
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str], int]:
-        """Link by switch, neighbour and key."""
+        """Link rows by switch, neighbour and key."""
         structure = self._scene.world.structure
         ids, links, kind = structure.nodes.ids, structure.links, structure.nodes.kind
         found = {}
@@ -87,7 +89,7 @@ class Packets:
         return found
 
     def _joined(self, leaf: str, destination: str) -> bool:
-        """Whether links that carry lead from a leaf to a NIC at all."""
+        """Whether links that carry traffic lead from a leaf to a NIC at all."""
         world = self._scene.world
         structure = world.structure
         first, arcs = structure.out
@@ -103,7 +105,10 @@ class Packets:
         return structure.index[destination] in found
 
     def _entry_way(self, fib: MemoryFib, name: str, packet: Packet) -> frozenset[Link]:
-        """The links that an entry sends a packet over now; empty where the underlay has it."""
+        """Return the links over which an entry sends a packet now.
+
+        The set is empty if the packet takes the underlay.
+        """
         match = fib._find(packet)
         if match is None:
             return frozenset()
@@ -115,7 +120,7 @@ class Packets:
 
 
 def _ways(name: str, group: Group) -> tuple[frozenset[Link], frozenset[Link]]:
-    """The links of the primary's way and of the backup's."""
+    """Return the links of the primary's path and of the backup's."""
     first = Link.between(name, *group.primary.port)
     primary = frozenset({first, *group.risks})
     if group.backup is None:

@@ -1,8 +1,9 @@
-"""Two links die while everything that follows of the first is still under way, again and again.
+"""Two links die while the effects of the first loss are still under way, again and again.
 
-An episode: two links die some moments apart; often one is mended while plans for them are under
-way, sometimes the controller dies, or a session breaks; then all is mended. After every event the
-packets are looked at, see ``packets``. At its end everything must settle, with no packet lost.
+In each episode two links die a short time apart. Often one is repaired while plans for them are
+under way. Sometimes the controller dies, or a session breaks. Then all links are repaired. After
+every event the packets are checked, see ``packets``. At the end of the run everything must settle,
+with no packet lost.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tests.race.scene import NAME, Scene
 from tests.race.virtual import StuckError, run
 
 EPISODES = 10
-"""Races on one scene: to make one takes longer than a race."""
+"""Races on one scene, since making a scene takes longer than a race."""
 BETWEEN_SECONDS = 0.15
-"""The most between the failures: about as long as a plan takes to get everywhere."""
+"""Most seconds between the failures: about as long as a plan takes to reach all switches."""
 
 MEMORY = Path("/dev/shm")
 
@@ -44,7 +45,7 @@ FABRICS: tuple[Callable[[], Fabric], ...] = (
 
 @dataclass(slots=True)
 class Told:
-    """What a run of races came to."""
+    """Results of a run of races."""
 
     seed: int
     races: int = 0
@@ -60,14 +61,14 @@ class Course:
     """What races are run over."""
 
     draw: Callable[[Random, int], tuple[Fabric, Flows]]
-    """A fabric and what it carries, of a seed."""
+    """Return a fabric and the flows that it carries, from a random generator and a seed."""
     race: Callable[[Scene], Awaitable[None]]
-    """One episode."""
+    """Run one episode."""
 
 
 def raced(seed: int, episodes: int = EPISODES, course: Course | None = None) -> Told:
-    """So many races on one scene; stops at the first that finds anything."""
-    memory = str(MEMORY) if MEMORY.is_dir() else None  # what outlives a power cut is not raced
+    """Run so many races on one scene, and stop at the first that finds anything wrong."""
+    memory = str(MEMORY) if MEMORY.is_dir() else None  # races need no durable disk
     with tempfile.TemporaryDirectory(prefix="heddle-race-", dir=memory) as folder:
         told = Told(seed)
         try:
@@ -102,7 +103,7 @@ async def _raced(folder: Path, told: Told, episodes: int, course: Course) -> Non
 
 
 async def _race(scene: Scene) -> None:
-    """Two links, and what comes between them."""
+    """Let two links die, with random events in between."""
     random = scene.random
     links = between_switches(scene.world).tolist()
     first, second = random.sample(links, 2)
@@ -118,7 +119,7 @@ async def _race(scene: Scene) -> None:
     if random.random() < 0.5:
         await moment(scene)
         scene.change(random.choice((first, second)), up=True)
-    if random.random() < 0.7:  # else what mends comes into the middle of it too
+    if random.random() < 0.7:  # else repairs come while things are under way
         await scene.settled()
     for row in np.flatnonzero(~scene.world.carries[::2]).tolist():
         await moment(scene)
@@ -128,14 +129,14 @@ async def _race(scene: Scene) -> None:
 
 
 def broken_session(scene: Scene) -> None:
-    """A session ends; the agent dials anew after a while."""
+    """End a session. The agent connects again after a while."""
     name = scene.random.choice(sorted(scene.gateway.sessions(NAME)))
     scene.disconnect(name)
     scene.later(BETWEEN_SECONDS, lambda: scene.connect(name))
 
 
 async def moment(scene: Scene) -> None:
-    """Let some time pass."""
+    """Let a random time pass, at most ``BETWEEN_SECONDS``."""
     await scene.delays.pass_(BETWEEN_SECONDS)
 
 
@@ -148,7 +149,7 @@ DOUBLE = Course(_flows, _race)
 
 
 def demands_of(fabric: Fabric, flows: Flows) -> Demands:
-    """The same flows as a client would tell them."""
+    """Return the same flows as a client would put them."""
     ids = fabric.structure.nodes.ids
     return Demands(
         ids=flows.ids,

@@ -1,13 +1,13 @@
 """A fabric with its agents and a controller, all real, in which everything takes its own time.
 
-Real are: the reconcile loop with its store, the planner, the messages of pushes, the agents with
-tables, notices and repair. Only what carries things is ours, so that it can be late.
+The reconcile loop with its store, the planner, the messages of pushes, and the agents with tables,
+notices and repair are real. Only what carries messages is simulated, so that it can be late.
 
     link dies -> seen at either end, each in its time -> local repair -> notice to every peer
               -> report to the store -> intent -> plan -> commit -> push -> RIB -> FIB -> ack
               -> BGP, at each switch in its time
 
-Nothing of that waits for anything else: the next link may die anywhere in between.
+None of these waits for anything else, so the next link may die anywhere in between.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Scene:
         self._unseen: dict[int, set[str]] = {}
         """Ends of each link that see it down."""
         self.version = 0
-        """Grows with every change of what BGP has to tell."""
+        """Grows with every change that BGP announces."""
         self.heard = dict.fromkeys(self.switches.fibs, 0)
-        """The version that BGP has told each switch of."""
+        """The version that BGP has announced to each switch."""
         self.forgot: set[str] = set()
-        """Switches that came back with nothing, as long as they hold no plan whole."""
+        """Switches whose table was cleared, until they hold a whole plan again."""
         self.dead: frozenset[Link] = frozenset()
         """Links that are down."""
         self.observations = Observations()
@@ -81,7 +81,7 @@ class Scene:
 
     @property
     def world(self) -> Fabric:
-        """The fabric with its links as they are."""
+        """The fabric with the current states of its links."""
         return self.switches.world
 
     def _make_agents(self) -> None:
@@ -105,7 +105,7 @@ class Scene:
 
     @asynccontextmanager
     async def running(self, folder: Path, demands: Demands) -> AsyncIterator[None]:
-        """Everything up, nothing planned yet."""
+        """Start everything; nothing is planned yet."""
         self.store = await open_embedded(folder / "store.db")
         try:
             await self.store.put_fabric(NAME, self.world)
@@ -123,7 +123,7 @@ class Scene:
             await self.store.close()
 
     def _open(self, agent: Agent) -> None:
-        """Let an agent take peer notices, and look whenever one changes what it knows."""
+        """Let an agent take peer notices, and check packets whenever one changes what it knows."""
         notices, peer_configuration = agent.peer_notices, agent._peer_configuration
         assert notices is not None
         assert peer_configuration is not None
@@ -138,7 +138,7 @@ class Scene:
         notices.set_peers(peer_configuration.peers)
 
     def lead(self) -> None:
-        """Begin a controller on the store as it is."""
+        """Start a controller on the store as it is."""
         store = cast("Store", SlowStore(self.store, self.delays))
         clock, figures = VirtualClock(), Figures()
         planner = DirectPlanner(ENGINE)
@@ -150,10 +150,10 @@ class Scene:
         self._leader = asyncio.create_task(Reconciler(world).run())
 
     async def lead_anew(self) -> None:
-        """The controller is gone, wherever it was; another comes after a while.
+        """End the controller wherever it was, and start another after a while.
 
-        Either it has followed, and agents have told it all that they told the leader; or it has
-        just been started, and each tells it all in its time.
+        Either the new one was a follower, and agents have told it all that they told the leader. Or
+        it has just been started, and each agent tells it everything in its own time.
         """
         await self._end_leader()
         await self.delays.pass_()
@@ -164,7 +164,7 @@ class Scene:
         self.lead()
 
     def connect(self, switch: str) -> None:
-        """An agent begins a session, and tells all its links."""
+        """Begin a session of an agent, which reports all its links."""
         self.gateway.connect(switch)
         self._introduce(switch)
 
@@ -173,7 +173,7 @@ class Scene:
         self._tell(switch, self.links[switch].current(), full=True)
 
     def disconnect(self, switch: str) -> None:
-        """The session of an agent ends."""
+        """End the session of an agent."""
         self.observations.left(self.gateway.sessions(NAME)[switch])
         self.gateway.disconnect(switch)
 
@@ -184,7 +184,7 @@ class Scene:
             await asyncio.wait([leader])
 
     def later(self, most: float, what: Callable[[], None]) -> None:
-        """Do something after a while of its own."""
+        """Do something after a random delay."""
 
         async def work() -> None:
             await self.delays.pass_(most)
@@ -195,7 +195,7 @@ class Scene:
         task.add_done_callback(self._tasks.discard)
 
     def change(self, link: int, *, up: bool) -> None:
-        """A link dies, or is mended; who has to hear of it does so in time."""
+        """Take a link down or repair it; its ends see that after a while."""
         self.switches.change({link: State.UP if up else State.DOWN})
         self.dead = self._dead()
         structure = self.world.structure
@@ -216,7 +216,7 @@ class Scene:
         )
 
     def _seen(self, switch: str, neighbour: str, key: str) -> None:
-        """A switch sees how its link is by now."""
+        """Let a switch see the current state of its link."""
         (row,) = self.world.find_links(switch, neighbour, int(key))
         up = bool(self.world.carries[2 * row])
         links, named = self.links[switch], Link.between(switch, neighbour, key)
@@ -228,7 +228,7 @@ class Scene:
         self._tell(switch, observed, full=False)
 
     def _tell(self, switch: str, observed: Sequence[Observed], *, full: bool) -> None:
-        """Send a report, if there is a session."""
+        """Send a report of links, if there is a session."""
         about = self.gateway.sessions(NAME).get(switch)
         if about is None:
             return
@@ -252,16 +252,17 @@ class Scene:
         report: LinkReport,
         before: asyncio.Task[None] | None,
     ) -> None:
-        """Reports of one switch come one after another, as in a stream."""
+        """Deliver a report. Reports of one switch arrive in order, as in a stream."""
         await self.delays.pass_()
         if before is not None:
             await asyncio.wait([before])
         observations.report(about, report, VirtualClock().now())
 
     def _routed(self, link: int, switch: str, *, up: bool) -> None:
-        """BGP uses links that both ends see up, and tells of them; each switch hears in its time.
+        """Let BGP announce a change; each switch hears of it after a delay of its own.
 
-        A switch that does not see a link itself has told nobody of a route over it.
+        BGP uses links that both ends see up. A switch that does not see a link itself has announced
+        no route over it.
         """
         before = bool(self._unseen.get(link))
         ends = self._unseen.setdefault(link, set())
@@ -286,14 +287,14 @@ class Scene:
 
     @property
     def all_know(self) -> bool:
-        """Whether every agent knows just the links that are down, and BGP has converged."""
+        """Whether every agent knows exactly the links that are down, and BGP has converged."""
         if self.forgot:
             return False
         heard = all(version == self.version for version in self.heard.values())
         return heard and all(agent._view.down == self.dead for agent in self.agents.values())
 
     async def settled(self) -> None:
-        """Wait until the newest plan is of the fabric as it is, and every switch holds it."""
+        """Wait until the newest plan is for the current fabric, and every switch holds it."""
         while not await self._is_settled():  # noqa: ASYNC110 - of things without an event
             await asyncio.sleep(0.05)
 

@@ -1,6 +1,6 @@
-"""Time that passes only when nothing is left to do, and no threads: what is drawn is what happens.
+"""Time that passes only when nothing is left to do, without threads, so that runs are repeatable.
 
-Whatever would go to a thread is done at once instead, so the order of everything follows from the
+Whatever would go to a thread is done at once instead. So the order of everything follows from the
 order of callbacks, and that from the times at which they are due.
 """
 
@@ -13,22 +13,22 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 LONGEST = 600.0
-"""Virtual seconds that one run may last; a run that goes on is one that never settles."""
+"""Virtual seconds that one run may last. A run that goes on longer never settles."""
 
 
 class StuckError(AssertionError):
-    """Everybody waits, and nothing is ever going to happen."""
+    """Everything waits, and nothing will ever happen."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Looks at what is there, and lets time pass instead of waiting."""
+    """Checks for events without waiting, and lets virtual time pass instead."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        """See selectors."""
+        """Implement ``BaseSelector.select``."""
         found = super().select(0)
         if found or timeout == 0:
             return found
@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._clock)
 
     def time(self) -> float:
-        """Virtual seconds since the start."""
+        """Return the virtual seconds since the start."""
         return self._clock.now
 
     def run_in_executor(  # type: ignore[override]  # of types that say more
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         func: Callable[..., Any],
         *args: Any,
     ) -> asyncio.Future[Any]:
-        """Do it now."""
+        """Call the function now."""
         future: asyncio.Future[Any] = self.create_future()
         try:
             future.set_result(func(*args))
@@ -65,22 +65,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run something in a virtual loop of its own."""
+    """Run a coroutine in a virtual loop of its own."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
 
 
 class VirtualClock:
-    """The port of the reconcile loop, by the loop's time."""
+    """Implements the clock of the reconcile loop by the event loop's time."""
 
     def now(self) -> float:
-        """Unix seconds; the run begins at some day of 2026."""
+        """Return Unix seconds. The run begins on a day in January 2027."""
         return 1.8e9 + self.monotonic()
 
     def monotonic(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
-        """Let others go on."""
+        """Let virtual seconds pass."""
         await asyncio.sleep(seconds)

@@ -1,9 +1,9 @@
 """Races beyond two failures: more links at once, more shapes of fabric, switches that forget.
 
-Fabrics are of two and three tiers and of rails, some without a plane or with cables lost from the
-start; flows have one to four QPs. In an episode up to four links die, and come back, in any order,
-while sessions break, the controller dies, and now and then an agent comes back with nothing in its
-table. Until such a switch holds a plan again packets may turn round in it: that is not looked at.
+Fabrics have two tiers, three tiers or rails, and flows have one to four QPs. In an episode up to
+four links die and come back in any order, and some stay down for the next episode. Meanwhile
+sessions break, the controller dies, and now and then an agent loses its whole table. Until such a
+switch holds a plan again packets may loop through it, so arrival is not checked then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FABRICS: tuple[Callable[[], Fabric], ...] = (
     ),
 )
 MOST_LOST = 4
-"""Links that die in one episode."""
+"""Most links that die in one episode."""
 
 
 def _flows(random: Random, seed: int) -> tuple[Fabric, Flows]:
@@ -64,7 +64,7 @@ async def _race(scene: Scene) -> None:
     if random.random() < 0.5:
         await scene.settled()
     for row in np.flatnonzero(~scene.world.carries[::2]).tolist():
-        if random.random() < 0.7:  # what stays down is down in the next episode too
+        if random.random() < 0.7:  # links left down stay so in the next episode
             await moment(scene)
             scene.change(row, up=True)
     if random.random() < 0.5:
@@ -72,7 +72,7 @@ async def _race(scene: Scene) -> None:
 
 
 def _forgets(scene: Scene) -> None:
-    """An agent is gone for a while, and comes back with nothing in its table."""
+    """End an agent's session and clear its table; it connects again after a while."""
     name = scene.random.choice(sorted(scene.agents))
     if name in scene.gateway.sessions(NAME):
         scene.disconnect(name)

@@ -1,4 +1,4 @@
-/* A library that looks for the next function of a name behind itself, as wrappers of libc do. */
+/* A library that looks up a function of its own by RTLD_NEXT, as wrappers of libc do. */
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@ int played_wrapped(void);
 
 int played_wrapped(void) { return 1; }
 
-/* Whether RTLD_NEXT led back to this library: then whoever stands before dlvsym took our place. */
+/* Whether RTLD_NEXT leads back to this library: then a wrapper of dlvsym counts as the caller. */
 int found_itself(void)
 {
     return dlvsym(RTLD_NEXT, "played_wrapped", "LATER") == (void *)played_wrapped;

@@ -1,4 +1,4 @@
-/* Plays libmlx5: a port is set in the state RTS alone, of an RC or UC QP, and may be refused. */
+/* Simulates libmlx5: a port can only be set on an RC or UC QP in state RTS, and may be refused. */
 
 #include "played.h"
 
@@ -14,6 +14,6 @@ int mlx5dv_modify_qp_udp_sport(struct ibv_qp *qp, uint16_t udp_sport)
     if (qp->state != IBV_QPS_RTS || (qp->qp_type != IBV_QPT_RC && qp->qp_type != IBV_QPT_UC))
         return EOPNOTSUPP;
     played->port = udp_sport;
-    errno = EPERM; /* whatever it leaves behind is not the program's to see */
+    errno = EPERM; /* the program must not see this */
     return 0;
 }

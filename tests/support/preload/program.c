@@ -1,15 +1,16 @@
-/* A verbs program that does what standard input says, a line at a time, and prints what it sees.
+/* A verbs program that runs commands from standard input, one per line, and prints their results.
  *
- *     rtr NAME GID_INDEX ADDRESS     make a QP ready to receive: made, if it is not there
+ *     rtr NAME GID_INDEX ADDRESS     move a QP to ready to receive, creating it if necessary
  *     rts NAME | reset NAME | destroy NAME | busy NAME | port NAME
- *     ud NAME                        a QP of datagrams
- *     next                           whether a library behind this one finds itself by RTLD_NEXT
+ *     ud NAME                        create a QP of datagrams
+ *     next                           print whether a library loaded later finds itself by RTLD_NEXT
  *     threads COUNT EACH GID_INDEX ADDRESS   open and close EACH QPs in each of COUNT threads; then
  *                                    keep one in each, and print their ports
- *     forks COUNT EACH GID_INDEX ADDRESS     the same in two threads, and COUNT forks meanwhile,
- *                                    each child of which opens a QP
+ *     forks COUNT EACH GID_INDEX ADDRESS     the same in two threads, with COUNT forks meanwhile,
+ *                                    where each child opens QPs
  *
- * "direct" links to libibverbs as most programs do; "dlvsym" asks for its functions as NCCL does.
+ * With the argument "direct" it calls the functions of libibverbs that it is linked to, as most
+ * programs do. With "dlvsym" it looks them up, as NCCL does.
  */
 
 #include "played.h"

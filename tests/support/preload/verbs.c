@@ -1,7 +1,7 @@
-/* Plays libibverbs as far as the preload library and program.c use it.
+/* Simulates libibverbs as far as the preload library and program.c use it.
  *
- * GID index i is 10.0.i.1, and from 100 on fd00::i; index 99 is of RoCEv1. As in libibverbs, there
- * are functions of IBVERBS_1.0 too, which nothing may ever be led to by another version.
+ * GID index i is 10.0.i.1, and from 100 on fd00::i. Index 99 is of RoCEv1. As in libibverbs, there
+ * are also functions of version IBVERBS_1.0, which must never be found for another version.
  */
 
 #include "played.h"
@@ -44,7 +44,7 @@ struct ibv_qp *played_create_qp(enum ibv_qp_type type)
     return &played->qp;
 }
 
-/* As libibverbs does: states move on where the attributes are whole, and errno is what it was. */
+/* As in libibverbs, the state changes if the attributes are complete, and errno is not touched. */
 int modify_1_1(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
     if ((mask & IBV_QP_STATE) == 0)
@@ -57,7 +57,7 @@ int modify_1_1(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 int destroy_1_1(struct ibv_qp *qp)
 {
-    if (qp->events_completed != 0) /* the program says so: it is busy */
+    if (qp->events_completed != 0) /* set by the program's "busy" */
         return EBUSY;
     free(qp);
     return 0;

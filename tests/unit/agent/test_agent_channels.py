@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 
 def test_back_off_doubles_up_to_its_cap_and_is_spread() -> None:
-    """Half to all of first · 2^n, never more than the longest, however many failures."""
+    """A delay is half to all of first · 2^n, and never more than the longest."""
     backoff = Backoff(first=1.0, longest=6.0)
     assert [backoff.delay(failures, 1.0) for failures in range(6)] == [1, 1, 2, 4, 6, 6]
     assert [backoff.delay(failures, 0.0) for failures in range(1, 5)] == [0.5, 1, 2, 3]
@@ -41,7 +41,7 @@ def test_back_off_doubles_up_to_its_cap_and_is_spread() -> None:
     ],
 )
 def test_addresses_are_read(text: str, host: str, port: int, *, loopback: bool) -> None:
-    """Names, IPv4 and bracketed IPv6; and whether plain text may go there."""
+    """Names, IPv4 and bracketed IPv6 are read. Only addresses of this machine are loopback."""
     address = Address.parse(text)
     assert (address.host, address.port, address.loopback) == (host, port, loopback)
     assert Address.parse(str(address)) == address
@@ -65,13 +65,13 @@ def test_addresses_are_read(text: str, host: str, port: int, *, loopback: bool) 
     ],
 )
 def test_malformed_addresses_are_refused(text: str, complaint: str) -> None:
-    """The complaint holds the address and what is wrong with it."""
+    """The complaint contains the address and says what is wrong with it."""
     with pytest.raises(ValueError, match=complaint):
         Address.parse(text)
 
 
 async def test_plain_text_stays_on_this_machine_unless_told() -> None:
-    """Without TLS another host is refused, with the flags that help; --insecure allows it."""
+    """Without TLS another host is refused, and the error names --insecure, which allows it."""
     far = Endpoint(Address("10.0.0.1", 7400), "10.0.0.1")
     with pytest.raises(ValueError, match=r"10\.0\.0\.1:7400 is not on this machine.*--insecure"):
         Channels().get(far)
@@ -81,14 +81,17 @@ async def test_plain_text_stays_on_this_machine_unless_told() -> None:
 
 
 def test_a_session_needs_a_controller() -> None:
-    """No address at all is an error of the caller."""
+    """An empty list of controllers is an error of the caller."""
     links, fib = ManualLinks(SWITCH, HOPS), MemoryFib(SWITCH, HOPS)
     with pytest.raises(ValueError, match="at least one controller"):
         Agent(fabric="fabrics/f1", switch=SWITCH, controllers=[], fib=fib, links=links)
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority, and a certificate of it for localhost: authority, certificate, key."""
+    """Make an authority and a certificate for localhost.
+
+    Return authority, certificate and key files.
+    """
     openssl = shutil.which("openssl")
     if openssl is None:
         missing("openssl is not installed, and nothing else here makes certificates")
@@ -110,7 +113,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 async def test_agents_and_controllers_know_each_other_by_certificate(tmp_path: Path) -> None:
-    """A session over mutual TLS stands; an agent without a certificate gets none."""
+    """A session over mutual TLS is established. An agent without a certificate gets no session."""
     ca, cert, key = certificates(tmp_path)
     controller = Controller()
     server = grpc.aio.server()
@@ -132,7 +135,7 @@ async def test_agents_and_controllers_know_each_other_by_certificate(tmp_path: P
 
 
 class CountedChannels(Channels):
-    """Channels that say how often somebody was looked for, and how often gRPC was asked."""
+    """Channels that count attempts to reach an endpoint and requests for a gRPC channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,21 +143,21 @@ class CountedChannels(Channels):
         self.asked = 0
 
     async def reach(self, endpoint: Endpoint) -> None:
-        """Count it, too."""
+        """Count the call, then do what the parent does."""
         self.looked += 1
         await super().reach(endpoint)
 
     def get(self, endpoint: Endpoint) -> grpc.aio.Channel:
-        """Count it, too."""
+        """Count the call, then do what the parent does."""
         self.asked += 1
         return super().get(endpoint)
 
 
 async def test_grpc_is_asked_for_nothing_before_a_controller_listens() -> None:
-    """While the address is dead a bare connection is tried; the session comes with the server."""
+    """While nobody listens, only bare connections are tried. The session begins with the server."""
     controller, channels = Controller(), CountedChannels()
     async with listening(controller):
-        pass  # its port is free again, and nobody listens there
+        pass  # the port is free again, and nobody listens on it
     agent = Agent(
         fabric="fabrics/f1",
         switch=SWITCH,
@@ -176,7 +179,7 @@ async def test_grpc_is_asked_for_nothing_before_a_controller_listens() -> None:
 
 
 async def test_a_channel_that_nobody_uses_tries_nothing_by_itself() -> None:
-    """After a failed call it goes idle: gRPC alone would try again every second, for ever."""
+    """A channel goes idle after a failed call. gRPC alone would try again every second."""
     controller = Controller()
     async with listening(controller):
         pass
@@ -190,7 +193,7 @@ async def test_a_channel_that_nobody_uses_tries_nothing_by_itself() -> None:
 
 @asynccontextmanager
 async def dialling(controller: Controller, tls: Tls) -> AsyncIterator[Agent]:
-    """An agent that seeks a controller."""
+    """Run an agent that looks for the controller with the given TLS files."""
     channels = Channels(tls)
     agent = Agent(
         fabric="fabrics/f1",
@@ -211,7 +214,7 @@ async def dialling(controller: Controller, tls: Tls) -> AsyncIterator[Agent]:
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    """Missing, no PEM, or a certificate without its key."""
+    """Files that are missing, are not PEM, or lack their key are named in the error."""
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("hello", encoding="utf-8")
     with pytest.raises(ValueError, match=r"none\.pem cannot be read: No such file"):

@@ -1,4 +1,4 @@
-"""A conversation by itself, whose far end does what the test says."""
+"""A conversation by itself. The test decides what the far end does."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ class Over:
     """A stream that the controller has ended."""
 
     async def read(self) -> object:
-        """There is nothing more."""
+        """Return the end of the stream."""
         return grpc.aio.EOF
 
     async def write(self, _message: object) -> None:
-        """Nobody takes it."""
+        """Fail, because nobody reads any more."""
         raise asyncio.InvalidStateError
 
 
 @pytest.mark.parametrize("steps", range(5))
 async def test_who_is_cancelled_as_the_stream_ends_is_cancelled(steps: int) -> None:
-    """At whichever step of the end: an agent that heard nothing of it would run for ever."""
+    """A cancelled session must end, at whichever step of the stream's end the cancellation comes.
+
+    An agent that lost the cancellation would run for ever.
+    """
     fib = MemoryFib(SWITCH, HOPS, FixedUnderlay(HOPS[2:4]), seed=1)
     conversation = Conversation(
         cast("Call", Over()),

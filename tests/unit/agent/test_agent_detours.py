@@ -1,4 +1,4 @@
-"""What a backend is asked to keep off when a flow has lost its primary and its backup."""
+"""What a backend is asked to avoid when a flow has lost its primary and its backup."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Ports = frozenset[tuple[str, str]]
 
 
 class Asked(MemoryFib):
-    """A backend that keeps what it was asked."""
+    """A backend that records the detours it was asked for."""
 
     def __init__(self) -> None:
         super().__init__(SWITCH, HOPS)
         self.asked: list[dict[NextHop, Ports]] = []
 
     def detour(self, groups: Mapping[Group, Collection[tuple[str, str]]]) -> None:
-        """By the primary of each group."""
+        """Record the hops to avoid, by the primary of each group."""
         self.asked.append({group.primary: frozenset(hops) for group, hops in groups.items()})
 
 
 def switch() -> tuple[Asked, Forwarding]:
-    """Two entries to leaf 9 by spines 0 and 1, one to leaf 8 by spines 2 and 3."""
+    """Return a switch with two entries to leaf 9 by spines 0, 1 and one to leaf 8 by 2, 3."""
     backend = Asked()
     forwarding = Forwarding(SWITCH, backend, [hop.port for hop in HOPS])
     rows = [
@@ -37,24 +37,24 @@ def switch() -> tuple[Asked, Forwarding]:
 
 
 def ports(*spines: int) -> Ports:
-    """Links to spines."""
+    """Return the ports of the links to these spines."""
     return frozenset(SPINES[spine].port for spine in spines)
 
 
 def lose(forwarding: Forwarding, *links: Link) -> None:
-    """Links are lost, all at once."""
+    """Report that links are lost, all at once."""
     forwarding.links_changed(dict.fromkeys(links, False))
 
 
 def test_nothing_is_asked_while_a_backup_lives() -> None:
-    """The backup is what it is there for."""
+    """While the backup works, no detour is needed."""
     backend, forwarding = switch()
     lose(forwarding, far(0))
     assert backend.asked == []
 
 
 def test_both_lost_ways_are_kept_off_and_others_to_the_same_leaf() -> None:
-    """Spine 2 has lost leaf 9 too, though no entry speaks of it."""
+    """After spine 2 loses leaf 9 too, it is avoided, although no entry names that link."""
     backend, forwarding = switch()
     lose(forwarding, far(0), far(1))
     assert backend.asked == [{SPINES[0]: ports(0, 1)}]
@@ -63,7 +63,7 @@ def test_both_lost_ways_are_kept_off_and_others_to_the_same_leaf() -> None:
 
 
 def test_what_is_lost_elsewhere_is_no_reason() -> None:
-    """Spine 3 lost leaf 5: it leads to leaf 9 as before, and nobody is asked again."""
+    """Spine 3 loses leaf 5, but still leads to leaf 9, so the backend is not asked again."""
     backend, forwarding = switch()
     lose(forwarding, far(0), far(1))
     lose(forwarding, far(3, 5))
@@ -71,7 +71,7 @@ def test_what_is_lost_elsewhere_is_no_reason() -> None:
 
 
 def test_own_links_that_are_lost_are_kept_off() -> None:
-    """Routing may not know of one that has its carrier still."""
+    """A lost link of the switch is avoided, because routing may still use it."""
     backend, forwarding = switch()
     lose(forwarding, uplink(0), far(1))
     lose(forwarding, uplink(3))
@@ -79,7 +79,7 @@ def test_own_links_that_are_lost_are_kept_off() -> None:
 
 
 def test_groups_are_asked_for_each_with_its_own() -> None:
-    """And no longer once a way is back."""
+    """A group is no longer asked for once one of its links is back."""
     backend, forwarding = switch()
     lose(forwarding, far(0), far(1), far(2, 8), far(3, 8))
     assert backend.asked == [{SPINES[0]: ports(0, 1), SPINES[2]: ports(2, 3)}]

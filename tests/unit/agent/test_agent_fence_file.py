@@ -10,7 +10,7 @@ from heddle_agent.table import NO_FENCE, Fence, FenceFile
 
 
 def test_the_fence_comes_back_after_a_restart(tmp_path: Path) -> None:
-    """What one agent remembered, the next one loads; no other file is left behind."""
+    """The next agent loads what one agent remembered, and no other file is left behind."""
     path = tmp_path / "agent.json"
     first = FenceFile(path, "fabrics/f1", "leaf0")
     assert first.load() == NO_FENCE
@@ -33,7 +33,7 @@ def test_the_fence_comes_back_after_a_restart(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_refused_with_its_cure(tmp_path: Path, text: str) -> None:
-    """Garbage, a missing field or a field of the wrong kind names the file and says what to do."""
+    """The error names the file and says what to do, and the file is not overwritten."""
     path = tmp_path / "agent.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"agent\.json is damaged .*: remove it"):
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_refused_with_its_cure(tmp_path: Path, text: str) -> N
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are named as such."""
+    """The error says that the file cannot be read."""
     path = tmp_path / "agent.json"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"agent\.json cannot be read"):
@@ -58,13 +58,13 @@ def test_the_file_of_another_switch_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
-    """Not with the first push, when it is too late."""
+    """The error comes at the start. With the first push it would be too late."""
     with pytest.raises(ValueError, match="cannot be written: No such file or directory"):
         FenceFile(tmp_path / "none" / "agent.json", "fabrics/f1", "leaf0").load()
 
 
 def test_a_disk_that_fails_later_does_not_stop_forwarding(tmp_path: Path) -> None:
-    """The fence cannot be kept: that is logged as an error, and nothing is raised."""
+    """When the fence cannot be written, an error is logged and nothing is raised."""
     folder = tmp_path / "state"
     folder.mkdir()
     path = folder / "agent.json"
@@ -78,7 +78,7 @@ def test_a_disk_that_fails_later_does_not_stop_forwarding(tmp_path: Path) -> Non
 
 
 def test_the_file_is_plain_json(tmp_path: Path) -> None:
-    """A person can read it."""
+    """The file is JSON that a person can read."""
     path = tmp_path / "agent.json"
     file = FenceFile(path, "fabrics/f1", "leaf0")
     file.remember(Fence(3, 4))

@@ -23,13 +23,13 @@ ENTRY = ("nic0", "far0", 0, 0, 1)
 
 @pytest.fixture
 async def controller() -> AsyncIterator[Controller]:
-    """A controller that listens."""
+    """Yield a controller that listens."""
     async with listening(Controller()) as one:
         yield one
 
 
 def agents(number: int, channels: Channels, *controllers: str) -> list[Agent]:
-    """Agents of so many switches that share channels."""
+    """Return agents of this many switches that share channels."""
     return [
         Agent(
             fabric="fabrics/f1",
@@ -47,7 +47,7 @@ def agents(number: int, channels: Channels, *controllers: str) -> list[Agent]:
 async def test_a_hundred_agents_share_a_loop_and_stop_without_a_word(
     controller: Controller, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """All are served, all stop at once while connected; no traceback, no task left."""
+    """All are served and all stop at once while connected. No traceback and no task is left."""
     before = asyncio.all_tasks()
     channels = Channels()
     fleet = agents(120, channels, controller.address)
@@ -69,7 +69,7 @@ async def test_a_hundred_agents_share_a_loop_and_stop_without_a_word(
 async def test_the_controller_may_die_under_a_hundred_agents(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Streams break all at once; the agents keep their entries and find the next controller."""
+    """All streams break at once. The agents keep their entries and find the next controller."""
     channels = Channels()
     async with listening(Controller()) as first, listening(Controller()) as second:
         second.refusal = (grpc.StatusCode.UNAVAILABLE, "not yet")
@@ -91,7 +91,7 @@ async def test_the_controller_may_die_under_a_hundred_agents(
 
 
 async def test_agents_that_are_refused_at_that_moment_stop_too(controller: Controller) -> None:
-    """However the end of an attempt and the stop of its agent fall together."""
+    """Agents stop even when a stop coincides with the end of an attempt to connect."""
     controller.refusal = (grpc.StatusCode.UNAVAILABLE, "not today")
     for _ in range(ROUNDS):
         channels = Channels()
@@ -107,7 +107,7 @@ async def test_agents_that_are_refused_at_that_moment_stop_too(controller: Contr
 
 
 async def test_a_cancelled_agent_is_as_clean_as_a_stopped_one(controller: Controller) -> None:
-    """Cancelling the task of run ends it, its session and its channel."""
+    """Cancelling the task of ``run`` ends the task, its session and its channel."""
     fib = MemoryFib(SWITCH, HOPS)
     agent = Agent(
         fabric="fabrics/f1",

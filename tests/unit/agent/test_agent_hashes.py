@@ -1,4 +1,4 @@
-"""Models of hashes: right where a switch hashes so, and not believed elsewhere."""
+"""Models of hashes are right where a switch hashes that way, and are not believed elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Choose = Callable[[int], tuple[str, ...]]
 
 
 def linear(draw: random.Random, bits: int) -> Callable[[int], int]:
-    """A drawn affine map over GF(2): each bit of the choice is an XOR of bits of the port."""
+    """Draw an affine map over GF(2): each bit of the choice is an XOR of bits of the port."""
     masks, offset = [draw.getrandbits(16) for _ in range(bits)], draw.getrandbits(bits)
     return lambda port: (
         sum(((mask & port).bit_count() & 1) << at for at, mask in enumerate(masks)) ^ offset
@@ -23,7 +23,7 @@ def linear(draw: random.Random, bits: int) -> Callable[[int], int]:
 
 
 def crc16(port: int) -> int:
-    """CRC-16 (CCITT) of the five-tuple of a flow of ``FLOW``."""
+    """Return the CRC-16 (CCITT) of the five-tuple that ``FLOW`` has with this source port."""
     ends = b"".join(ip_address(end).packed for end in (FLOW.source, FLOW.destination))
     value = 0xFFFF
     for byte in ends + bytes((17,)) + port.to_bytes(2, "big") + (4791).to_bytes(2, "big"):
@@ -36,7 +36,7 @@ def crc16(port: int) -> int:
 def told(
     choose: Choose, ports: range, sample: int, flow: Flow = FLOW
 ) -> dict[int, tuple[str, ...]]:
-    """What a model tells of all ports from a sample of them."""
+    """Return the hops of all ports that a model predicts from ``sample`` probed ports."""
     probed = {port: choose(port) for port in random.Random(0).sample(ports, sample)}
     found = predict(flow, probed, ports)
     if found is None:
@@ -47,7 +47,10 @@ def told(
 
 @pytest.mark.parametrize(("bits", "sample"), [(1, 60), (2, 36), (3, 48), (4, 96)])
 def test_linear_hashes_are_told(bits: int, sample: int) -> None:
-    """Twenty drawn ones over 1,024 ports: nothing wrong, and nearly all, from as few probes."""
+    """For twenty drawn hashes over 1,024 ports, few probes predict nearly all ports, none wrongly.
+
+    A drawn hash that leads all ports to one next hop predicts nothing or the truth.
+    """
     ports = range(49152, 50176)
     for seed in range(20):
         chosen = linear(random.Random(f"{bits}/{seed}"), bits)
@@ -59,14 +62,14 @@ def test_linear_hashes_are_told(bits: int, sample: int) -> None:
 
 
 def test_a_crc_of_the_five_tuple_is_linear() -> None:
-    """Its lowest three bits choose; 36 probes tell 1,024 ports."""
+    """The lowest three bits of the CRC choose, and 36 probes predict 1,024 ports."""
     ports = range(49152, 50176)
     right = {port: ("leaf", f"spine{crc16(port) & 7}", "far") for port in ports}
     assert told(right.__getitem__, ports, 36) == right
 
 
 def test_each_switch_may_hash_in_its_own_way() -> None:
-    """Three tiers: which core a spine chooses follows from that spine's hash."""
+    """In three tiers, the core that a spine chooses follows from the hash of that spine."""
     draw, ports = random.Random(3), range(49152, 50176)
     leaf, spines = linear(draw, 1), [linear(draw, 1) for _ in range(2)]
 
@@ -79,7 +82,7 @@ def test_each_switch_may_hash_in_its_own_way() -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 6, 8])
 def test_other_hashes_are_not_believed(count: int) -> None:
-    """Remainders of a CRC by what is no power of two, and chance: never a wrong port is told."""
+    """A CRC's remainder or chance never makes the model predict a wrong port."""
     for seed in range(50):
         ports, chance = range(49152, 49216), random.Random(f"{count}/{seed}")
         chosen = {port: chance.randrange(count) for port in ports}
@@ -91,13 +94,16 @@ def test_other_hashes_are_not_believed(count: int) -> None:
 
 
 def test_one_path_alone_proves_no_model() -> None:
-    """Ports that were not probed may take another."""
+    """Ports that were not probed may take another path, so nothing is predicted."""
     assert told(lambda _: ("leaf", "spine0", "far"), range(49152, 49216), 32) == {}
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_a_seed_that_is_known_tells_all_ports(count: int) -> None:
-    """Equal ranges of the kernel's hash, in whatever order; with another seed nothing is told."""
+    """With the seed, equal ranges of the kernel's hash predict all ports, in any order of hops.
+
+    With a wrong seed or none, nothing is predicted.
+    """
     names = random.Random(count).sample(range(count), count)
     ports = range(49152, 50176)
 
@@ -115,7 +121,10 @@ def test_a_seed_that_is_known_tells_all_ports(count: int) -> None:
     "document", [[], {"10.0.0.1": 0}, {"10.0.0.1": True}, {"10.0.0.1": 1 << 32}]
 )
 def test_seeds_that_are_none_are_refused(document: object) -> None:
-    """Objects of whole numbers alone, none of them 0: that is a seed that nobody knows."""
+    """Seeds are an object of whole numbers other than 0.
+
+    A 0 stands for a seed that nobody knows.
+    """
     with pytest.raises(ValueError, match="seeds: "):
         seeds_of(document)
     assert seeds_of({"fd00:0::1": 5}) == {"fd00::1": 5}

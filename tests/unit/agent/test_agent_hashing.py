@@ -27,7 +27,7 @@ def test_scalar_and_array_agree_on_every_packet() -> None:
 
 
 def test_the_hash_is_even_and_switches_differ() -> None:
-    """16,000 flows on 16 next hops stay near 1,000 each; two seeds agree on about 1 in 16."""
+    """16,000 flows on 16 next hops come to about 1,000 each. Two seeds agree on about 1 in 16."""
     first = [choose(flow_hash(1, "a", "b", port, 4791), 16) for port in range(16_000)]
     second = [choose(flow_hash(2, "a", "b", port, 4791), 16) for port in range(16_000)]
     loads = Counter(first).values()
@@ -39,18 +39,18 @@ def test_the_hash_is_even_and_switches_differ() -> None:
 
 
 def test_the_hash_tells_directions_and_ports_apart() -> None:
-    """Swapping the ends, or the ports, gives another hash."""
+    """Swapping the two ends or the two ports gives another hash."""
     value = flow_hash(1, "a", "b", 1, 2)
     assert len({value, flow_hash(1, "b", "a", 1, 2), flow_hash(1, "a", "b", 2, 1)}) == 3
 
 
 def test_the_hash_does_not_depend_on_the_order_of_names() -> None:
-    """Two processes that met the NICs in another order hash them alike."""
+    """Two processes that number the NICs in different orders hash them alike."""
     assert NicIds(["a", "b"]).hashes.tolist() == NicIds(["b", "a"]).hashes.tolist()[::-1]
 
 
 def test_names_keep_their_ids() -> None:
-    """A name has one id for ever, and the id leads back to it."""
+    """A name keeps one id for ever, and the id leads back to the name."""
     names = NicIds(["x", "y"])
     assert names.ids(["y", "z", "x", "z"]).tolist() == [1, 2, 0, 2]
     assert [names.name(number) for number in range(len(names))] == ["x", "y", "z"]

@@ -11,7 +11,7 @@ from heddle_agent.watch.probe import reply, request
 
 
 def probed(link: Liveness, answers: str) -> Liveness:
-    """Send a probe for each letter, answer those that are "1", judge each."""
+    """Send a probe for each letter, answer it if the letter is "1", and judge each."""
     for letter in answers:
         number = link.send()
         if letter == "1":
@@ -21,7 +21,7 @@ def probed(link: Liveness, answers: str) -> Liveness:
 
 
 def test_three_lost_in_a_row_are_a_dead_link() -> None:
-    """Two are not; three are; three answered bring it back, two do not."""
+    """Three lost probes in a row end a link and three answers bring it back. Two do neither."""
     link = probed(Liveness(), "1100")
     assert link.alive
     assert not probed(link, "0").alive
@@ -30,7 +30,7 @@ def test_three_lost_in_a_row_are_a_dead_link() -> None:
 
 
 def test_a_link_is_suspect_from_the_first_miss_until_it_answers_or_is_dead() -> None:
-    """A miss makes it so; a dead link is none, nor one that never answered."""
+    """A miss makes a link suspect. A dead link is not suspect, nor is one that never answered."""
     link = probed(Liveness(), "110")
     assert link.suspect
     assert not probed(link, "1").suspect
@@ -40,14 +40,14 @@ def test_a_link_is_suspect_from_the_first_miss_until_it_answers_or_is_dead() -> 
 
 
 def test_silence_from_the_start_proves_nothing() -> None:
-    """A neighbour that never answered may not be allowed to: its link stays up."""
+    """The neighbour may not be allowed to answer, so its link stays up."""
     link = probed(Liveness(), "0" * 50)
     assert (link.alive, link.grey) == (True, False)
     assert not probed(link, "1000").alive
 
 
 def test_an_agent_that_was_held_up_sees_answers() -> None:
-    """Answers that have come by the time of judgement count, however many probes wait."""
+    """Answers that arrive before judgement count, however many probes are waiting."""
     link = probed(Liveness(), "1")
     numbers = [link.send() for _ in range(10)]
     for number in numbers:
@@ -57,7 +57,7 @@ def test_an_agent_that_was_held_up_sees_answers() -> None:
 
 
 def test_a_cut_link_has_to_prove_itself() -> None:
-    """Probes that were under way are no second failure; three answers bring the link back."""
+    """Probes that were under way are not a second failure. Three answers bring the link back."""
     link = probed(Liveness(), "1100")
     link.send()
     link.cut()
@@ -71,7 +71,7 @@ def test_a_cut_link_has_to_prove_itself() -> None:
 
 
 def test_some_loss_is_grey_and_passes() -> None:
-    """Scattered losses are a grey link with its share of loss; once they stop it is well again."""
+    """Scattered losses make a link grey, with its share of loss. It recovers when they stop."""
     link = probed(Liveness(), "10" * 8 + "1" * 16)
     assert (link.alive, link.grey) == (True, True)
     assert link.loss == pytest.approx(8 / 32)
@@ -80,7 +80,7 @@ def test_some_loss_is_grey_and_passes() -> None:
 
 @given(st.text("01", max_size=300))
 def test_alive_is_what_the_last_run_says(answers: str) -> None:
-    """Whatever came before: dead after three lost in a row, alive after three answered."""
+    """After any history, three losses in a row end a link and three answers revive it."""
     link = probed(Liveness(), "1" + answers)
     ended = next((run for run in runs("1" + answers) if len(run) >= 3), "1")
     assert link.alive == (ended[0] == "1")
@@ -88,7 +88,7 @@ def test_alive_is_what_the_last_run_says(answers: str) -> None:
 
 
 def runs(answers: str) -> list[str]:
-    """Stretches of equal letters, the last first."""
+    """Return the runs of equal letters, the last run first."""
     found: list[str] = []
     for letter in answers:
         if found and found[-1][0] == letter:
@@ -99,7 +99,7 @@ def runs(answers: str) -> list[str]:
 
 
 def test_a_link_that_flaps_is_kept_down_longer_each_time() -> None:
-    """The pause doubles with every loss, up to its cap, and good behaviour is rewarded."""
+    """The pause doubles with every loss, up to its cap, and shrinks after a long quiet time."""
     link, now, pauses = Damper(HoldDown(first=1, longest=6, memory=1000)), 0.0, []
     for _ in range(5):
         link.seen(up=False, now=now)
@@ -118,7 +118,7 @@ def test_a_link_that_flaps_is_kept_down_longer_each_time() -> None:
 
 
 def test_a_loss_while_it_is_held_down_counts() -> None:
-    """A link that goes down again before it was believed waits twice as long; it is flapping."""
+    """A link that fails again during its pause then waits twice as long and counts as flapping."""
     link, flapping = Damper(HoldDown(first=1, longest=60, memory=1000)), []
     for up, now in ((False, 0), (True, 0.5), (False, 0.6), (True, 0.7)):
         link.seen(up=up, now=now)
@@ -130,14 +130,14 @@ def test_a_loss_while_it_is_held_down_counts() -> None:
 
 
 def test_a_link_found_down_is_used_when_it_comes() -> None:
-    """It has lost nothing yet: there is nothing to be patient about."""
+    """The link has not been lost yet, so it is used without a pause."""
     link = Damper(HoldDown(), up=False)
     link.seen(up=True, now=7)
     assert link.up
 
 
 def test_a_reply_is_known_by_its_token() -> None:
-    """What the kernel sends back is read; other agents' replies, requests and rubbish are not."""
+    """The kernel's reply is read. Other agents' replies, requests and garbage are not."""
     token, other = b"12345678", b"87654321"
     sent = request(7, token, 3, 99)
     head = bytes([0x45]) + bytes(19)
@@ -150,7 +150,7 @@ def test_a_reply_is_known_by_its_token() -> None:
 
 @given(st.integers(0, 2**16 - 1), st.binary(min_size=8, max_size=8), st.integers(0, 2**40))
 def test_the_checksum_of_a_probe_is_right(identity: int, token: bytes, sequence: int) -> None:
-    """The sum over the whole packet is all ones, as the neighbour's kernel wants it."""
+    """The sum over the whole packet is all ones, as the neighbour's kernel requires."""
     packet = request(identity, token, 5, sequence)
     total = sum(int.from_bytes(packet[at : at + 2]) for at in range(0, len(packet), 2))
     while total >> 16:

@@ -15,7 +15,7 @@ ODD = "x\x1b[2J\r\nFAKE \u202etxt\x9b\u2028"
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Other tests log as before."""
+    """Restore the configuration of the log for other tests."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -25,7 +25,7 @@ def _restored() -> Iterator[None]:
 def test_a_log_has_nothing_that_a_terminal_obeys(
     monkeypatch: pytest.MonkeyPatch, style: str
 ) -> None:
-    """What a controller or another agent said is spelled out, on one line."""
+    """Text from a controller or another agent is escaped and stays on one line."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     configure_logs("info", style)

@@ -25,7 +25,7 @@ PORTS = range(1000, 1064)
 
 
 def flows(backend: MemoryFib, destination: str = "far0") -> Packets:
-    """Packets of one pair of NICs that differ in their source port."""
+    """Return packets of one pair of NICs that differ in their source port."""
     many = len(PORTS)
     return Packets(
         backend.names.ids(["nic0"] * many),
@@ -36,25 +36,28 @@ def flows(backend: MemoryFib, destination: str = "far0") -> Packets:
 
 
 def hops(backend: MemoryFib, packets: Packets) -> Counter[str]:
-    """How many packets leave to each neighbour."""
+    """Return how many packets leave to each neighbour."""
     return Counter(backend.next_hops[row].node for row in backend.lookup_batch(packets).tolist())
 
 
 def test_it_is_a_fib_and_can_do_everything() -> None:
-    """The memory backend meets the port and claims every capability."""
+    """The memory backend implements ``Fib`` and has every capability."""
     backend: Fib = fib()
     assert backend.capabilities == set(Capability)
 
 
 def test_without_entries_the_underlay_spreads() -> None:
-    """All equal next hops carry a share, and none other."""
+    """Every equal next hop carries a share, and no other does."""
     backend = fib()
     seen = hops(backend, flows(backend))
     assert set(seen) == {hop.node for hop in SPINES}
 
 
 def test_the_underlay_leaves_out_local_links_that_are_down() -> None:
-    """With two uplinks down the other two carry all; with all down packets are dropped."""
+    """With two uplinks down, the other two carry all packets.
+
+    With all down, packets are dropped.
+    """
     backend = fib()
     backend.steer(Steering({}, frozenset({uplink(0), uplink(2), far(1)})))
     assert set(hops(backend, flows(backend))) == {"spine1", "spine3"}
@@ -64,7 +67,7 @@ def test_the_underlay_leaves_out_local_links_that_are_down() -> None:
 
 
 def test_parallel_links_fail_one_by_one() -> None:
-    """The link that is down is told from its twin by the key."""
+    """The key distinguishes the link that is down from its parallel link."""
     twins = (NextHop("spine0", "0"), NextHop("spine0", "1"))
     backend = MemoryFib(SWITCH, twins, FixedUnderlay(twins))
     backend.steer(Steering({}, frozenset({uplink(0)})))
@@ -72,7 +75,7 @@ def test_parallel_links_fail_one_by_one() -> None:
 
 
 def test_no_route_drops() -> None:
-    """A destination without next hops gets no packets, whichever way one asks."""
+    """Packets to a destination without next hops are dropped, one by one and in batches."""
     underlay = FixedUnderlay()
     underlay.routes["nowhere"] = ()
     backend = fib(underlay=underlay)
@@ -81,14 +84,14 @@ def test_no_route_drops() -> None:
 
 
 def test_an_underlay_over_a_strange_link_is_refused() -> None:
-    """An underlay that names a link the switch has not says so instead of losing packets."""
+    """An underlay that names a link which the switch does not have raises an error."""
     backend = fib(underlay=FixedUnderlay((NextHop("spine77"),)))
     with pytest.raises(ValueError, match="spine77 key 0, to which this switch has no link"):
         backend.lookup(Packet("nic0", "far0", 1))
 
 
 def test_direct_underlay_knows_neighbours_only() -> None:
-    """Without a fabric around it a switch reaches its neighbours and nothing beyond."""
+    """Without a fabric around it, a switch reaches only its neighbours."""
     backend = MemoryFib(SWITCH, HOPS)
     assert backend.lookup(Packet("nic0", "nic1", 1)) == NextHop("nic1")
     assert backend.lookup(Packet("nic0", "far0", 1)) is None
@@ -96,7 +99,7 @@ def test_direct_underlay_knows_neighbours_only() -> None:
 
 
 def test_a_batch_answers_even_where_nothing_is_asked() -> None:
-    """No packets, no next hops."""
+    """A batch without packets has an empty answer."""
     backend = fib()
     none = np.empty(0, dtype=np.int64)
     assert len(backend.lookup_batch(Packets(none, none, none, none))) == 0
@@ -111,7 +114,7 @@ def test_a_group_that_is_diverted_is_so_for_new_entries() -> None:
 
 
 def test_entry_hits_tell_overlay_from_underlay() -> None:
-    """An entry that has lost both next hops leaves its packets to the underlay."""
+    """Packets whose entry has lost both next hops do not count as hits."""
     backend = fib()
     group = Group(SPINES[0], SPINES[1])
     assert not backend.entry_hits(flows(backend)).any()
@@ -123,7 +126,7 @@ def test_entry_hits_tell_overlay_from_underlay() -> None:
 
 
 def test_counters_add_up_and_die_with_their_entry() -> None:
-    """Packets and bytes go to the entry that answered, and start anew after a delete."""
+    """Packets and bytes count for the entry that matched, and start at 0 after a delete."""
     backend = fib()
     exact, pair = match(0, PORTS[0], 4791), match(0)
     backend.apply(Batch({exact: Group(SPINES[0]), pair: Group(SPINES[1])}))
@@ -141,7 +144,7 @@ def test_counters_add_up_and_die_with_their_entry() -> None:
 
 
 def test_groups_that_nothing_uses_are_forgotten() -> None:
-    """Replacing entries over and over does not fill the memory."""
+    """Replacing entries again and again does not fill the memory."""
     backend = fib()
     groups = [Group(SPINES[number % 4]) for number in range(500)]
     for group in groups:

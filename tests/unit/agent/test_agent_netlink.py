@@ -1,4 +1,4 @@
-"""Errors of the kernel, read from the bytes that it answers with."""
+"""Errors of the kernel, read from the bytes of its answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERROR = 2
 
 
 def refusal(code: int) -> bytes:
-    """The datagram that says why a request of sequence 7 failed; 0 where it did not."""
+    """Return the kernel's answer to request 7: an error code, or 0 for success."""
     request = struct.pack("=IHHII", 16, 0, 0, 7, 0)
     return struct.pack("=IHHIIi", 36, ERROR, 0, 7, 0, code) + request
 
@@ -24,13 +24,13 @@ def refusal(code: int) -> bytes:
 @example(-(2**31))
 @example(0)
 def test_every_code_is_told(code: int) -> None:
-    """Whatever number the kernel gives for a failure comes with its request and some words."""
+    """Every failure code is reported with its request and a text."""
     found = list(netlink._errors(refusal(code)))
     assert [(error.errno, error.sequence) for error in found] == ([(-code, 7)] if code else [])
     assert all(str(error) for error in found)
 
 
 def test_errors_have_the_words_of_the_system() -> None:
-    """Where the kernel gives none of its own."""
+    """The system's text is used where the kernel gives none."""
     (error,) = netlink._errors(refusal(-errno.ENOENT))
     assert os.strerror(errno.ENOENT) in str(error)

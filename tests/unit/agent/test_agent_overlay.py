@@ -1,4 +1,4 @@
-"""Orders to withdraw or restore the overlay, as an agent takes them."""
+"""How an agent carries out orders to withdraw or restore the overlay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.agent.test_agent_session import ENTRY, running
 
 
 def test_an_order_of_an_older_epoch_is_not_obeyed() -> None:
-    """The fence of pushes holds for orders too; one of the same epoch or a later one counts."""
+    """The fence of pushes holds for orders too. An order of the same or a later epoch is obeyed."""
     switch = forwarding(fence=Fence(5, 1))
     stood = []
     for withdrawn, epoch in ((True, 4), (True, 5), (False, 4), (False, 6)):
@@ -22,7 +22,7 @@ def test_an_order_of_an_older_epoch_is_not_obeyed() -> None:
 
 
 def test_what_is_held_is_told_as_before() -> None:
-    """Digest and entries say what the table holds, whether or not packets are matched."""
+    """Withdrawing the overlay changes neither the digest nor the entries that are reported."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0, 1))]))
     before = (switch.digest(), switch.held)
@@ -31,13 +31,13 @@ def test_what_is_held_is_told_as_before() -> None:
 
 
 async def order(stream: Stream, *, withdrawn: bool, epoch: int = 1) -> None:
-    """Send an order."""
+    """Send an order to withdraw or restore the overlay."""
     message = pb.OverlayOrder(withdrawn=withdrawn, epoch=epoch)
     await stream.context.write(pb.ControllerMessage(overlay=message))
 
 
 async def told(stream: Stream, count: int) -> list[pb.OverlayReport]:
-    """The reports, once there are so many."""
+    """Wait until this many reports have come, and return them."""
     reports: list[pb.OverlayReport] = []
 
     def enough() -> bool:
@@ -49,7 +49,7 @@ async def told(stream: Stream, count: int) -> list[pb.OverlayReport]:
 
 
 async def test_orders_in_a_session() -> None:
-    """Each is answered with how the switch stands; pushes go on meanwhile."""
+    """Each order is answered with the state of the switch, and pushes go on meanwhile."""
     controller = Controller()
     async with listening(controller), running(controller.address) as one:
         stream = await controller.stream()
@@ -73,7 +73,7 @@ async def test_orders_in_a_session() -> None:
 
 
 async def test_the_next_session_says_how_the_switch_stands() -> None:
-    """So that a controller tells only those that stand otherwise."""
+    """A new session reports the state, so a controller orders only what differs."""
     controller = Controller()
     async with listening(controller), running(controller.address):
         first = await controller.stream()

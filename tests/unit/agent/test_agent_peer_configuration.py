@@ -1,4 +1,4 @@
-"""Where peers and keys come from, real sockets, and what is left for the next start."""
+"""Where peers and keys come from, real sockets, and what is saved for the next start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEW = b"a newer key of sixteen bytes"
 
 
 def opened(peer_configuration: PeerConfiguration) -> PeerNotices:
-    """Peer notices that nobody listens to."""
+    """Return peer notices that pass nothing on."""
     return PeerNotices(
         fabric=FABRIC,
         switch="leaf0",
@@ -46,7 +46,7 @@ def opened(peer_configuration: PeerConfiguration) -> PeerNotices:
 
 @pytest.fixture
 def network() -> Iterator[UdpNetwork]:
-    """A socket on loopback."""
+    """Yield a socket on loopback."""
     one = UdpNetwork("127.0.0.1:0")
     yield one
     one.close()
@@ -54,7 +54,7 @@ def network() -> Iterator[UdpNetwork]:
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1:0", "[::1]:0"])
 async def test_a_notice_over_udp_moves_the_flows(loopback: str) -> None:
-    """A spine's agent sees a link lost: the leaf's entry leaves by its backup, and comes back."""
+    """When a spine loses a link, the leaf's entry moves to its backup, and later back."""
     leaf_at, spine_at = UdpNetwork(loopback), UdpNetwork(loopback)
     fib = MemoryFib("leaf0", [NextHop("spine0"), NextHop("spine1")])
     leaf = agent("leaf0", fib, leaf_at, {"spine0": spine_at.address})
@@ -79,7 +79,7 @@ async def test_a_notice_over_udp_moves_the_flows(loopback: str) -> None:
 async def test_a_clock_that_jumps_moves_no_flow_and_keeps_none_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A day on, a year back: links are dated by the wall clock, and nothing is decided by it."""
+    """The wall clock only dates links. A jump of a day or a year decides nothing."""
     wall = 1.8e9
     monkeypatch.setattr(time, "time", lambda: wall)
     monkeypatch.setattr(time, "time_ns", lambda: int(wall * 1e9))
@@ -117,7 +117,7 @@ def agent(
     peers: dict[str, str],
     links: ManualLinks | None = None,
 ) -> Agent:
-    """An agent that finds no controller."""
+    """Return an agent that finds no controller."""
     return Agent(
         fabric=FABRIC,
         switch=switch,
@@ -131,7 +131,7 @@ def agent(
 def test_the_controllers_word_is_kept_for_the_next_start(
     network: UdpNetwork, tmp_path: Path
 ) -> None:
-    """Peers, keys and a greater boot number are there again; nobody else may read the file."""
+    """Peers, keys and a greater boot number survive a restart. Only the owner can read the file."""
     path = tmp_path / "agent.json.peers"
     first = PeerConfiguration(network, peer_file=PeerFile(path, FABRIC, "leaf0"))
     assert first.asks
@@ -145,7 +145,7 @@ def test_the_controllers_word_is_kept_for_the_next_start(
 
 
 def test_a_peer_that_the_controller_lost_sight_of_is_kept(network: UdpNetwork) -> None:
-    """Named without an address it keeps the old one; not named at all it is dropped."""
+    """A peer named without an address keeps its old one. A peer not named at all is dropped."""
     peer_configuration = PeerConfiguration(network)
     notices = opened(peer_configuration)
     peer_configuration.update(notices, {"spine0": "10.0.0.1:7", "spine1": "10.0.0.2:7"}, [KEY])
@@ -155,7 +155,10 @@ def test_a_peer_that_the_controller_lost_sight_of_is_kept(network: UdpNetwork) -
 
 
 def test_files_win_and_are_read_again(network: UdpNetwork, tmp_path: Path) -> None:
-    """The controller is not asked; a new key is taken from the file while the old is believed."""
+    """Files override the controller.
+
+    After a key is replaced in its file, the old one is still known.
+    """
     keys, peers = tmp_path / "keys", tmp_path / "peers.json"
     keys.write_text(f"# ours\n{KEY.hex()}\n\n")
     peers.write_text('{"spine0": "10.0.0.1:7"}')
@@ -179,7 +182,7 @@ def test_files_win_and_are_read_again(network: UdpNetwork, tmp_path: Path) -> No
 
 
 def replaced(path: Path, text: str) -> None:
-    """Another file of that name, as those who rotate keys make it."""
+    """Replace the file in one step, as tools that rotate keys do."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     os.replace(fresh, path)  # noqa: PTH105 - in one step
@@ -195,7 +198,7 @@ def replaced(path: Path, text: str) -> None:
     ],
 )
 def test_a_key_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    """The file and the line are named."""
+    """The error says what is wrong, with the line if there is one."""
     path = tmp_path / "keys"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=words):
@@ -203,7 +206,7 @@ def test_a_key_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """Both are told by name."""
+    """The error names the missing file, whether it is for keys or for peers."""
     readers: list[Callable[[Path], object]] = [read_keys, read_peers]
     for read in readers:
         with pytest.raises(ValueError, match="missing cannot be read: No such file"):
@@ -212,7 +215,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"spine0": "spine0:7"}', '{"spine0": 7}'])
 def test_a_peers_file_that_cannot_be_used(tmp_path: Path, text: str) -> None:
-    """What is not an object of addresses is refused."""
+    """A file that is not an object of addresses is refused."""
     path = tmp_path / "peers"
     path.write_text(text)
     with pytest.raises(ValueError, match="peers file"):
@@ -223,7 +226,7 @@ def test_a_peers_file_that_cannot_be_used(tmp_path: Path, text: str) -> None:
     "change", [{"boot": -1}, {"boot": "1"}, {"peers": []}, {"keys": ["x"]}, {"switch": "leaf1"}]
 )
 def test_a_damaged_memory_is_told(tmp_path: Path, change: dict[str, object]) -> None:
-    """The file is named, and what to do."""
+    """The error says that the file is damaged."""
     path = tmp_path / "memory"
     file = PeerFile(path, FABRIC, "leaf0")
     file.keep(SavedPeers(5, {}, [KEY]))
@@ -236,13 +239,13 @@ def test_a_damaged_memory_is_told(tmp_path: Path, change: dict[str, object]) -> 
     "text", ["", "host:7", "10.0.0.1", "10.0.0.1:x", "10.0.0.1:70000", "::1:7x", "10.0.0.1:²"]
 )
 def test_what_is_no_address(text: str) -> None:
-    """Only an IP address with a port is one."""
+    """Only an IP address with a port is accepted."""
     with pytest.raises(ValueError, match="is not an IP address and a port"):
         parse_address(text)
 
 
 def test_addresses_that_cannot_be_had(network: UdpNetwork) -> None:
-    """One in use, and one that means all: the flag is named."""
+    """An address in use and one that means all addresses are refused, with the option's name."""
     with pytest.raises(
         ValueError, match=rf"--peer-notices {network.address}: Address already in use"
     ):
@@ -252,7 +255,7 @@ def test_addresses_that_cannot_be_had(network: UdpNetwork) -> None:
 
 
 def test_what_cannot_be_sent_is_counted(network: UdpNetwork) -> None:
-    """No route, no address, too large: nothing raises."""
+    """A datagram without a valid address or too large is counted and raises nothing."""
     for address, datagram in (("nonsense", b"x"), ("127.0.0.1:9", bytes(70_000))):
         network.send(address, datagram)
     assert network.unsent == 2

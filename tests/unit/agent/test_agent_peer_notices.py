@@ -15,7 +15,7 @@ LOST = Link("leaf9", "spine0")
 
 
 class Pair:
-    """Two agents next to each other: what the leaf hears of the spine."""
+    """Two neighbouring agents, a leaf and a spine, and what the leaf hears from the spine."""
 
     def __init__(
         self, leaf_keys: Collection[bytes] = (KEY,), spine_keys: Collection[bytes] = (KEY,)
@@ -29,23 +29,23 @@ class Pair:
         self.network.deliver()
 
     def note(self, origin: str, down: Collection[Link]) -> None:
-        """What the leaf is told."""
+        """Record what the leaf hears."""
         self.heard.append((origin, tuple(down)))
 
     def notice(self, *down: Link) -> bytes:
-        """The datagram by which the spine tells the leaf; it is not delivered."""
+        """Return the datagram with which the spine tells the leaf, without delivering it."""
         self.spine.announce(down)
         (datagram,) = [sent for _, target, sent in self.network.waiting if target == "leaf0"]
         self.network.waiting.clear()
         return datagram
 
     def refused(self) -> dict[Refusal, int]:
-        """What the leaf has dropped, by why."""
+        """Return how many datagrams the leaf has dropped, by reason."""
         return dict(self.leaf.refusals.counts)
 
 
 def test_a_notice_is_heard_once() -> None:
-    """A lost link and its return are told; a copy of either is dropped as replayed."""
+    """A lost link and its return are heard. A copy of either is dropped as replayed."""
     pair = Pair()
     lost = pair.notice(LOST)
     pair.leaf.receive(lost, "spine0")
@@ -58,7 +58,7 @@ def test_a_notice_is_heard_once() -> None:
 
 
 def test_notices_that_overtake_each_other_leave_the_newest() -> None:
-    """The older of two, come later, is known to be older."""
+    """The older of two notices is recognised as older when it arrives last."""
     pair = Pair()
     lost, back = pair.notice(LOST), pair.notice()
     pair.leaf.receive(back, "spine0")
@@ -68,7 +68,7 @@ def test_notices_that_overtake_each_other_leave_the_newest() -> None:
 
 
 def test_an_unknown_key_and_a_forged_signature_are_told_apart() -> None:
-    """Both are dropped; the log names the cause and the place, the key is nowhere in it."""
+    """Both datagrams are dropped. The log names the reason and the sender's address."""
     pair = Pair(spine_keys=[OTHER])
     stray = next(iter(pair.leaf.refusals.counts))
     assert stray is Refusal.KEY
@@ -85,7 +85,7 @@ def test_an_unknown_key_and_a_forged_signature_are_told_apart() -> None:
 
 
 def test_the_log_is_not_filled() -> None:
-    """A flood of garbage is one line, and one more after a minute that counts the rest."""
+    """A flood of garbage gives one log line, and after a minute one more that counts the rest."""
     pair = Pair()
     with capture_logs() as logs:
         for _ in range(1000):
@@ -96,7 +96,7 @@ def test_the_log_is_not_filled() -> None:
 
 
 def test_another_fabric_is_not_heard() -> None:
-    """Two fabrics may share a management network and even a key."""
+    """Two fabrics may share a management network and even a key, but do not hear each other."""
     pair = Pair()
     stranger = notices_of("spine0", pair.network, lambda *_: None, fabric="fabrics/f2")
     stranger.set_peers({"leaf0": "leaf0"})
@@ -105,7 +105,7 @@ def test_another_fabric_is_not_heard() -> None:
 
 
 def test_keys_rotate_without_a_gap() -> None:
-    """Believed before it signs, and for a while after: no notice is lost at any step."""
+    """A key is accepted before it signs and for a while afterwards, so no notice is lost."""
     pair = Pair()
     steps: list[tuple[PeerNotices, list[bytes]]] = [
         (pair.leaf, [KEY, OTHER]),
@@ -123,7 +123,7 @@ def test_keys_rotate_without_a_gap() -> None:
 
 
 def test_a_recording_from_before_a_restart_is_worth_nothing() -> None:
-    """What an earlier start of the receiver was sent does not count, though it is well signed."""
+    """A well-signed notice to an earlier start of the receiver does not count."""
     pair = Pair()
     recorded = pair.notice(LOST)
     pair.leaf = notices_of("leaf0", pair.network, pair.note, boot=2)
@@ -132,11 +132,11 @@ def test_a_recording_from_before_a_restart_is_worth_nothing() -> None:
     assert pair.heard == []
     assert pair.refused() == {Refusal.STALE: 1}
     pair.network.deliver()
-    assert pair.heard == [("spine0", (LOST,))]  # the spine itself says so, on being greeted
+    assert pair.heard == [("spine0", (LOST,))]  # the spine says so itself when it is greeted
 
 
 def test_a_recording_from_before_the_senders_restart_is_refused() -> None:
-    """The sender has shown a newer start since: its former self is not believed again."""
+    """Once the sender has shown a newer start, notices from its earlier start are refused."""
     pair = Pair()
     recorded = pair.notice(LOST)
     pair.spine = notices_of("spine0", pair.network, lambda *_: None, boot=2)
@@ -149,7 +149,7 @@ def test_a_recording_from_before_the_senders_restart_is_refused() -> None:
 
 @pytest.mark.parametrize("boot", [1, 50, 10**12])
 def test_a_switch_that_starts_anew_replaces_what_it_said(boot: int) -> None:
-    """Whether its clock went on or back: peers learn that the link is well by now."""
+    """Peers learn that the link is up again, whether the clock went forward or back."""
     pair = Pair()
     pair.spine.boot = 50
     pair.leaf.receive(pair.notice(LOST), "spine0")
@@ -165,7 +165,7 @@ def test_a_switch_that_starts_anew_replaces_what_it_said(boot: int) -> None:
 
 
 def test_a_switch_that_is_gone_for_good_is_forgotten() -> None:
-    """Links of a dead agent count as up after a while; one that lives says so again before that."""
+    """A dead agent's links count as up after a while. A live agent repeats its notice before."""
     pair = Pair()
     pair.leaf.receive(pair.notice(LOST), "spine0")
     for _ in range(int(LAPSE_SECONDS / REFRESH_SECONDS) + 2):
@@ -181,7 +181,7 @@ def test_a_switch_that_is_gone_for_good_is_forgotten() -> None:
 
 
 def test_a_switch_speaks_of_its_own_links_only() -> None:
-    """A record that names another switch's link is refused, and so is one in our own name."""
+    """A record about another switch's link is refused, and so is one in our own name."""
     pair = Pair()
     head = wire.unseal(pair.notice(LOST)).head
     foreign = wire.Record("spine0", 9, 9, (Link("leaf9", "spine1"),))
@@ -194,7 +194,7 @@ def test_a_switch_speaks_of_its_own_links_only() -> None:
 
 
 def test_without_a_key_the_door_is_shut() -> None:
-    """Nothing is sent and nothing taken; once there is a key, the agents meet."""
+    """Without a key nothing is sent or accepted. Once there is a key, the agents meet."""
     pair = Pair(leaf_keys=())
     assert pair.leaf.sent == 0
     assert set(pair.refused()) == {Refusal.SHUT}
@@ -206,7 +206,7 @@ def test_without_a_key_the_door_is_shut() -> None:
 
 
 def test_a_switch_may_lose_more_links_than_a_datagram_holds() -> None:
-    """As many as fit are told, in order; nothing raises."""
+    """As many links as fit are sent, in order, and nothing is raised."""
     pair = Pair()
     many = [Link(f"leaf{number:05}-{'x' * 60}", "spine0") for number in range(2000)]
     pair.leaf.receive(pair.notice(*many), "spine0")
@@ -216,7 +216,7 @@ def test_a_switch_may_lose_more_links_than_a_datagram_holds() -> None:
 
 
 def test_a_link_is_down_while_either_end_says_so() -> None:
-    """One end that sees it well again does not make it well."""
+    """A report from one end that the link is up does not bring it up."""
     view = LinkView()
     assert view.report("spine0", [LOST]) == {LOST: False}
     assert view.report("leaf9", [LOST]) == {}
@@ -227,7 +227,7 @@ def test_a_link_is_down_while_either_end_says_so() -> None:
 
 
 def test_the_wire_format_is_as_written_down() -> None:
-    """A NOTICE byte by byte: other agents have to read it."""
+    """Every byte of a NOTICE is fixed, because other agents have to read it."""
     record = wire.Record("spine0", 7, 3, (LOST,))
     head = wire.Head(
         wire.NoticeKind.NOTICE,

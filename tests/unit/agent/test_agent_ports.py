@@ -1,4 +1,4 @@
-"""Which interfaces are links: files that say so, as far as any machine can tell."""
+"""Which interfaces are links, by a file, and what the kernel's counters say of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heddle_agent.watch.errors import ErrorShare
 
 
 def test_packets_in_error_are_told_once_they_matter() -> None:
-    """Ten in the last ten looks and one in ten thousand; forgotten when they stop."""
+    """Ten errors in the last ten looks and one packet in 10,000 are reported, until they stop."""
     share, packets = ErrorShare(), 0
     shares = []
     for errors in (5, 5, 14, 15, *[15] * 11):
@@ -26,12 +26,12 @@ def test_packets_in_error_are_told_once_they_matter() -> None:
     rare = ErrorShare()
     rare.look(0, 0)
     assert rare.look(10**6, 20) == 0.0
-    assert rare.look(5, 3) == 0.0  # another interface of that name
+    assert rare.look(5, 3) == 0.0  # counters fell, so this is another interface of the same name
     assert rare.look(100, 13) == pytest.approx(10 / 105)
 
 
 def test_the_kernel_counts_what_comes_in() -> None:
-    """Packets over loopback are counted, and none of them is in error."""
+    """Packets over loopback are counted, and none of them is an error."""
     (index,) = [one.number for one in rtnetlink.interface_states() if one.name == "lo"]
     before = rtnetlink.counts()[index]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -44,7 +44,7 @@ def test_the_kernel_counts_what_comes_in() -> None:
 
 
 def test_a_file_names_interfaces(tmp_path: Path) -> None:
-    """The neighbour, the key and its address; without an address nothing is probed."""
+    """A link has a neighbour, a key and an address. Without an address it is not probed."""
     file = tmp_path / "links.json"
     file.write_text('{"lo": {"neighbour": "spine0", "key": "1", "address": "10.0.0.1"}}')
     (port,) = find_ports(str(file), "leaf0")
@@ -59,7 +59,7 @@ def test_a_file_names_interfaces(tmp_path: Path) -> None:
 
 
 def test_a_file_may_say_how_fast_a_link_should_be(tmp_path: Path) -> None:
-    """In Gbit/s; of links without, nobody knows."""
+    """The speed is in Gbit/s, and 0 where the file does not give it."""
     file = tmp_path / "links.json"
     for text, gbps in (('"gbps": 400', 400.0), ('"gbps": 0.02', 0.02), ('"key": "0"', 0.0)):
         file.write_text(f'{{"lo": {{"neighbour": "spine0", {text}}}}}')
@@ -85,7 +85,7 @@ def test_a_file_may_say_how_fast_a_link_should_be(tmp_path: Path) -> None:
     ],
 )
 def test_links_that_cannot_be(tmp_path: Path, links: str, words: str) -> None:
-    """The file is named, and what is wrong with it."""
+    """The error names the file and says what is wrong with it."""
     file = tmp_path / "links.json"
     file.write_text(links)
     with pytest.raises(ValueError, match=re.escape(words)) as refused:

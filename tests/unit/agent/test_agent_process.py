@@ -1,4 +1,4 @@
-"""The command as a process of its own, before a real controller."""
+"""The agent as a process of its own, with a real controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINKS = [f"--link=spine{number}" for number in range(4)]
 
 
 class Process:
-    """A running agent and what it has logged."""
+    """A running agent and the lines that it has logged."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -34,11 +34,11 @@ class Process:
         self.reading = asyncio.create_task(self._read())
 
     def logged(self, event: str) -> list[dict[str, object]]:
-        """Log lines of one event."""
+        """Return the log lines of one event."""
         return [line for line in self.lines if line["event"] == event]
 
     async def ended(self) -> int:
-        """Wait until it has ended; its exit status."""
+        """Wait for the process to end, and return its exit status."""
         await self.reading
         return await self.process.wait()
 
@@ -50,7 +50,7 @@ class Process:
 
 @asynccontextmanager
 async def agent(*arguments: str) -> AsyncIterator[Process]:
-    """The command, killed at the latest on the way out. Every line it logs must be JSON."""
+    """Run the command, and kill it on the way out. Every line that it logs must be JSON."""
     process = await asyncio.create_subprocess_exec(
         *(str(AGENT), "run", "--fabric=fabrics/f1", "--switch=leaf0", *LINKS, *arguments),
         stderr=asyncio.subprocess.PIPE,
@@ -66,7 +66,7 @@ async def agent(*arguments: str) -> AsyncIterator[Process]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> None:
-    """A push is programmed; SIGTERM and Ctrl-C end it with status 0 and without a traceback."""
+    """A push is programmed. SIGTERM and Ctrl-C end the process with status 0 and no traceback."""
     async with listening(Controller()) as controller:
         async with agent(f"--controller={controller.address}") as one:
             stream = await controller.stream()
@@ -81,7 +81,7 @@ async def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> Non
 
 
 async def test_an_unreachable_controller_is_waited_for() -> None:
-    """One clear line with the cure; once the controller is there, the session is."""
+    """One log line explains what to do. A session begins once the controller is there."""
     port = free_port()
     async with agent(f"--controller=127.0.0.1:{port}", "--backoff-seconds=0.2") as one:
         await until(lambda: one.logged("no session"), "a line about it")
@@ -94,7 +94,7 @@ async def test_an_unreachable_controller_is_waited_for() -> None:
 
 
 async def test_the_fence_outlives_the_process(tmp_path: Path) -> None:
-    """Killed and started again with its state file, the agent refuses what is older."""
+    """Killed and started again with its state file, the agent refuses older pushes."""
     state = f"--state-file={tmp_path / 'agent.json'}"
     async with listening(Controller()) as controller:
         where = f"--controller={controller.address}"
@@ -114,7 +114,7 @@ async def test_the_fence_outlives_the_process(tmp_path: Path) -> None:
 
 
 async def test_metrics_are_served_on_their_port() -> None:
-    """What Prometheus reads is what the agent holds."""
+    """Prometheus reads what the agent holds."""
     async with (
         listening(Controller()) as controller,
         agent(f"--controller={controller.address}", "--metrics-port=0") as one,
@@ -135,14 +135,14 @@ async def test_metrics_are_served_on_their_port() -> None:
         }
         end = time.monotonic() + PATIENCE
         missing = wanted
-        while missing:  # what is counted follows what is acknowledged
+        while missing:  # counters follow acknowledgements
             text = await asyncio.to_thread(read, f"http://127.0.0.1:{line['port']}/metrics")
             missing = {one for one in wanted if one not in text}
             assert time.monotonic() < end, f"{missing} not in:\n{text}"
 
 
 async def test_a_metrics_port_in_use_is_an_error_at_the_start() -> None:
-    """Status 2 and the port; the agent does not run without what it was asked for."""
+    """The command exits with status 2 and names the port. It does not run without metrics."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -158,7 +158,7 @@ async def test_a_metrics_port_in_use_is_an_error_at_the_start() -> None:
 
 
 async def test_the_log_is_quiet_about_a_refusal_that_lasts() -> None:
-    """The controller does not know the switch: one warning, with what to check."""
+    """If the controller does not know the switch, one warning says what to check."""
     async with listening(Controller()) as controller:
         controller.refusal = (grpc.StatusCode.NOT_FOUND, "no switch leaf0 in fabrics/f1")
         async with agent(f"--controller={controller.address}", "--backoff-seconds=0.2") as one:
@@ -169,6 +169,6 @@ async def test_the_log_is_quiet_about_a_refusal_that_lasts() -> None:
 
 
 def read(url: str) -> str:
-    """What a URL gives."""
+    """Return the body at a URL."""
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return str(answer.read().decode())

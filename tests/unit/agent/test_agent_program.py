@@ -21,7 +21,7 @@ from tests.support.agent_worlds import (
 
 
 class Stubborn(MemoryFib):
-    """A backend that cannot program some matches for a while, as hardware may."""
+    """A backend that cannot program some matches for a while, as can happen with hardware."""
 
     def __init__(self) -> None:
         super().__init__(SWITCH, HOPS, FixedUnderlay())
@@ -29,7 +29,7 @@ class Stubborn(MemoryFib):
         self.batches = 0
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Fail what is broken, program the rest."""
+        """Fail the broken matches and program the rest."""
         self.batches += 1
         failures = [
             Failure(found, Reason.BACKEND, "the bank is broken")
@@ -43,7 +43,7 @@ class Stubborn(MemoryFib):
 
 
 def test_a_backend_failure_is_told_in_band_and_mended_later() -> None:
-    """The operation fails at the FIB stage, stays dirty, and gets in once the backend can."""
+    """A failed operation stays dirty, and is programmed once the backend can do it."""
     backend = Stubborn()
     backend.broken = {match(1)}
     switch = forwarding(backend)
@@ -60,7 +60,7 @@ def test_a_backend_failure_is_told_in_band_and_mended_later() -> None:
 
 
 def test_what_failed_before_is_tried_with_the_next_push() -> None:
-    """A later push carries the leftovers, but only its own failures are in its answer."""
+    """A later push also programs what failed before, but its answer has only its own failures."""
     backend = Stubborn()
     backend.broken = {match(0)}
     switch = forwarding(backend)
@@ -72,7 +72,7 @@ def test_what_failed_before_is_tried_with_the_next_push() -> None:
 
 
 def test_a_failed_delete_stays_programmed_until_it_is_gone() -> None:
-    """Programmed says what the backend holds, not what was wished."""
+    """``programmed`` says what the backend holds, not what was requested."""
     backend = Stubborn()
     switch = forwarding(backend)
     take(switch, push([(match(0), entry(0)), (match(1), entry(0))]))
@@ -87,7 +87,7 @@ def test_a_failed_delete_stays_programmed_until_it_is_gone() -> None:
 
 
 def test_withdrawing_leaves_the_underlay_alone_and_the_fence_up() -> None:
-    """After withdrawal nothing is held, and older pushes are still refused."""
+    """After withdrawal no entries are held, and older pushes are still refused."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0))], version=(3, 3), completes=True))
     switch.withdraw()
@@ -98,7 +98,7 @@ def test_withdrawing_leaves_the_underlay_alone_and_the_fence_up() -> None:
 
 
 def test_a_new_agent_adopts_what_the_backend_forwards_by() -> None:
-    """Entries outlive the agent; the next one knows them, repairs them, and syncs them."""
+    """Entries outlive the agent. The next agent reads, repairs and synchronises them."""
     backend = fib()
     first = forwarding(backend)
     take(first, push([(match(0), entry(0, 1)), (match(1), entry(0, 1, far(0)))]))
@@ -112,7 +112,7 @@ def test_a_new_agent_adopts_what_the_backend_forwards_by() -> None:
 
 
 def test_adoption_makes_one_of_groups_that_are_alike() -> None:
-    """Two groups of the same kind in the backend become one, which repair then moves."""
+    """Two equal groups in the backend become one, and one repair moves it."""
     backend = fib()
     twins = [Group(HOPS[0], HOPS[1]), Group(HOPS[0], HOPS[1])]
     backend.apply(Batch({match(number): group for number, group in enumerate(twins)}))
@@ -123,7 +123,7 @@ def test_adoption_makes_one_of_groups_that_are_alike() -> None:
 
 
 def test_adoption_knows_which_links_are_down_now() -> None:
-    """Entries left on their backup by the last agent go home if the link is up again."""
+    """Entries that the last agent left on their backup return if the link is up again."""
     backend = fib()
     first = forwarding(backend)
     take(first, push([(match(0), entry(0, 1))]))
@@ -135,7 +135,7 @@ def test_adoption_knows_which_links_are_down_now() -> None:
 
 
 def test_groups_without_entries_are_forgotten() -> None:
-    """A switch whose entries change for ever holds a bounded number of groups."""
+    """A switch whose entries keep changing holds a bounded number of groups."""
     switch = forwarding()
     for number in range(400):
         take(switch, push([(match(0), entry(0, 1, far(0, number)))]))
@@ -145,7 +145,7 @@ def test_groups_without_entries_are_forgotten() -> None:
 
 
 def test_the_digest_is_that_of_the_protocol() -> None:
-    """SHA-256 of the lines that the protocol describes, written out by hand here."""
+    """The digest is SHA-256 of the lines that the protocol describes, written by hand here."""
     switch = forwarding()
     rows = [
         (("nic1", "far0", 0, 0), entry(1, None, far(1, 8), far(0, 9))),

@@ -8,12 +8,12 @@ from tests.support.agent_worlds import SPINES, SWITCH, entry, fib, forwarding, m
 
 
 def held(switch: Forwarding) -> dict[Match, str]:
-    """Primary of each entry that the backend answers by."""
+    """Return the primary of each entry that the backend forwards by."""
     return {found: group.primary.node for found, group in switch.fib.read_back().items()}
 
 
 def test_incremental_pushes_add_replace_and_delete() -> None:
-    """Each operation does its part; what a push does not name stays."""
+    """Each operation takes effect, and entries that a push does not name stay."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0)), (match(1), entry(1))]))
     receipt = take(switch, push([(match(1), entry(2)), (match(0), None), (match(2), entry(3))]))
@@ -46,14 +46,14 @@ def test_a_newer_epoch_may_begin_with_a_lower_generation() -> None:
 
 
 def test_the_fence_of_an_earlier_run_holds() -> None:
-    """An agent that starts with a fence refuses what its predecessor would have."""
+    """An agent that starts with a fence refuses what its predecessor would have refused."""
     switch = forwarding(fence=Fence(5, 2))
     assert take(switch, push(version=(5, 1))).status is Status.STALE_EPOCH
     assert take(switch, push(version=(5, 2))).status is Status.APPLIED
 
 
 def test_the_fence_is_remembered_before_anything_is_answered() -> None:
-    """Every newer fence is told once, in order."""
+    """Every newer fence is saved once, in order."""
     told: list[Fence] = []
     switch = Forwarding(SWITCH, fib(), [hop.port for hop in SPINES], remember=told.append)
     for version in [(1, 1), (1, 1), (1, 3), (1, 2), (2, 1)]:
@@ -62,7 +62,7 @@ def test_the_fence_is_remembered_before_anything_is_answered() -> None:
 
 
 def test_full_sync_makes_the_unnamed_stale_and_a_sweep_removes_them() -> None:
-    """Stale entries forward until a push sweeps; naming one again takes it back."""
+    """Stale entries forward until a push sweeps. A push that names one again keeps it."""
     switch = forwarding()
     take(switch, push([(match(number), entry(0)) for number in range(4)]))
     take(switch, push([(match(0), entry(1))], mode=Mode.FULL_SYNC))
@@ -76,7 +76,7 @@ def test_full_sync_makes_the_unnamed_stale_and_a_sweep_removes_them() -> None:
 
 
 def test_an_empty_full_sync_that_sweeps_clears_the_switch() -> None:
-    """A switch that shall hold nothing holds nothing."""
+    """The switch holds no entries afterwards."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0))]))
     take(switch, push(mode=Mode.FULL_SYNC, sweep=True))
@@ -96,7 +96,7 @@ def test_a_repeated_push_changes_nothing() -> None:
 
 
 def test_the_last_word_on_a_match_in_a_batch_wins() -> None:
-    """Set, delete and set of the same match in one push end with the last."""
+    """After set, delete and set of the same match in one push, the last operation counts."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0)), (match(0), None), (match(0), entry(2))]))
     take(switch, push([(match(1), entry(0)), (match(1), None)]))
@@ -104,7 +104,7 @@ def test_the_last_word_on_a_match_in_a_batch_wins() -> None:
 
 
 def test_a_full_table_refuses_only_what_finds_no_room() -> None:
-    """Sets beyond the size fail one by one with TABLE_FULL; replacing still works."""
+    """Sets beyond the table's size fail one by one with TABLE_FULL. Replacing still works."""
     switch = forwarding(fib(table_size=2))
     receipt = take(
         switch,
@@ -117,7 +117,7 @@ def test_a_full_table_refuses_only_what_finds_no_room() -> None:
 
 
 def test_deletes_and_sweeps_of_a_push_make_room_for_its_sets() -> None:
-    """A full table is exchanged entry for entry in one push, wherever the deletes stand."""
+    """A push may replace all entries of a full table, in whatever order the deletes come."""
     switch = forwarding(fib(table_size=2))
     take(switch, push([(match(0), entry(0)), (match(1), entry(0))]))
     assert not take(switch, push([(match(2), entry(2)), (match(0), None)])).failures
@@ -128,7 +128,7 @@ def test_deletes_and_sweeps_of_a_push_make_room_for_its_sets() -> None:
 
 
 def test_a_next_hop_without_a_link_fails_alone() -> None:
-    """Primary or backup over a link the switch has not: that operation fails, the rest applies."""
+    """An operation whose primary or backup has no link fails, and the rest is applied."""
     switch = forwarding()
     stranger = SPINES[0]._replace(key="7")
     receipt = take(
@@ -150,7 +150,10 @@ def test_a_next_hop_without_a_link_fails_alone() -> None:
 
 
 def test_a_failed_replacement_leaves_the_old_entry() -> None:
-    """An entry whose new form cannot be had forwards as before, and is not stale: it was named."""
+    """An entry whose replacement fails forwards as before.
+
+    A sweep keeps it, because it was named.
+    """
     switch = forwarding()
     take(switch, push([(match(0), entry(0))]))
     stranger = SPINES[0]._replace(node="elsewhere")
@@ -162,7 +165,7 @@ def test_a_failed_replacement_leaves_the_old_entry() -> None:
     ("lacking", "failing"), [(Capability.MATCH_PORTS, 0), (Capability.MATCH_PAIR, 1)]
 )
 def test_matches_that_the_backend_has_not_fail_alone(lacking: Capability, failing: int) -> None:
-    """UNSUPPORTED_MATCH names the capability; deletes of such matches succeed."""
+    """UNSUPPORTED_MATCH names the missing capability. Deletes of such matches succeed."""
     switch = forwarding()
     switch.table = switch.table._replace(capabilities=frozenset(Capability) - {lacking})
     rows = [(match(0, 5), entry(0)), (match(0), entry(0)), (match(1, 5), None), (match(1), None)]
@@ -174,7 +177,7 @@ def test_matches_that_the_backend_has_not_fail_alone(lacking: Capability, failin
 
 
 def test_a_generation_is_whole_only_when_all_of_it_is_in() -> None:
-    """It takes the completing push and no failure; the retry of a failure completes it too."""
+    """A generation needs its completing push and no failure. Retrying a failure completes it."""
     switch = forwarding(fib(table_size=1))
     take(switch, push([(match(0), entry(0))], version=(1, 1), completes=True))
     assert switch.held.generation == 1
@@ -187,7 +190,7 @@ def test_a_generation_is_whole_only_when_all_of_it_is_in() -> None:
 
 
 def test_a_push_that_changes_nothing_keeps_the_generation() -> None:
-    """A generation that leaves this switch alone is whole as soon as it is said to be."""
+    """A generation that changes nothing on this switch is complete with its completing push."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0))], version=(1, 1), completes=True))
     take(switch, push(version=(1, 2)))
@@ -197,7 +200,7 @@ def test_a_push_that_changes_nothing_keeps_the_generation() -> None:
 
 
 def test_a_nic_that_moves_to_another_address_is_programmed_anew() -> None:
-    """All entries of the NIC become dirty, those that the push does not name too."""
+    """All entries of the NIC become dirty, including those that the push does not name."""
     switch = forwarding()
     rows = [(match(0), entry(0)), (match(1), entry(0)), (match(2), entry(0))]
     first = {"nic0": "10.0.0.1", "far0": "10.9.0.1", "far1": "10.9.0.2"}
@@ -208,7 +211,7 @@ def test_a_nic_that_moves_to_another_address_is_programmed_anew() -> None:
 
 
 def test_equal_next_hops_share_one_group() -> None:
-    """Entries of different pushes that forward alike stand behind one group."""
+    """Entries of different pushes with equal next hops share a group."""
     switch = forwarding()
     take(switch, push([(match(0), entry(0, 1)), (match(1), entry(0, 1))]))
     take(switch, push([(match(2), entry(0, 1)), (match(3), entry(1))]))

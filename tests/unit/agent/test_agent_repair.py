@@ -20,20 +20,23 @@ from tests.support.agent_worlds import (
 
 
 def leaves(backend: MemoryFib, number: int = 0) -> str | None:
-    """The neighbour that a packet of an entry leaves to."""
+    """Return the neighbour to which packets of an entry leave, or None if they are dropped."""
     hop = backend.lookup(Packet("nic0", f"far{number}", 77))
     return None if hop is None else hop.node
 
 
 @pytest.fixture
 def backend() -> MemoryFib:
-    """A backend of the switch."""
+    """Return the switch's backend."""
     return fib()
 
 
 @pytest.fixture
 def switch(backend: MemoryFib) -> Forwarding:
-    """Entries over spine 0 with a backup, at risk further down, and one over spine 3 without."""
+    """Return a switch with entries over spine 0 with a backup, and one over spine 3 without.
+
+    One entry over spine 0 also depends on links further away.
+    """
     switch = forwarding(backend)
     rows = [
         (match(0), entry(0, 1)),
@@ -48,7 +51,7 @@ def switch(backend: MemoryFib) -> Forwarding:
 def test_a_lost_link_moves_what_depends_on_it_and_back(
     switch: Forwarding, backend: MemoryFib, lost: Link
 ) -> None:
-    """Local link or risk link: entries at risk go to their backup, others stay; then home."""
+    """Entries that depend on a lost local or remote link use their backup until it is back."""
     switch.links_changed({lost: False})
     assert leaves(backend, 1) == "spine1"
     assert leaves(backend, 0) == ("spine1" if lost == uplink(0) else "spine0")
@@ -59,7 +62,7 @@ def test_a_lost_link_moves_what_depends_on_it_and_back(
 
 
 def test_two_failures_and_one_repair(switch: Forwarding, backend: MemoryFib) -> None:
-    """An entry with two links at risk goes home only when both are back."""
+    """An entry that depends on two lost links returns only when both are back."""
     switch.links_changed({far(0): False, far(0, 5): False})
     switch.links_changed({far(0): True})
     assert leaves(backend, 1) == "spine1"
@@ -70,7 +73,7 @@ def test_two_failures_and_one_repair(switch: Forwarding, backend: MemoryFib) -> 
 def test_without_a_live_backup_the_underlay_takes_over(
     switch: Forwarding, backend: MemoryFib
 ) -> None:
-    """Backup lost as well, or none: the hash over what is left, never a dead link."""
+    """If the backup is lost or missing, the underlay hashes over the next hops that are left."""
     switch.links_changed({uplink(0): False, uplink(1): False})
     assert leaves(backend, 0) in {"spine2", "spine3"}
     switch.links_changed({far(3): False, uplink(3): False})
@@ -78,7 +81,10 @@ def test_without_a_live_backup_the_underlay_takes_over(
 
 
 def test_a_backup_with_a_dead_link_further_on_is_none(backend: MemoryFib) -> None:
-    """Both ways lost far from here: the underlay; with either back, that one, the primary first."""
+    """If both paths are lost far away, the underlay is used until one of them is back.
+
+    The primary is preferred.
+    """
     switch = forwarding(backend)
     take(switch, push([(match(0), entry(0, 1, far(0), spare=[far(1)]))]))
     seen = []
@@ -92,7 +98,7 @@ def test_a_backup_with_a_dead_link_further_on_is_none(backend: MemoryFib) -> Non
 
 
 def test_a_backup_that_returns_is_used_again(switch: Forwarding, backend: MemoryFib) -> None:
-    """While the primary is down, the backup's own failure and return are followed."""
+    """While the primary is down, a backup that failed is used again once it returns."""
     switch.links_changed({uplink(0): False, uplink(1): False})
     switch.links_changed({uplink(1): True})
     assert leaves(backend, 0) == "spine1"
@@ -101,7 +107,7 @@ def test_a_backup_that_returns_is_used_again(switch: Forwarding, backend: Memory
 def test_a_push_during_a_failure_avoids_the_dead_link(
     switch: Forwarding, backend: MemoryFib
 ) -> None:
-    """Entries that arrive while their primary is down start on their backup, and go home later."""
+    """Entries that arrive while their primary is down use their backup first and return later."""
     switch.links_changed({uplink(2): False, far(0): False})
     take(switch, push([(match(3), entry(2, 3)), (match(4), entry(0, 3, far(0)))]))
     assert (leaves(backend, 3), leaves(backend, 4)) == ("spine3", "spine3")
@@ -110,7 +116,7 @@ def test_a_push_during_a_failure_avoids_the_dead_link(
 
 
 def test_news_that_is_none_moves_nothing(switch: Forwarding) -> None:
-    """A link reported twice, or one that matters to nobody, moves no group."""
+    """A link reported twice, or one that no entry depends on, moves no group."""
     assert switch.links_changed({uplink(0): True}) == 0
     assert switch.links_changed({uplink(0): False}) == 2
     assert switch.links_changed({uplink(0): False}) == 0
@@ -119,7 +125,7 @@ def test_news_that_is_none_moves_nothing(switch: Forwarding) -> None:
 
 
 def test_work_grows_with_groups_not_with_entries(backend: MemoryFib) -> None:
-    """A thousand entries behind one group are one move."""
+    """For a thousand entries behind one group, one group is moved."""
     switch = forwarding(backend)
     take(switch, push([(match(number), entry(0, 1)) for number in range(1000)]))
     assert switch.links_changed({uplink(0): False}) == 1
@@ -128,20 +134,23 @@ def test_work_grows_with_groups_not_with_entries(backend: MemoryFib) -> None:
 
 
 class Recording(MemoryFib):
-    """A backend that remembers how it was steered."""
+    """A backend that records how it was steered."""
 
     def __init__(self) -> None:
         super().__init__(SWITCH, HOPS, FixedUnderlay())
         self.steered: list[Steering] = []
 
     def steer(self, steering: Steering) -> None:
-        """Remember it."""
+        """Record the steering, then do what the parent does."""
         self.steered.append(steering)
         super().steer(steering)
 
 
 def test_a_lost_link_of_the_switch_is_left_before_groups_are_looked_at() -> None:
-    """First the link alone, and nothing that came back with it; then the groups."""
+    """The first steering has only the lost link, and nothing that came back.
+
+    The second has the groups.
+    """
     backend = Recording()
     switch = forwarding(backend)
     take(switch, push([(match(0), entry(0, 1)), (match(1), entry(2, 3, far(2)))]))

@@ -10,14 +10,14 @@ INDEXES = {UPLINK: 2, NIC: 3, OTHER: 4}
 
 
 class Kernel:
-    """Answers which interfaces have routes, and counts how often it was asked."""
+    """A kernel that says which interfaces have routes, and counts how often it was asked."""
 
     def __init__(self, *routed: int) -> None:
         self.routed, self.asked = set(routed), 0
         self.silent = False
 
     def __call__(self, index: int) -> bool:
-        """Whether an interface has one."""
+        """Return whether an interface has routes."""
         self.asked += 1
         if self.silent:
             raise OSError
@@ -25,7 +25,7 @@ class Kernel:
 
 
 def test_only_links_that_routing_used_wait_for_it() -> None:
-    """A NIC's link never has a route beyond it; an uplink's is missed until it is there again."""
+    """A NIC's link never has routes beyond it. An uplink waits until its routes are back."""
     kernel = Kernel(2, 4)
     routing = Routing(INDEXES, kernel)
     for _ in INDEXES:
@@ -38,7 +38,7 @@ def test_only_links_that_routing_used_wait_for_it() -> None:
 
 
 def test_a_link_that_is_down_is_asked_about_later() -> None:
-    """What it is used for shows only while it is up."""
+    """Whether routing uses a link can be seen only while it is up."""
     kernel = Kernel(2)
     routing = Routing(INDEXES, kernel)
     for _ in range(5):
@@ -50,7 +50,7 @@ def test_a_link_that_is_down_is_asked_about_later() -> None:
 
 
 def test_one_look_asks_about_no_more_links_than_it_must() -> None:
-    """Asking about a link without routes goes through all there are: one of these at a time."""
+    """A look asks about at most one link without routes, because that reads all routes."""
     kernel = Kernel()
     routing = Routing(INDEXES, kernel)
     routing.look(INDEXES)
@@ -58,7 +58,7 @@ def test_one_look_asks_about_no_more_links_than_it_must() -> None:
 
 
 def test_a_kernel_that_cannot_tell_holds_up_no_link() -> None:
-    """Nor is it believed that routing uses one."""
+    """A kernel that does not answer delays no link and does not count as routing using one."""
     kernel = Kernel(2)
     routing = Routing(INDEXES, kernel)
     kernel.silent = True

@@ -1,4 +1,4 @@
-"""An agent before a real gRPC server on a free port."""
+"""An agent with a real gRPC server on a free port."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ENTRY = ("nic0", "far0", 0, 0, 1)
 
 @dataclass
 class Running:
-    """An agent with its parts in reach."""
+    """A running agent with its backend and its links."""
 
     agent: Agent
     fib: MemoryFib
     links: ManualLinks
 
     def leaves(self) -> str | None:
-        """Where the flow goes."""
+        """Return the neighbour to which the flow leaves, or None if it is dropped."""
         hop = self.fib.lookup(FLOW)
         return None if hop is None else hop.node
 
@@ -50,7 +50,7 @@ async def running(
     table_size: int = 0,
     options: SessionOptions = QUICK,
 ) -> AsyncIterator[Running]:
-    """An agent that runs inside and has stopped afterwards, without a word."""
+    """Run an agent, and stop it afterwards."""
     links = ManualLinks(switch, HOPS)
     fib = MemoryFib(switch, HOPS, FixedUnderlay(HOPS[2:4]), seed=1, table_size=table_size)
     agent = Agent(
@@ -72,13 +72,13 @@ async def running(
 
 @pytest.fixture
 async def controller() -> AsyncIterator[Controller]:
-    """A controller that listens."""
+    """Yield a controller that listens."""
     async with listening(Controller()) as one:
         yield one
 
 
 async def test_parameters_come_first_then_all_links(controller: Controller) -> None:
-    """The agent says who it is, what it can do and what it holds, then how its links are."""
+    """The agent says who it is, what it can do and what it holds, then which links are up."""
     async with running(controller.address, fence=Fence(4, 2), table_size=100) as one:
         stream = await controller.stream()
         await until(lambda: one.agent.connected, "the agent to know")
@@ -96,7 +96,10 @@ async def test_parameters_come_first_then_all_links(controller: Controller) -> N
 
 
 async def test_a_push_is_answered_for_table_and_backend(controller: Controller) -> None:
-    """Both at one moment, so FIB says both, with the push's nonce; then packets follow it."""
+    """Table and backend take the push at one moment, so one FIB answer covers both.
+
+    The answer has the push's nonce, and packets then follow the push.
+    """
     async with running(controller.address) as one:
         assert one.leaves() in {"spine2", "spine3"}
         stream = await controller.stream()
@@ -112,7 +115,7 @@ async def test_a_push_is_answered_for_table_and_backend(controller: Controller) 
 
 
 async def test_entries_are_told_where_that_is_asked(controller: Controller) -> None:
-    """A digest for one question; every entry, and the digest of just those, for another."""
+    """A question may ask for the digest alone, or for every entry with the same digest."""
     async with running(controller.address) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY, epoch=3, generation=8, full=True))
@@ -125,11 +128,11 @@ async def test_entries_are_told_where_that_is_asked(controller: Controller) -> N
         assert (whole.generation, whole.digest) == (brief.generation, brief.digest)
         named = set(whole.entries.names)
         assert {"nic0", "far0", "spine0", "spine1"} == named - {"0"}
-        assert len(whole.entries.ways) == 4  # one number
+        assert len(whole.entries.ways) == 4  # a column of one number
 
 
 async def test_failures_are_in_band(controller: Controller) -> None:
-    """What the table could not take is not in the backend either, and the answer says so."""
+    """An operation that finds no room in the table is named in the answer."""
     async with running(controller.address, table_size=1) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY, ("nic0", "far1", 0, 0, None)))
@@ -142,7 +145,7 @@ async def test_failures_are_in_band(controller: Controller) -> None:
 
 
 async def test_an_older_epoch_is_answered_once_and_refused(controller: Controller) -> None:
-    """One answer, STALE_EPOCH, with the highest epoch, so that the old leader learns of it."""
+    """The one answer is STALE_EPOCH with the highest epoch, so that the old leader learns of it."""
     async with running(controller.address, fence=Fence(9, 9)) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY, epoch=8))
@@ -155,7 +158,7 @@ async def test_an_older_epoch_is_answered_once_and_refused(controller: Controlle
 
 
 async def test_a_malformed_push_is_refused_and_the_session_goes_on(controller: Controller) -> None:
-    """INVALID, with the operation at fault; the next push is taken."""
+    """The answer is INVALID and names the wrong operation. The next push is applied."""
     bad = wire_push(ENTRY)
     bad.operations.sources = numbers(99)
     async with running(controller.address) as one:
@@ -170,7 +173,7 @@ async def test_a_malformed_push_is_refused_and_the_session_goes_on(controller: C
 
 
 async def test_a_lost_link_is_repaired_then_reported(controller: Controller) -> None:
-    """Packets have moved before anybody is told; the report names link, reason and sequence."""
+    """Packets move before anybody is told. The report names link, reason and sequence number."""
     async with running(controller.address) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY))
@@ -190,7 +193,7 @@ async def test_a_lost_link_is_repaired_then_reported(controller: Controller) -> 
 
 
 async def test_repair_needs_no_controller() -> None:
-    """Controller gone: entries stay, local and remote failures are repaired, and told later."""
+    """Without a controller, entries stay and failures are repaired. They are reported later."""
     async with listening(Controller()) as first, running(first.address) as one:
         stream = await first.stream()
         await stream.push(wire_push(ENTRY, risk=("spine0", "leaf9")))
@@ -216,7 +219,10 @@ async def test_repair_needs_no_controller() -> None:
 
 
 async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
-    """Only if the controller asked for it; the agent then holds nothing and says so."""
+    """Entries are withdrawn only if the controller asked for it.
+
+    The agent then says that it holds none.
+    """
     controller = Controller()
     controller.accept.entry_ttl_seconds = 0.05
     async with running("127.0.0.1:1") as lonely:
@@ -236,7 +242,7 @@ async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
 
 
 async def test_entries_withdrawn_while_a_controller_answers(controller: Controller) -> None:
-    """What the agent has said of its table is no longer so: it introduces itself anew."""
+    """What the agent has said of its table is no longer true, so it introduces itself again."""
     controller.accept.entry_ttl_seconds = 0.3
     async with running(controller.address) as one:
         stream = await controller.stream()
@@ -253,7 +259,7 @@ async def test_entries_withdrawn_while_a_controller_answers(controller: Controll
 
 
 async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: Controller) -> None:
-    """The clock of the time-to-live stops with the next accepted session."""
+    """The next accepted session stops the clock of the time-to-live."""
     controller.accept.entry_ttl_seconds = 3600.0
     async with running(controller.address) as one:
         stream = await controller.stream()
@@ -270,12 +276,12 @@ async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: C
 
 
 def _clocks() -> int:
-    """Times-to-live that run in this process."""
+    """Return how many times-to-live are running in this process."""
     return sum("_withdraw" in str(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_counters_go_up_as_often_as_the_controller_wants(controller: Controller) -> None:
-    """Sums since the entry was programmed, of every entry that has carried something."""
+    """Counts are sums since the entry was programmed, of every entry that has carried packets."""
     controller.accept.counter_interval_seconds = 0.05
     async with running(controller.address) as one:
         stream = await controller.stream()
@@ -308,7 +314,7 @@ async def test_counters_go_up_as_often_as_the_controller_wants(controller: Contr
 async def test_a_refusal_is_logged_once_with_its_cure_and_tried_again(
     controller: Controller, code: grpc.StatusCode, cure: str
 ) -> None:
-    """The first refusal is a warning, its repetitions are not; the session comes in the end."""
+    """The first refusal is a warning and its repetitions are not. A session comes in the end."""
     controller.refusal = (code, "for a reason")
     with capture_logs() as logs:
         async with running(controller.address) as one:
@@ -324,14 +330,14 @@ async def test_a_refusal_is_logged_once_with_its_cure_and_tried_again(
 
 
 async def test_unreachable_controllers_are_passed_over(controller: Controller) -> None:
-    """With two of three addresses dead the agent finds the one that lives."""
+    """With two of three addresses dead, the agent finds the one that is alive."""
     async with running("127.0.0.1:1", controller.address, "127.0.0.1:2") as one:
         await controller.stream()
         await until(lambda: one.agent.connected, "the agent to know")
 
 
 async def test_a_controller_that_says_nothing_is_given_up(controller: Controller) -> None:
-    """No answer to the parameters is no session; the agent asks again."""
+    """Without an answer to its parameters the agent has no session and tries again."""
     controller.speaks.clear()
     with capture_logs() as logs:
         async with running(controller.address, options=replace(QUICK, answer_timeout=0.3)):
@@ -342,7 +348,7 @@ async def test_a_controller_that_says_nothing_is_given_up(controller: Controller
 
 
 async def test_a_stranger_is_not_taken_for_a_controller(controller: Controller) -> None:
-    """A first message that is not SessionAccepted ends the attempt, and says why."""
+    """If the first message is not SessionAccepted, the attempt ends and the log says why."""
     controller.first = pb.ControllerMessage(push=wire_push(ENTRY))
     with capture_logs() as logs:
         async with running(controller.address) as one:

@@ -23,13 +23,13 @@ OTHER = ("nic0", "far0", 0, 1, 0)
 
 @asynccontextmanager
 async def two() -> AsyncIterator[tuple[Controller, Controller]]:
-    """Two controllers that listen."""
+    """Run two controllers that listen."""
     async with listening(Controller()) as one, listening(Controller()) as other:
         yield one, other
 
 
 async def test_there_is_a_session_with_each_at_the_same_time() -> None:
-    """Both are told who the agent is, and of each link that is lost."""
+    """Both controllers learn who the agent is and which link is lost, from the same instance."""
     async with two() as (one, other), running(one.address, other.address) as leaf:
         streams = [await one.stream(), await other.stream()]
         await until(lambda: leaf.agent.sessions.connected == 2)
@@ -42,7 +42,7 @@ async def test_there_is_a_session_with_each_at_the_same_time() -> None:
 
 
 async def test_the_highest_epoch_alone_is_obeyed() -> None:
-    """Whoever pushed last with less than the highest is refused, and told of it."""
+    """A controller whose epoch is below the highest is refused, and told the highest epoch."""
     async with two() as (one, other), running(one.address, other.address) as leaf:
         first, second = await one.stream(), await other.stream()
         await first.push(wire_push(ENTRY, epoch=3))
@@ -57,7 +57,7 @@ async def test_the_highest_epoch_alone_is_obeyed() -> None:
 
 
 async def test_every_controller_hears_how_the_overlay_stands() -> None:
-    """One orders, both are told; an order of an older epoch changes nothing, and both hear why."""
+    """Both controllers hear of each change that one of them orders."""
     async with two() as (one, other), running(one.address, other.address) as leaf:
         first, second = await one.stream(), await other.stream()
         for stream, order, says in (
@@ -72,13 +72,13 @@ async def test_every_controller_hears_how_the_overlay_stands() -> None:
 
 
 def _overlay(stream: Any) -> tuple[bool, str] | None:
-    """What was said last of the overlay."""
+    """Return the stream's last report of the overlay, or None if there is none."""
     told = [one.overlay for one in stream.received if one.HasField("overlay")]
     return (told[-1].withdrawn, told[-1].message) if told else None
 
 
 async def test_one_that_is_lost_costs_the_other_nothing() -> None:
-    """The session with the other stands, and entries do not withdraw while there is one."""
+    """The session with the other controller goes on, and entries stay while there is a session."""
     async with two() as (one, other), running(one.address, other.address) as leaf:
         for each in (one, other):
             each.accept.entry_ttl_seconds = 0.01
@@ -98,7 +98,7 @@ async def test_one_that_is_lost_costs_the_other_nothing() -> None:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Addresses by name, for lookups of this process."""
+    """Replace name lookups of this process by this table: name to addresses."""
     known: dict[str, list[str]] = {}
 
     def lookup(host: str, port: int, *_: object, **__: object) -> list[Any]:
@@ -111,7 +111,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 async def test_a_name_stands_for_all_of_its_addresses(names: dict[str, list[str]]) -> None:
-    """A session with each; one that is named later is found; one that is named no more stays."""
+    """The agent has a session with each address. It finds an address that is added later.
+
+    A session stays when its address is no longer listed, but is not dialled again once it ends.
+    """
     options = SessionOptions(backoff=Backoff(0.02, 0.05), resolve=0.02)
     names["localhost"] = ["127.0.0.2"]
     one, other = Controller(), Controller()
@@ -132,7 +135,7 @@ async def test_a_name_stands_for_all_of_its_addresses(names: dict[str, list[str]
 
 @asynccontextmanager
 async def _at(controller: Controller, host: str, port: int) -> AsyncIterator[None]:
-    """A controller on another address of this machine, and the same port."""
+    """Run a controller on another address of this machine, with the given port."""
     server = grpc.aio.server()
     agent_pb2_grpc.add_AgentServiceServicer_to_server(controller, server)
     server.add_insecure_port(f"{host}:{port}")
@@ -144,7 +147,7 @@ async def _at(controller: Controller, host: str, port: int) -> AsyncIterator[Non
 
 
 async def test_one_controller_by_two_addresses_has_one_session() -> None:
-    """The one that was replaced stands by, and dials again once the other is over."""
+    """The session that was replaced waits, and dials again once the other has ended."""
     one = Controller()
     one.accept.controller_instance = "i1"
     async with listening(one):
@@ -153,9 +156,9 @@ async def test_one_controller_by_two_addresses_has_one_session() -> None:
             await until(lambda: leaf.agent.sessions.connected == 1)
             async with _at(one, "127.0.0.3", one.port):
                 await until(lambda: leaf.agent.sessions.connected == 2)
-                one.streams[0].closing.set()  # as a controller does, when another takes its place
+                one.streams[0].closing.set()  # as a controller does on replacing it
                 await until(lambda: leaf.agent.sessions.connected == 1)
-                await asyncio.sleep(4 * QUICK.backoff.longest)  # in which it would have come again
+                await asyncio.sleep(4 * QUICK.backoff.longest)  # long enough for another attempt
                 assert one.attempts == 2
                 one.streams[1].closing.set()
                 await until(lambda: len(one.streams) >= 3, "another session")

@@ -17,14 +17,14 @@ HERE = {**WHO, "controller": ("127.0.0.1:7400",), "link": ("spine0",)}
 
 
 def complaint(**given: object) -> str:
-    """What is said about settings that cannot be used."""
+    """Return the error for settings that cannot be used."""
     with pytest.raises(SettingsError) as caught:
         load_settings(**given)
     return str(caught.value)
 
 
 def test_lists_come_as_one_string_or_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commas part controllers, spaces part links; flags win over variables."""
+    """Commas separate controllers and spaces separate links. Options override variables."""
     settings = load_settings(
         **WHO, controller=("a:1,b:2", "c:3"), link=("spine0", "spine1,2 spine1,3")
     )
@@ -40,7 +40,7 @@ def test_lists_come_as_one_string_or_several(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
-    """Flag and variable, a line for each."""
+    """The error has a line for each setting, with its option and its variable."""
     lines = complaint(link=("spine0",)).splitlines()
     assert lines == [
         "--fabric is missing: give it, or set HEDDLE_AGENT_FABRIC",
@@ -66,25 +66,25 @@ def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(given: dict[str, object], said: str) -> None:
-    """The flag, the variable, and what to do."""
+    """The error names the option and the variable, and says what to do."""
     assert said in complaint(**{**HERE, **given})
 
 
 def test_links_are_neighbours_with_keys() -> None:
-    """The key is "0" unless given."""
+    """The key of a link is "0" unless given."""
     settings = Settings.model_validate({**HERE, "link": ["spine0", "spine1,east"]})
     assert next_hops(settings) == [NextHop("spine0", "0"), NextHop("spine1", "east")]
 
 
 @pytest.mark.parametrize("bad", ["spine0,", ",1", "spine0,1,2", "leaf0", "spine1 spine1,0"])
 def test_links_that_are_none_are_refused(bad: str) -> None:
-    """An empty half, too many keys, the switch itself, the same link twice."""
+    """Refused are an empty half, too many keys, the switch itself and the same link twice."""
     with pytest.raises(SettingsError, match="--link"):
         next_hops(load_settings(**{**HERE, "link": (bad,)}))
 
 
 def heddle_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+    """Run the command to its end and return what it printed."""
     return subprocess.run(
         [AGENT, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
@@ -115,7 +115,7 @@ def heddle_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_errors_of_the_command_are_plain_lines_and_status_2(arguments: str, said: str) -> None:
-    """No traceback, nothing on standard output."""
+    """There is no traceback, and nothing on standard output."""
     done = heddle_agent(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -123,7 +123,7 @@ def test_errors_of_the_command_are_plain_lines_and_status_2(arguments: str, said
 
 
 def test_help_tells_how_to_start() -> None:
-    """Every setting has its flag in the help, and there is an example to copy."""
+    """The help names every setting's option and has an example to copy."""
     done = heddle_agent("run", "--help")
     assert done.returncode == 0
     assert "heddle-agent run --fabric fabrics/f1 --switch leaf0" in done.stdout

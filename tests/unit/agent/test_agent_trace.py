@@ -1,4 +1,4 @@
-"""Probes and the errors that come back for them."""
+"""Probes, and the ICMP errors that answer them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBER = 40_000
 
 
 def ip(protocol: int, source: str, to: str, content: bytes) -> bytes:
-    """An IPv4 packet without options."""
+    """Return an IPv4 packet without options."""
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(content), 0, 0, 1, protocol, 0)
     return head + socket.inet_aton(source) + socket.inet_aton(to) + content
 
@@ -22,14 +22,14 @@ def ip(protocol: int, source: str, to: str, content: bytes) -> bytes:
 def error(
     probe: tuple[str, int, int], kind: int = 11, source: str = SOURCE, kept: int = 28
 ) -> bytes:
-    """What a switch answers to a probe: the beginning of it."""
+    """Return a switch's ICMP error for a probe, with the first ``kept`` bytes of the probe."""
     (sent,), *_ = message(probe, NUMBER)
     quoted = ip(socket.IPPROTO_UDP, source, probe[0], sent)[:kept]
     return ip(socket.IPPROTO_ICMP, "10.9.9.9", source, struct.pack("!BBHI", kind, 0, 0, 0) + quoted)
 
 
 def error_6(probe: tuple[str, int, int], kind: int = 3, source: str = "fd00::1") -> bytes:
-    """The same by IPv6, as a raw socket gets it: without the header of the answer."""
+    """Return the error of IPv6 as a raw socket receives it, without its IP header."""
     (sent,), *_ = message(probe, NUMBER)
     ends = b"".join(socket.inet_pton(socket.AF_INET6, end) for end in (source, probe[0]))
     quoted = struct.pack("!IHBB", 6 << 28, len(sent), socket.IPPROTO_UDP, 1) + ends + sent
@@ -37,7 +37,7 @@ def error_6(probe: tuple[str, int, int], kind: int = 3, source: str = "fd00::1")
 
 
 def test_an_error_of_ipv6_tells_its_probe() -> None:
-    """However its addresses are written; of others, or of another kind, it tells nothing."""
+    """The error identifies its probe however addresses are written. Other errors give None."""
     probe = ("fd00::2", 50000, 3)
     assert probed(error_6(probe), "fd00:0::1") == (probe, NUMBER)
     assert probed(error_6(probe, kind=1), "fd00::1") is None
@@ -48,12 +48,12 @@ def test_an_error_of_ipv6_tells_its_probe() -> None:
 
 @pytest.mark.parametrize("hop", [1, 3, 16])
 def test_an_error_tells_its_probe(hop: int) -> None:
-    """From the 28 bytes that every router quotes: destination, port, TTL, number."""
+    """Destination, port, TTL and number follow from the 28 bytes that every router quotes."""
     assert probed(error((TO, 50000, hop)), SOURCE) == ((TO, 50000, hop), NUMBER)
 
 
 def test_the_five_tuple_is_the_same_for_every_ttl() -> None:
-    """Only length and TTL differ between probes of one port."""
+    """Probes of one port differ only in length and TTL."""
     one, two = (message((TO, 50000, hop)) for hop in (1, 2))
     assert one[0][0][:4] == two[0][0][:4] == struct.pack("!HH", 50000, 4791)
     assert one[1] != two[1]
@@ -73,12 +73,12 @@ def test_the_five_tuple_is_the_same_for_every_ttl() -> None:
     ids=["nothing", "cut", "other-kind", "other-source", "short-quote", "no-ttl-of-ours"],
 )
 def test_what_is_about_no_probe_is_left_alone(packet: bytes) -> None:
-    """Packets of others, or damaged ones, tell nothing and break nothing."""
+    """Packets of others and damaged packets give None and raise nothing."""
     assert probed(packet, SOURCE) is None
 
 
 def test_ports_of_one_path_stand_together() -> None:
-    """Silent hops are null; a port that nobody answered is left out."""
+    """In the document, silent hops are null, and a port that nobody answered is left out."""
     traces = {(TO, 1): ("a", "", "b"), (TO, 2): ("a", "", "b"), (TO, 3): ("a",), (TO, 4): ()}
     (pair,) = traced_document(SOURCE, traces)
     assert [(path["hops"], path["ports"]) for path in pair["paths"]] == [

@@ -10,13 +10,13 @@ from heddle_agent.watch import LinkWatch, ManualLinks
 
 
 def links() -> ManualLinks:
-    """Two spines, one of them over two links; the clock stands still."""
+    """Return a watch of links to two spines, one of them with two links. Its clock stands still."""
     hops = [NextHop("spine0"), NextHop("spine1", "0"), NextHop("spine1", "1")]
     return ManualLinks("leaf0", hops, clock=lambda: 5.0)
 
 
 def test_links_are_up_at_first() -> None:
-    """Every link is there, up, as found at the start."""
+    """At the start every link is listed and up."""
     watch: LinkWatch = links()
     seen = watch.current()
     assert [one.link for one in seen] == [
@@ -30,7 +30,7 @@ def test_links_are_up_at_first() -> None:
 
 
 async def test_changes_come_in_order_and_together() -> None:
-    """What happened since the last step is one step, the newest of each link."""
+    """Changes since the last step form one step, with the newest change of each link."""
     watch = links()
     async with aclosing(watch.changes()) as changes:
         watch.down("spine0", reason="bfd")
@@ -49,7 +49,7 @@ async def test_changes_come_in_order_and_together() -> None:
 
 
 async def test_a_state_that_does_not_change_is_no_change() -> None:
-    """Setting a link down twice is told once."""
+    """Setting a link down twice gives one change."""
     watch = links()
     watch.up("spine0")
     await watch.settled()
@@ -61,7 +61,7 @@ async def test_a_state_that_does_not_change_is_no_change() -> None:
 
 
 async def test_settled_waits_for_the_consumer() -> None:
-    """It returns once the consumer has dealt with the change, not merely taken it."""
+    """``settled`` returns once the consumer has dealt with the change, not when it takes it."""
     watch = links()
     dealt: list[str] = []
     may_go_on = asyncio.Event()
@@ -87,6 +87,6 @@ async def test_settled_waits_for_the_consumer() -> None:
 
 @pytest.mark.parametrize(("node", "key"), [("spine9", "0"), ("spine0", "1"), ("leaf0", "0")])
 def test_a_link_that_is_none_is_refused(node: str, key: str) -> None:
-    """The complaint names switch, neighbour and key."""
+    """The error names switch, neighbour and key."""
     with pytest.raises(ValueError, match=f"leaf0 has no link to {node} key {key}"):
         links().down(node, key)

@@ -25,12 +25,12 @@ NAMES = ["a", "b", "s0", "s1", "l9", "z", "0", "1", "2", "10.0.0.1", "10.1.0.1"]
 
 
 def named(*texts: str) -> bytes:
-    """A column of names."""
+    """Return a column with the indexes of these names."""
     return numbers(*map(NAMES.index, texts))
 
 
 def message() -> pb.Push:
-    """Two sets, a delete and a set that shares its next hops with the first."""
+    """Return a push of two sets, a delete, and a set that shares its next hops with the first."""
     return pb.Push(
         mode=pb.PUSH_MODE_FULL_SYNC,
         epoch=3,
@@ -63,7 +63,7 @@ def message() -> pb.Push:
 
 
 def test_a_push_is_decoded_to_columns() -> None:
-    """Names instead of indexes, one row for next hops that are shared, DELETE without any."""
+    """Names replace indexes, shared next hops have one row, and a delete has DELETE."""
     push = decode_push(message())
     assert (push.mode, push.version, push.nonce) == (Mode.FULL_SYNC, (3, 14), 15)
     assert push.sweep_stale
@@ -83,7 +83,7 @@ def test_a_push_is_decoded_to_columns() -> None:
 
 
 def test_a_push_of_deletes_needs_no_ways() -> None:
-    """The columns of next hops, risks and ways may be empty, or of no use to anyone."""
+    """Columns of next hops, risks and ways may be empty, and may have rows that nothing uses."""
     bare = message()
     bare.operations.ways = numbers(0, 0, 0, 0)
     assert decode_push(bare).operations.groups == [DELETE] * 4
@@ -94,7 +94,7 @@ def test_a_push_of_deletes_needs_no_ways() -> None:
 
 
 def test_an_empty_push_has_no_operations() -> None:
-    """A sweep alone, or a full sync to nothing, is a push."""
+    """A push may be a sweep alone."""
     push = decode_push(pb.Push(mode=pb.PUSH_MODE_INCREMENTAL, epoch=1, sweep_stale=True))
     assert not push.operations.matches
 
@@ -151,7 +151,7 @@ def _mode(push: pb.Push) -> None:
 def test_a_malformed_push_names_its_fault(
     change: Callable[[pb.Push], None], complaint: str
 ) -> None:
-    """Field, operation and value are in the complaint."""
+    """The error names field, operation and value."""
     push = message()
     change(push)
     with pytest.raises(MalformedPushError, match=complaint):
@@ -159,7 +159,7 @@ def test_a_malformed_push_names_its_fault(
 
 
 def numbered(*told: tuple[int, str], epoch: int = 1, anew: bool = False) -> pb.Push:
-    """A push that gives names, and removes the entry of names 7 and 9."""
+    """Return a push that gives names to numbers and removes the entry of names 7 and 9."""
     return pb.Push(
         mode=pb.PUSH_MODE_INCREMENTAL,
         epoch=epoch,
@@ -177,7 +177,10 @@ def numbered(*told: tuple[int, str], epoch: int = 1, anew: bool = False) -> pb.P
 
 
 def test_names_hold_within_a_session_and_an_epoch() -> None:
-    """Later pushes need not repeat them; one that begins anew forgets what it does not give."""
+    """Later pushes need not repeat names.
+
+    ``new_names`` forgets those that the push does not give.
+    """
     received = ReceivedNames()
     for push in (numbered((7, "a"), (9, "b"), anew=True), numbered(), numbered((7, "a"))):
         assert decode_push(push, received).operations.matches == [("a", "b", 0, 0)]
@@ -190,7 +193,7 @@ def test_names_hold_within_a_session_and_an_epoch() -> None:
 
 
 def test_an_old_epoch_leaves_names_alone() -> None:
-    """What a leader of before says of names is not heeded once there is a newer one."""
+    """Names that an older leader gives do not count once there is a newer epoch."""
     received = ReceivedNames()
     decode_push(numbered((7, "a"), (9, "b"), epoch=5, anew=True), received)
     decode_push(numbered((7, "x"), (9, "y"), epoch=4, anew=True), received)
@@ -209,7 +212,7 @@ def test_an_old_epoch_leaves_names_alone() -> None:
 def test_names_that_do_not_fit_are_refused(
     told: tuple[tuple[int, str], ...], size: int, complaint: str
 ) -> None:
-    """A number has one name for good, and a name one number; the names of before still hold."""
+    """A number keeps its name. After a refusal, earlier names still hold."""
     received = ReceivedNames()
     decode_push(numbered((7, "a"), (9, "b"), anew=True), received)
     push = numbered(*told)
@@ -220,7 +223,7 @@ def test_names_that_do_not_fit_are_refused(
 
 
 def test_no_match_stands_twice() -> None:
-    """Which of two ways was meant nobody can tell; the complaint names both operations."""
+    """Nobody can tell which of two ways was meant, so the error names both operations."""
     push = message()
     _set("source_ports", 3, 49152)(push)
     with pytest.raises(MalformedPushError, match="operation 3 has the match of operation 1"):
@@ -228,7 +231,7 @@ def test_no_match_stands_twice() -> None:
 
 
 def test_results_carry_stage_status_and_failures() -> None:
-    """Names of our own values are those of the protocol."""
+    """Status, reason and stage have the protocol's values, and nonce and version are the push's."""
     failure = OperationFailure(3, Reason.UNKNOWN_NEXT_HOP, "no link")
     receipt = Receipt(Status.APPLIED, (failure,))
     answer = encode.push_result(message(), pb.PUSH_STAGE_FIB, receipt, 9).push_result
@@ -244,7 +247,7 @@ def test_results_carry_stage_status_and_failures() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_every_status_has_its_name_on_the_wire(status: Status) -> None:
-    """No status of ours is unknown to the protocol."""
+    """Every status of the agent exists in the protocol."""
     answer = encode.push_result(message(), pb.PUSH_STAGE_RIB, Receipt(status, message="why"), 1)
     assert pb.PushStatus.Name(answer.push_result.status) == f"PUSH_STATUS_{status.name}"
     assert answer.push_result.message == "why"
@@ -252,14 +255,14 @@ def test_every_status_has_its_name_on_the_wire(status: Status) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_its_name_on_the_wire(reason: Reason) -> None:
-    """No reason of ours is unknown to the protocol."""
+    """Every reason of the agent exists in the protocol."""
     receipt = Receipt(Status.APPLIED, (OperationFailure(0, reason, ""),))
     answer = encode.push_result(message(), pb.PUSH_STAGE_RIB, receipt, 1).push_result
     assert pb.FailureReason.Name(answer.failures[0].reason) == f"FAILURE_REASON_{reason.name}"
 
 
 def test_link_reports_keep_time_to_the_microsecond() -> None:
-    """State, sequence, reason and the moment it was seen."""
+    """A report has state, sequence number, reason and the time of the observation."""
     seen = LinkObservation(Link("a", "b", "1"), False, 1_700_000_000.25, 7, "carrier")
     report = encode.link_report([seen], full=False).link_state
     (link,) = report.links
@@ -270,7 +273,7 @@ def test_link_reports_keep_time_to_the_microsecond() -> None:
 
 
 def test_counter_reports_name_each_nic_once_and_add_up_destination_ports() -> None:
-    """Columns of one length; entries that the report cannot tell apart are one row."""
+    """Columns have one length. Entries that differ only in destination port are one row."""
     counts = {
         ("a", "b", 5, 4791): Count(1, 10),
         ("a", "b", 5, 0): Count(2, 20),

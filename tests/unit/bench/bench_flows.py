@@ -1,4 +1,4 @@
-"""Flows in a few words, for tests of strategies."""
+"""Short ways to write flows and losses, for tests of strategies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 
 Row = tuple[str, str, float] | tuple[str, str, float, str] | tuple[str, str, float, str, str]
-"""Source, destination, Gbit/s and, where it matters, job and phase."""
+"""Source, destination, Gbit/s and, optionally, job (default "j") and phase (default "")."""
 
 
 def flows_of(fabric: Fabric, *rows: Row, qps: int = 1) -> Flows:
-    """Flows f0, f1, … of a fabric."""
+    """Return flows f0, f1, … of a fabric, with this many QPs each."""
     full = [(*row, *("j", "")[len(row) - 3 :]) for row in rows]
     source, destination, gbps, job, phase = zip(*full, strict=True)
     count = len(rows)
@@ -31,6 +31,6 @@ def flows_of(fabric: Fabric, *rows: Row, qps: int = 1) -> Flows:
 
 
 def without(fabric: Fabric, *links: tuple[str, str]) -> Fabric:
-    """The fabric with all links between some pairs of nodes down."""
+    """Return the fabric with all links between these pairs of nodes down."""
     rows = [row for a, b in links for row in fabric.find_links(a, b)]
     return fabric.with_links(dict.fromkeys(rows, State.DOWN))

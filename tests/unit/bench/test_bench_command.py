@@ -1,4 +1,4 @@
-"""The bench itself: what it measures must be what it says, and it must say all of it."""
+"""The bench command: its table and its file show all that it measures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = [
 
 
 def test_quick_healthy_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for Heddle and each peer in the table and in the file; the target is reached."""
+    """Table and file have a row for Heddle and for each peer, and the target is reached."""
     out = tmp_path / "bench.json"
     assert main(out, ["--quick", "--only", "healthy"]) == 0
     document = json.loads(out.read_text())
@@ -41,7 +41,7 @@ def test_quick_healthy_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_only_known_measures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that is none: refused with those that are, and nothing is written."""
+    """An unknown name is refused with the list of known names, and nothing is written."""
     with pytest.raises(SystemExit) as ended:
         main(tmp_path / "bench.json", ["--only", "nothing"])
     assert ended.value.code == 2
@@ -60,7 +60,7 @@ def _shown(*, terminal: bool) -> str:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_table_says_what_is_not_reached(terminal: bool) -> None:  # noqa: FBT001 - a parameter
-    """Judged rows say yes or NO, peers nothing; the last line counts."""
+    """Judged rows say yes or NO and peers say neither. The last line counts reached targets."""
     lines = _shown(terminal=terminal).splitlines()
     (reached,) = [line for line in lines if "0.1 s" in line]
     (peer,) = [line for line in lines if "9 s" in line]
@@ -74,7 +74,7 @@ def test_the_table_says_what_is_not_reached(terminal: bool) -> None:  # noqa: FB
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_is_told(terminal: bool) -> None:  # noqa: FBT001 - a parameter
-    """A bar on a terminal, a line at either end elsewhere; both name what is done and count."""
+    """Progress is a bar on a terminal, and elsewhere a line at either end, with name and count."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
     with Screen(console, console).progress("sowing", 3) as advance:
@@ -86,7 +86,7 @@ def test_progress_is_told(terminal: bool) -> None:  # noqa: FBT001 - a parameter
 
 
 def test_quantiles_are_values_that_were_measured() -> None:
-    """Of 100 values the 99 % one is the second largest; nothing is made up in between."""
+    """Of 100 values, the 99 % quantile is the second largest. No value is interpolated."""
     values = [float(value) for value in range(1, 101)]
     assert quantile(values, 0.99) == 99.0
     assert quantile(values, 0.5) == 50.0

@@ -1,4 +1,4 @@
-"""Workloads, references and file forms that the bench's figures stand on."""
+"""Workloads, references and file formats that the bench's figures depend on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ from tests.unit.bench.bench_flows import flows_of
 
 
 def test_permutations_are_permutations() -> None:
-    """Everyone sends and is sent to once a set, nobody to itself; equal for equal seeds."""
+    """In each set every NIC sends once and receives once, never to itself.
+
+    Equal seeds give equal sets.
+    """
     fabric = clos(leaves=3, spines=2, nics_per_leaf=3)
     nics = fabric.rows_of_kind(NodeKind.NIC)
     flows = permutations(fabric, 5, sets=2, qps=4)
@@ -57,7 +60,7 @@ def test_permutations_are_permutations() -> None:
 
 @pytest.mark.parametrize("zones", [1, 2, 3, 5])
 def test_zone_traffic_crosses_zones_where_it_says(zones: int) -> None:
-    """Two permutations stay in their zones; a seventh of the NICs send out of theirs."""
+    """Two permutations stay in their zones. A seventh of the NICs send to another zone."""
     fabric = published_zones(QUICK, zones)
     zone = fabric.structure.nodes.zone
     flows = zone_traffic(fabric, 1)
@@ -70,7 +73,7 @@ def test_zone_traffic_crosses_zones_where_it_says(zones: int) -> None:
 
 
 def test_least_uplink_by_hand() -> None:
-    """Three flows out of a leaf with two uplinks: one uplink has two, whoever plans."""
+    """Three flows leave a leaf with two uplinks, so one uplink carries two in any plan."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=3)
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1"), ("l0-h0-n2", "l2-h0-n0")]
     flows = flows_of(fabric, *((a, b, 400.0) for a, b in ends), ("l1-h0-n0", "l1-h0-n2", 400.0))
@@ -78,7 +81,7 @@ def test_least_uplink_by_hand() -> None:
 
 
 def test_references_by_hand() -> None:
-    """A square: two ways of two hops each way round halve what one link would carry."""
+    """In a square, using both two-hop ways halves the load that one way would carry."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     structure, index = fabric.structure, fabric.structure.index
     arc = {
@@ -98,9 +101,9 @@ def test_references_by_hand() -> None:
 
 
 def test_all_paths_are_never_worse_than_some() -> None:
-    """On a random graph the programme over candidates is at or above that over everything.
+    """On a random graph, candidate paths do no better than all paths.
 
-    The first is what its prices prove, as near to its optimum as the planner asks for.
+    The optimum over candidates is only as exact as the planner asks for.
     """
     for seed in (0, 3):
         found = run(Case("random regular", 4, seed))
@@ -112,7 +115,7 @@ def test_all_paths_are_never_worse_than_some() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cases_are_drawn_by_their_seed_alone(family: str) -> None:
-    """Equal seeds give equal fabrics and flows, other seeds other ones."""
+    """Equal seeds give equal fabrics and flows. Other seeds give other flows."""
     (fabric, flows), (again, same), (_, other) = (draw(family, 4, seed) for seed in (1, 1, 2))
     assert (fabric.link_state == again.link_state).all()
     assert (fabric.structure.links.gbps == again.structure.links.gbps).all()
@@ -123,7 +126,7 @@ def test_cases_are_drawn_by_their_seed_alone(family: str) -> None:
 
 
 def test_moved_flows_are_counted_as_the_planner_counts_them() -> None:
-    """Quickly or not, after losses and after an arrival, it is the number of changed flows."""
+    """After losses and an arrival, the fast count equals the number of changed flows."""
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=2.0)
     plan = solve(fabric, permutations(fabric, 0, qps=4))
     repairer = Repairer(plan)
@@ -145,14 +148,17 @@ def test_moved_flows_are_counted_as_the_planner_counts_them() -> None:
 
 
 def test_growth_is_the_slope_of_logarithms() -> None:
-    """Doubling NICs that double the time grow by the power 1, that quadruple it by 2."""
+    """If doubling the NICs doubles the time, the power is 1.
+
+    If it quadruples it, the power is 2.
+    """
     for power in (1.0, 2.0):
         sizes = [Size(n, n, 1e-5 * n**power, 1.0, 1.0) for n in (1000, 2000, 4000, 8000)]
         assert exponent(sizes) == pytest.approx(power)
 
 
 def test_batches_hold_every_case_once() -> None:
-    """In order, none left out, the last one shorter."""
+    """Batches keep the order and leave out no case. The last one is shorter."""
     cases = [Failures("anywhere", 0, seed) for seed in range(60)]
     assert [len(batch) for batch in batches(cases)] == [25, 25, 10]
     assert [case for batch in batches(cases) for case in batch] == cases
@@ -165,12 +171,12 @@ def test_work_is_done_once_over_processes() -> None:
 
 
 def test_workers_do_not_outlive_the_bench() -> None:
-    """Killed without warning, it leaves no process behind."""
+    """When the bench is killed without warning, it leaves no process behind."""
     script = "import time; from tests.bench.pool import each; [*each(time.sleep, [60, 60], 2)]"
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen([sys.executable, "-c", script], cwd=root) as bench:
         try:
-            parent = psutil.Process(bench.pid)  # of two workers, and what watches their resources
+            parent = psutil.Process(bench.pid)  # children are two workers and a resource tracker
             wait_until(lambda: len(parent.children()) == 3, "three children")
             workers = parent.children()
         finally:
@@ -190,14 +196,17 @@ Feb 01 00:00:02 600000 [AB] 0x02 -> SUBNET UP
 
 
 def test_times_of_a_log() -> None:
-    """Routing from its first line to its last, in all until the subnet is up, over midnight too."""
+    """Routing lasts from its first line to its last, and the total until SUBNET UP.
+
+    The log passes midnight.
+    """
     found = opensm_files.times(LOG)
     assert found.route == pytest.approx(1.25)
     assert found.total == pytest.approx(3.5)
 
 
 def test_times_of_a_change() -> None:
-    """From the notice of it until the subnet is up for the second time."""
+    """The time of a change runs from its notice until the subnet is up for the second time."""
     again = """\
 Feb 01 00:00:09 000000 [AC] 0x04 -> trap_rcv_process_request: Forcing heavy sweep. Received trap:128
 Feb 01 00:00:09 250000 [AB] 0x04 -> ucast_mgr_route: building routing with 'ftree' routing...
@@ -211,13 +220,13 @@ Feb 01 00:00:10 000000 [AB] 0x02 -> SUBNET UP
 
 
 def test_a_log_without_routing_is_refused() -> None:
-    """Had OpenSM fallen back to another engine, its time is not given for ftree's."""
+    """If OpenSM fell back to another engine, its time is not reported as that of ftree."""
     with pytest.raises(ValueError, match="FatTree routing is done"):
         opensm_files.times(LOG.replace("FatTree routing is done", "minhop"))
 
 
 def test_network_and_tables_fit_together() -> None:
-    """Ports in the network file and in a dump are those of the same links."""
+    """The network file and a dump use the same port for the same link."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     text = opensm_files.network(fabric)
     assert 'Switch 3 "l0"\n' in text
@@ -242,7 +251,7 @@ def test_network_and_tables_fit_together() -> None:
     ids=["clos", "rails"],
 )
 def test_opensm_routes_what_it_is_given(fabric: Fabric) -> None:
-    """All packets arrive by the shortest ways, spread over all spines by destination."""
+    """All packets arrive by shortest paths, spread over all spines by destination."""
     if reason := opensm.missing():
         missing(reason)
     tables = opensm.tables(fabric)
@@ -256,7 +265,7 @@ def test_opensm_routes_what_it_is_given(fabric: Fabric) -> None:
 
 
 def test_opensm_routes_again_when_a_link_is_gone() -> None:
-    """It hears of the loss by itself and is up again with new tables."""
+    """OpenSM notices the loss by itself and is up again with new tables."""
     if reason := opensm.missing():
         missing(reason)
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
@@ -266,7 +275,7 @@ def test_opensm_routes_again_when_a_link_is_gone() -> None:
 
 
 def test_only_small_two_tier_fabrics_are_walked() -> None:
-    """Three tiers, plain switches and more than 4,096 NICs are for timing only."""
+    """Fabrics of three tiers, without tiers or of more than 4,096 NICs are only timed."""
     assert opensm.walkable(clos(leaves=2, spines=2, nics_per_leaf=2))
     assert not opensm.walkable(three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=1, cores=2))
     assert not opensm.walkable(random_regular(switches=6, degree=3, nics_per_switch=1))

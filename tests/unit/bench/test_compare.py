@@ -21,7 +21,7 @@ ALL = ("ecmp", "e-ecmp:8", "static", "dmodk", "greedy", "te", "spray", "ideal")
 
 
 def _files(folder: Path) -> list[str]:
-    """A fabric of 36 NICs that has lost a link, and a permutation over it."""
+    """Write a fabric of 36 NICs that has lost a link, and a permutation. Return their options."""
     fabric = without(clos(leaves=6, spines=6, nics_per_leaf=6), ("l0", "s0"))
     save_fabric_file(fabric, folder / "fabric.json")
     save_flows(fabric, flows_between(fabric, "permutation", seed=2, qps=8), folder / "flows.csv")
@@ -29,7 +29,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def test_all_strategies_side_by_side(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line of JSON: Heddle at its bound, never worse than any rival, ideal above all."""
+    """One line of JSON: Heddle reaches its bound, no rival beats it, and ideal is 1."""
     words = ["compare", *_files(tmp_path), "--strategies", ",".join(ALL), "--seed", "4", "--json"]
     assert run_command_line(words) == 0
     (line,) = capfd.readouterr().out.splitlines()
@@ -49,7 +49,7 @@ def test_all_strategies_side_by_side(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 def test_a_controller_keeps_to_links_that_are_up() -> None:
-    """Links down and drained in the fabric are so for the controller: no path uses them."""
+    """The controller knows which links are down and drained, and no path uses them."""
     fabric = clos(leaves=3, spines=3, nics_per_leaf=2)
     (drained,) = fabric.find_links("l1", "s1")
     fabric = without(fabric, ("l0", "s0")).with_links({drained: State.DRAINED})
@@ -59,7 +59,7 @@ def test_a_controller_keeps_to_links_that_are_up() -> None:
 
 
 def test_flows_that_get_nowhere_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A NIC cut off: its flows are lost, the makespan is null, and the command still answers."""
+    """The flows of a NIC that is cut off are lost, and the makespan is null."""
     fabric = without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l0-h0-n0", "l0"))
     save_fabric_file(fabric, tmp_path / "fabric.json")
     save_flows(fabric, flows_between(fabric, "shift"), tmp_path / "flows.csv")
@@ -73,7 +73,7 @@ def test_flows_that_get_nowhere_are_told(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_a_table_for_people(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without --json: a row for each strategy, then the bound and the seed."""
+    """Without --json there is a row for each strategy, then a line with the bound and the seed."""
     assert run_command_line(["compare", *_files(tmp_path), "--strategies", "dmodk,spray"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["dmodk", "spray"]
@@ -82,18 +82,18 @@ def test_a_table_for_people(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("text", ["", " , ", "te,foo", "e-ecmp:0", "TE"])
 def test_unknown_strategies_are_refused_first(text: str) -> None:
-    """One line that says which name is not known and which are."""
+    """The error lists the names that are known."""
     with pytest.raises(InputError, match="give some of ecmp, "):
         names_of(text)
 
 
 def test_names_come_once_and_in_order() -> None:
-    """A name told twice is one strategy."""
+    """A name that is given twice is one strategy."""
     assert names_of("te, ecmp,te,e-ecmp:4") == ("te", "ecmp", "e-ecmp:4")
 
 
 def test_refusals_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A flow file that is none: exit 2, one line with the file, and nothing on standard output."""
+    """A malformed flow file gives exit status 2 and one line that names the file."""
     files = _files(tmp_path)
     (tmp_path / "flows.csv").write_text("nonsense\n")
     assert run_command_line(["compare", *files, "--strategies", "ecmp"]) == 2

@@ -35,9 +35,10 @@ SHAPES = {
 @pytest.mark.parametrize("kind", FABRICS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_order_takes_less(kind: str, shape: str) -> None:
-    """All orders of six hosts drawn, beside loads drawn; rings and all-to-all reach it.
+    """Over all orders of six drawn hosts beside drawn loads, none takes less than the bound.
 
-    But where hosts are below several leaves each, of which it knows little.
+    Rings and all-to-all reach it, except where each host is below several leaves: there the bound
+    is loose.
     """
     for seed in range(4):
         draw = random.Random(f"{kind} {shape} {seed}")
@@ -55,7 +56,7 @@ def test_no_order_takes_less(kind: str, shape: str) -> None:
 
 
 def test_alphabetical_order_is_the_best_of_a_ring_where_names_tell_places() -> None:
-    """It leaves each leaf and each zone once, beside whatever others send."""
+    """Alphabetical order leaves each leaf and each zone once, which is best beside any load."""
     draw, fabric = random.Random(7), FABRICS["zones"]
     known = sorted(fabric.structure.nics_of_host)
     for count in range(4, len(known), 3):
@@ -68,7 +69,7 @@ def test_alphabetical_order_is_the_best_of_a_ring_where_names_tell_places() -> N
 
 
 def test_an_order_that_leaves_leaves_more_often_is_above_it() -> None:
-    """A ring that goes to and fro between leaves whose links others fill."""
+    """A ring that alternates between leaves, whose links others fill, takes longer."""
     fabric = FABRICS["leaves"]
     hosts = tuple(sorted(fabric.structure.nics_of_host)[:8])
     around = Surroundings(fabric, fabric.structure.capacity * 0.9)

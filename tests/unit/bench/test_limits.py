@@ -1,4 +1,4 @@
-"""Limits, outcomes and makespans of fabrics small enough to reckon by hand."""
+"""Limits, outcomes and makespans of fabrics small enough to calculate by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.bench.bench_flows import flows_of, without
 
 
 def _load(fabric: Fabric, outcome: Outcome, tail: str, head: str) -> float:
-    """Gbit/s from one node to another, all parallel links together."""
+    """Return the Gbit/s from one node to another, over all parallel links together."""
     structure = fabric.structure
     index = structure.index
     arcs = (structure.tail == index[tail]) & (structure.head == index[head])
@@ -26,7 +26,10 @@ def _load(fabric: Fabric, outcome: Outcome, tail: str, head: str) -> float:
 
 
 def test_spray_divides_evenly_at_every_switch() -> None:
-    """400 over two spines is 200 each, up and down; nothing is over 1 and nothing slow."""
+    """400 over two spines is 200 each, up and down.
+
+    No utilisation is over 1 and nothing is slow.
+    """
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     outcome = Outcome(fabric, spray(fabric, flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0))))
     for tail, head in (("l0", "s0"), ("l0", "s1"), ("s0", "l1"), ("s1", "l1")):
@@ -36,11 +39,11 @@ def test_spray_divides_evenly_at_every_switch() -> None:
 
 
 def test_spray_is_blind_to_what_lies_ahead() -> None:
-    """Half of a flow that could go elsewhere is put on a link that another needs whole."""
+    """Half of a flow goes on a link that another flow needs whole, though it had another way."""
     fabric = without(clos(leaves=3, spines=2, nics_per_leaf=2), ("s0", "l1"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l2-h0-n0")]
     outcome = Outcome(fabric, spray(fabric, flows_of(fabric, *((a, b, 400.0) for a, b in ends))))
-    # s1 gets all of the first flow and half of the second, where 400 would have been enough.
+    # s1 gets all of the first flow and half of the second, which could have gone over s0 alone.
     assert _load(fabric, outcome, "l0", "s1") == 600.0
     assert outcome.max_utilization == 1.5
     # Fair on the shared 400: x + x / 2 = 400.
@@ -48,7 +51,7 @@ def test_spray_is_blind_to_what_lies_ahead() -> None:
 
 
 def test_spray_uses_every_core() -> None:
-    """Across zones of planes the load of each tier is even."""
+    """Across zones of planes, the load of each tier is even."""
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=4)
     outcome = Outcome(fabric, spray(fabric, flows_between(fabric, "shift")))
     assert outcome.worst == pytest.approx({"nic-leaf": 1.0, "leaf-spine": 1.0, "spine-core": 1.0})
@@ -64,14 +67,17 @@ def test_spray_uses_every_core() -> None:
     ids=["clos", "regular", "dragonfly"],
 )
 def test_spray_is_what_many_hashed_qps_come_to(fabric: Fabric) -> None:
-    """With 2,000 QPs a flow, hashing loads every link as spraying does, within a tenth."""
+    """With 2,000 QPs a flow, hashing loads every link as spraying does, within a tenth of a NIC."""
     flows = flows_between(fabric, "permutation", seed=1, qps=2000)
     sprayed = Outcome(fabric, spray(fabric, flows)).loads
     assert np.abs(ecmp(fabric, flows, 3).loads - sprayed).max() < 40.0
 
 
 def test_ideal_is_a_crossbar() -> None:
-    """One spine for four NICs slows every plan down, but not the ideal; incast still does."""
+    """One spine for four NICs slows every plan down, but not the ideal.
+
+    Incast slows the ideal, too.
+    """
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4)
     ends = [(f"l0-h0-n{i}", f"l1-h0-n{i}") for i in range(4)]
     flows = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
@@ -83,7 +89,7 @@ def test_ideal_is_a_crossbar() -> None:
 
 
 def test_what_has_no_way_is_lost_by_limits_too() -> None:
-    """A NIC cut off: its flow has no rate, the others have theirs, and no end is in sight."""
+    """The flow of a NIC that is cut off has no rate, and the makespan is None."""
     fabric = without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l1-h0-n0", "l1"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
     flows = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
@@ -95,7 +101,7 @@ def test_what_has_no_way_is_lost_by_limits_too() -> None:
 
 
 def test_makespan_lets_others_take_what_the_first_leaves() -> None:
-    """100 and 300 Gbit over a link of 200: both at 100 for a second, then 200 for another."""
+    """100 and 300 Gbit share a link of 200: both at 100 for a second, then one at 200."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, uplink_gbps=200.0)
     ends = [("l0-h0-n0", "l1-h0-n0", 100.0), ("l0-h0-n1", "l1-h0-n1", 300.0)]
     flows = flows_of(fabric, *ends)
@@ -105,7 +111,7 @@ def test_makespan_lets_others_take_what_the_first_leaves() -> None:
 
 
 def test_makespan_plays_phases_one_after_the_other() -> None:
-    """Two phases of a job take turns on one link, a second each; another job shares with both."""
+    """Two phases of a job take a second each, one after the other. Another job shares with both."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=3)
     turns = [
         ("l0-h0-n0", "l1-h0-n0", 400.0, "a", "first"),
@@ -123,7 +129,7 @@ def test_makespan_plays_phases_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_makespan_against_every_single_event(seed: int) -> None:
-    """Hashed flows of unlike rates: the same as going from end to end by hand."""
+    """For hashed flows of unlike rates, the result equals a calculation event by event."""
     fabric = clos(leaves=6, spines=3, nics_per_leaf=6)
     flows = flows_between(fabric, "uniform", seed=seed)
     rates = np.random.default_rng(seed).uniform(50.0, 400.0, len(flows))
@@ -146,7 +152,7 @@ def test_makespan_against_every_single_event(seed: int) -> None:
 
 
 def test_makespan_waits_for_the_slowest_qp() -> None:
-    """Two QPs of 200 Gbit each, one beside another flow: done alone, then with all for itself."""
+    """A flow of two QPs, one of them beside another flow, is done with its slower QP."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     ends = [("l0-h0-n0", "l1-h0-n0", 400.0), ("l0-h0-n1", "l1-h0-n1", 400.0)]
     flows = replace(flows_of(fabric, *ends), qps=np.array([2, 1]))
@@ -159,10 +165,10 @@ def test_makespan_waits_for_the_slowest_qp() -> None:
         first=np.array([0, 2, 4, 6]),
         arcs=2 * np.array([nics[0], s0, nics[0], s1, nics[1], s0]),
     )
-    # Half and half of the NIC: 1 s, s0 having just 400; the third gets 200 of s0 until then,
-    # and has 200 Gbit left to send at 400.
+    # Half of the NIC for each QP: 1 s, with s0 full. The other flow gets 200 of s0 until then, and
+    # has 200 Gbit left to send at 400.
     assert Outcome(fabric, whole(flows, paths)).makespan_seconds == pytest.approx(1.5)
-    # Beside two others on s0 the first QP gets 400 / 3 there, so the second 400 * 2 / 3.
+    # Beside two other flows on s0, the first QP gets 400 / 3 there, so the second gets 400 * 2 / 3.
     third = flows_of(fabric, *ends, ends[1])
     flows = replace(third, qps=np.array([2, 1, 1]), gbps=np.array([400.0, 400.0, 400.0]))
     more = Paths(
@@ -172,13 +178,13 @@ def test_makespan_waits_for_the_slowest_qp() -> None:
         first=np.append(paths.first, 7),
         arcs=np.append(paths.arcs, 2 * s0),
     )
-    # The second QP ends at 0.75 s, the first with the 100 Gbit it then has left at 1.5 s; the
-    # others share s0 from then on: 200 Gbit each left, at 200.
+    # The second QP ends at 0.75 s, and the first at 1.5 s with the 100 Gbit that it then has left.
+    # After that the others share s0: each has 200 Gbit left, at 200.
     assert Outcome(fabric, whole(flows, more)).makespan_seconds == pytest.approx(2.5)
 
 
 def test_makespan_of_nothing_is_no_time() -> None:
-    """Without flows all is sent at once, and nothing is full or slow."""
+    """Without flows the makespan is 0, and no link is full and no flow slow."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 1.0)).take(np.empty(0, dtype=np.int64))
     outcome = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
@@ -187,7 +193,7 @@ def test_makespan_of_nothing_is_no_time() -> None:
 
 
 def test_least_utilization_by_hand() -> None:
-    """Six flows out of a leaf with two live uplinks of 400; receiving counts alike."""
+    """Six flows out of a leaf with two live uplinks of 400 come to 3. So do six flows into it."""
     fabric = without(clos(leaves=3, spines=3, nics_per_leaf=6), ("l0", "s0"))
     ends = [(f"l0-h0-n{i}", f"l{1 + i % 2}-h0-n{i}") for i in range(6)]
     outwards = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
@@ -196,7 +202,7 @@ def test_least_utilization_by_hand() -> None:
 
 
 def test_least_utilization_is_below_what_any_strategy_comes_to() -> None:
-    """On whole and damaged fabrics, with phases, hashing and spraying are never below it."""
+    """Hashing and spraying are never below the bound, on whole and on damaged fabrics."""
     whole_fabric = three_tier(zones=2, leaves=3, spines=2, nics_per_leaf=3, cores=2, taper=2.0)
     for fabric in (whole_fabric, without(whole_fabric, ("z0-l0", "z0-s1"), ("z1-s0", "c0"))):
         for seed in range(3):

@@ -1,4 +1,4 @@
-"""Baselines on fabrics small enough to reckon by hand: a straw man would prove nothing."""
+"""Baseline strategies on fabrics small enough to calculate by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ static, dmodk, greedy = (strategy(name) for name in ("static", "dmodk", "greedy"
 
 
 def _via(fabric: Fabric, found: Measurement, kind: NodeKind = NodeKind.SPINE) -> list[list[str]]:
-    """Switches of one kind on the way of each packet."""
+    """Return the switches of one kind on the path of each packet."""
     structure = fabric.structure
     ways = []
     for arcs in found.walk.arcs:
@@ -40,7 +40,7 @@ def test_static_pins_by_the_place_of_the_destination() -> None:
 
 
 def test_static_collides_where_places_are_equal() -> None:
-    """Two flows to the first NICs of two leaves share an uplink, though another is free."""
+    """Two flows to the first NICs of two leaves share an uplink, although another is free."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l2-h0-n0")]
     flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
@@ -51,7 +51,7 @@ def test_static_collides_where_places_are_equal() -> None:
 
 @pytest.mark.parametrize("dead", [("l0", "s0"), ("s0", "l1")])
 def test_static_leaves_dead_ways_to_the_hash(dead: tuple[str, str]) -> None:
-    """With the pinned uplink dead, or useless for the destination, another spine takes over."""
+    """If the pinned uplink is dead or does not lead to the destination, another spine is used."""
     fabric = without(clos(leaves=3, spines=2, nics_per_leaf=2), dead)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, "j"))
     found = static(fabric, flows, 0)
@@ -60,7 +60,7 @@ def test_static_leaves_dead_ways_to_the_hash(dead: tuple[str, str]) -> None:
 
 
 def test_dmodk_numbers_through_the_whole_fabric() -> None:
-    """With 3 spines the NICs 2 and 3, those of the second leaf, go over spines 2 and 0."""
+    """With 3 spines, NICs 2 and 3, on the second leaf, are reached over spines 2 and 0."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=2)
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
     flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
@@ -69,7 +69,7 @@ def test_dmodk_numbers_through_the_whole_fabric() -> None:
 
 
 def test_dmodk_counts_anew_after_a_loss() -> None:
-    """Without spine 0 the ways of leaf 0 are spines 1 and 2: NICs 2 and 3 take them in turn."""
+    """Without spine 0, leaf 0 has spines 1 and 2, and NICs 2 and 3 take them in turn."""
     fabric = without(clos(leaves=2, spines=3, nics_per_leaf=2), ("l0", "s0"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
     flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
@@ -85,7 +85,7 @@ SHIFTED = {
 
 @pytest.mark.parametrize("name", SHIFTED)
 def test_dmodk_carries_every_shift_without_collision(name: str) -> None:
-    """Cyclic shifts in the order of the tree are what d-mod-k is known to be perfect for."""
+    """Cyclic shifts in the order of the tree never collide under d-mod-k, as is known."""
     fabric = SHIFTED[name]
     nics = fabric.rows_of_kind(NodeKind.NIC)
     for offset in range(1, len(nics)):
@@ -96,7 +96,7 @@ def test_dmodk_carries_every_shift_without_collision(name: str) -> None:
 
 
 def test_greedy_takes_jobs_by_what_they_send() -> None:
-    """The job of most Gbit/s times priority comes first, and of a job its largest flow."""
+    """The job with most Gbit/s times priority comes first, and within a job its largest flow."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     rows = [("l0-h0-n0", "l1-h0-n0", 100.0, "a"), ("l0-h0-n1", "l1-h0-n1", 200.0, "a")]
     flows = flows_of(fabric, *rows, ("l0-h0-n2", "l1-h0-n2", 250.0, "b"))
@@ -106,7 +106,7 @@ def test_greedy_takes_jobs_by_what_they_send() -> None:
 
 
 def test_greedy_fills_the_emptiest_way() -> None:
-    """400 goes alone, both 200 go together: no link is above 1."""
+    """The flow of 400 has a spine to itself and both of 200 share one, so no link is above 1."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     rates = [(0, 200.0), (1, 400.0), (2, 200.0)]
     flows = flows_of(fabric, *((f"l0-h0-n{i}", f"l1-h0-n{i}", gbps, "j") for i, gbps in rates))
@@ -117,11 +117,11 @@ def test_greedy_fills_the_emptiest_way() -> None:
 
 
 def test_greedy_never_takes_back() -> None:
-    """Flows that came first keep their ways: the last collides, though a plan has room for all."""
+    """Earlier flows keep their paths, so the last one collides, though a plan has room for all."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
-    # The first two take s0, being apart. Then l0 has only s1 left upwards for l2's second NIC,
-    # and l1 only s1 as well: they meet on s1's link to l2. All four fit where the first two
-    # take different spines.
+    # The first two take s0, because they share no link. Then l0 has only s1 left upwards for the
+    # first NIC of l2, and l1 has only s1 for its second NIC, so both use the link from s1 to l2.
+    # All four would fit if the first two took different spines.
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n0", "l0-h0-n0")]
     ends += [("l0-h0-n1", "l2-h0-n0"), ("l1-h0-n1", "l2-h0-n1")]
     flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
@@ -132,7 +132,7 @@ def test_greedy_never_takes_back() -> None:
 
 
 def test_greedy_looks_at_the_fullest_link_of_each_way() -> None:
-    """Random permutations: as good as trying every path of each flow in turn, one by one."""
+    """For random permutations, each flow gets a path as good as the best of all its paths."""
     fabric = three_tier(zones=2, leaves=3, spines=2, nics_per_leaf=2, cores=2)
     flows = flows_between(fabric, "permutation", seed=3)
     structure = fabric.structure
@@ -147,7 +147,7 @@ def test_greedy_looks_at_the_fullest_link_of_each_way() -> None:
 
 
 def _all_shortest(fabric: Fabric, source: int, destination: int) -> list[list[int]]:
-    """Every path of least hops, by breadth-first search."""
+    """Return every path with the fewest hops, found by breadth-first search."""
     structure = fabric.structure
     found: list[list[int]] = []
     level: list[tuple[int, list[int]]] = [(source, [])]
@@ -174,7 +174,7 @@ FABRICS = {
 @pytest.mark.parametrize("name", ["static", "dmodk", "greedy", "ecmp", "e-ecmp:4"])
 @pytest.mark.parametrize("shape", FABRICS)
 def test_all_packets_arrive_over_shortest_paths(name: str, shape: str) -> None:
-    """On any fabric, whole or damaged, nothing is lost and no way is longer than ECMP's."""
+    """On any fabric, whole or damaged, nothing is lost and no path is longer than ECMP's."""
     fabric = FABRICS[shape]
     nic = fabric.structure.nodes.kind == NodeKind.NIC
     links = fabric.structure.links
@@ -187,14 +187,14 @@ def test_all_packets_arrive_over_shortest_paths(name: str, shape: str) -> None:
 
 
 def _hops(found: Measurement) -> set[tuple[int, int]]:
-    """Flows, and how many links their packets cross."""
+    """Return (flow, links that its packet crosses) of all packets."""
     hops = (found.walk.arcs >= 0).sum(axis=1)
     return {*zip(found.walk.flow.tolist(), hops.tolist(), strict=True)}
 
 
 @pytest.mark.parametrize("name", ["static", "dmodk", "greedy"])
 def test_what_cannot_arrive_is_lost(name: str) -> None:
-    """A NIC cut off, on either end, costs its own flows and nothing else."""
+    """A NIC that is cut off loses the flows from it and to it, and no others."""
     fabric = without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l0-h0-n0", "l0"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n1", "l0-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
     flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
@@ -204,7 +204,7 @@ def test_what_cannot_arrive_is_lost(name: str) -> None:
 
 
 def test_pinned_packets_keep_to_their_paths() -> None:
-    """Paths laid down are the paths walked, QP by QP; a QP without one is dropped."""
+    """Packets follow the given paths, QP by QP. A QP without a path is dropped."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, *[("l0-h0-n0", "l1-h0-n0", 100.0, "j")] * 2, qps=4)
     hashed = ecmp(fabric, flows, 5).paths
@@ -218,7 +218,7 @@ def test_pinned_packets_keep_to_their_paths() -> None:
 
 
 def test_pinned_knows_no_way_off_its_paths() -> None:
-    """With nothing laid down everything is dropped at the first switch."""
+    """Without any path, everything is dropped at the first switch."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_between(fabric, "shift")
     none = np.empty(0, dtype=np.int64)

@@ -24,7 +24,7 @@ from tests.support.campaigns import FABRIC
 
 
 def test_each_link_between_switches_fails_once() -> None:
-    """In as many trials as there are links each fails once, and then they begin again."""
+    """In as many trials as there are links, each link fails once. Then they begin again."""
     links = between_switches(FABRIC)
     drawn = trials(FABRIC, Drawing(Draw.EACH), len(links) + 1)
     rows = [event.row for trial in drawn for event in trial.events]
@@ -33,14 +33,14 @@ def test_each_link_between_switches_fails_once() -> None:
 
 
 def test_the_number_alone_draws_a_trial() -> None:
-    """The same seed draws the same, whatever the length of the campaign; another seed does not."""
+    """Equal seeds draw the same trials in a campaign of any length. Another seed draws others."""
     drawing = Drawing(Draw.RANDOM, at_once=3, seed=5)
     assert trials(FABRIC, drawing, 9)[:4] == trials(FABRIC, drawing, 4)
     assert trials(FABRIC, drawing, 9) != trials(FABRIC, Drawing(Draw.RANDOM, at_once=3, seed=6), 9)
 
 
 def test_links_at_once_are_different_ones_between_switches() -> None:
-    """No link is drawn twice in a trial, and none of a NIC."""
+    """No link is drawn twice in a trial, and no NIC's link is drawn."""
     links = set(between_switches(FABRIC).tolist())
     for trial in trials(FABRIC, Drawing(Draw.RANDOM, at_once=4), 50):
         rows = [event.row for event in trial.events]
@@ -49,7 +49,7 @@ def test_links_at_once_are_different_ones_between_switches() -> None:
 
 
 def test_links_that_are_down_already_are_left_out() -> None:
-    """What is down from the start cannot fail."""
+    """A link that is down from the start does not fail."""
     dead = int(between_switches(FABRIC)[0])
     fabric = FABRIC.with_links({dead: State.DOWN})
     drawn = trials(fabric, Drawing(Draw.RANDOM), 200)
@@ -57,21 +57,21 @@ def test_links_that_are_down_already_are_left_out() -> None:
 
 
 def test_more_links_than_there_are_cannot_fail() -> None:
-    """Refused before anything runs, with the number there is."""
+    """The campaign is refused before it runs, and the error says how many links there are."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     with pytest.raises(InputError, match="there are 4 that are up; 5 cannot fail at once"):
         trials(fabric, Drawing(Draw.RANDOM, at_once=5), 1)
 
 
 def test_published_rates_agree_with_what_a_large_job_met() -> None:
-    """Two links and a fifteenth of a switch a GPU come within half as much again of Llama 3's."""
+    """Two cables and 1/15 switch a GPU give 1 to 1.5 times the rate published for Llama 3."""
     per_gpu = 2 * CABLE + SWITCH / 15
     assert 1.0 < per_gpu / INTERRUPTIONS < 1.5
     assert pytest.approx(0.00119, rel=0.01) == INTERRUPTIONS * HOURS_A_MONTH
 
 
 def test_kinds_come_as_often_as_published() -> None:
-    """Over many trials each kind has its share, within three standard deviations. Seed 1."""
+    """Over many trials, each kind has its share within three standard deviations (seed 1)."""
     fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
     hourly = expected_failures(
         len(between_switches(fabric)),
@@ -92,7 +92,7 @@ def test_kinds_come_as_often_as_published() -> None:
 
 
 def test_what_takes_long_to_mend_stands_beside_others() -> None:
-    """Beside the failure there are as many as break within the time to mend. Seed 2."""
+    """Besides each failure, as many others are present as break within the repair time (seed 2)."""
     count, hours = 2000, 24 * 30.0
     switches = int(np.count_nonzero(FABRIC.structure.nodes.kind != NodeKind.NIC))
     hourly = expected_failures(len(between_switches(FABRIC)), switches)

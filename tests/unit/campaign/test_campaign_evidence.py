@@ -28,7 +28,7 @@ def _text(results: list[Result]) -> str:
 
 
 def test_a_campaign_that_held_says_so() -> None:
-    """With the least slowest flow of all trials, which is that of the last, as the worst."""
+    """The page names the worst trial, which is the one with the least slowest flow."""
     text = _text(_played())
     assert "All 4 trials stranded no flow and came back to what was before" in text
     assert "slowest flow under the new plan 25 %" in text
@@ -37,7 +37,7 @@ def test_a_campaign_that_held_says_so() -> None:
 
 
 def test_a_trial_that_could_not_be_played_is_named_with_its_reason() -> None:
-    """It counts as bad, and in no spread."""
+    """A trial that could not be played counts as bad, and not in any spread."""
     text = _text(_played(faults=frozenset({3})))
     assert "1 of 4 trials bad" in text
     assert "could not be played: no plan was held in time" in text
@@ -45,7 +45,7 @@ def test_a_trial_that_could_not_be_played_is_named_with_its_reason() -> None:
 
 
 def test_a_campaign_of_which_nothing_could_be_played_has_a_page() -> None:
-    """As one that was ended at once."""
+    """A campaign that was ended at once has a page, too."""
     text = _text(_played(faults=frozenset(range(4))))
     assert "4 of 4 trials bad" in text
     assert "How the trials are spread" not in text

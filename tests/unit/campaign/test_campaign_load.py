@@ -28,7 +28,7 @@ def _read(folder: Path, text: str) -> Path:
 
 
 def test_what_a_file_says(tmp_path: Path) -> None:
-    """Every key has its meaning."""
+    """Each key of the file sets its field of the campaign."""
     campaign = load_campaign(_read(tmp_path, GOOD))
     drawing = campaign.drawing
     assert (campaign.name, campaign.failures, campaign.datagrams) == ("example", 30, True)
@@ -37,7 +37,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
-    """What it says replaces the file's, what it leaves out does not."""
+    """Options replace values of the file. Options that are None do not."""
     campaign = load_campaign(_read(tmp_path, GOOD))
     other = changed(campaign, failures=3, seed=8, draw=Draw.EACH, at_once=None, datagrams=None)
     assert (other.failures, other.drawing.seed, other.drawing.draw) == (3, 8, Draw.EACH)
@@ -58,7 +58,7 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     ],
 )
 def test_faults_are_told_with_their_line(tmp_path: Path, old: str, new: str, told: str) -> None:
-    """Each is refused with the place and a cure."""
+    """The error names the place and says what to give."""
     with pytest.raises(InputError) as refused:
         load_campaign(_read(tmp_path, GOOD.replace(old, new)))
     assert told in str(refused.value)

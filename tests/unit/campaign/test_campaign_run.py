@@ -18,11 +18,11 @@ from tests.support.campaigns import Player, small
 
 
 def nobody(done: int, total: int) -> None:
-    """Told how far it is, and does not care."""
+    """Ignore the progress."""
 
 
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
-    """What was played before an interruption is not played again, and nothing is left out."""
+    """A resumed campaign plays exactly the trials that were not played before the interruption."""
     first, second = Player(ends_after=5), Player()
     with Journal(tmp_path, small(), resume=False) as journal, pytest.raises(KeyboardInterrupt):
         run_campaign(small(), first, journal, nobody)
@@ -50,7 +50,7 @@ def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_failed_is_tried_again(tmp_path: Path) -> None:
-    """A fault is no result: resumed, its trial is played anew, and the new line counts."""
+    """A trial that could not be played is played again on resuming, and the new result counts."""
     with Journal(tmp_path, small(), resume=False) as journal:
         run_campaign(small(), Player(faults=frozenset({3})), journal, nobody)
         assert summed_up([*journal.results.values()], 12).bad == 1
@@ -62,7 +62,7 @@ def test_a_trial_that_failed_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_longer_campaign_plays_only_what_is_more(tmp_path: Path) -> None:
-    """The number of trials may grow: those of before have not changed."""
+    """A campaign with more trials plays only the added ones, because the others are the same."""
     with Journal(tmp_path, small(4), resume=False) as journal:
         run_campaign(small(4), Player(), journal, nobody)
     player = Player()
@@ -72,7 +72,7 @@ def test_a_longer_campaign_plays_only_what_is_more(tmp_path: Path) -> None:
 
 
 def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
-    """Another seed draws other trials: refused, with what to do."""
+    """Another seed draws other trials, so it is refused with advice to give another --out."""
     with Journal(tmp_path, small(), resume=False):
         pass
     other = small(drawing=Drawing(seed=9))
@@ -84,7 +84,7 @@ def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["nonsense", "{}", '{"number": 1}', "[]", '{"number": "x"}'])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
-    """With its name and the line."""
+    """The error names the line."""
     with Journal(tmp_path, small(), resume=False):
         pass
     path = tmp_path / NAME
@@ -94,7 +94,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
 
 
 def test_the_worst_trials_become_drills(tmp_path: Path) -> None:
-    """Worst first, and each can be read as a drill of just its events."""
+    """The drills come worst first, and each has just the events of its trial."""
     with Journal(tmp_path, small(), resume=False) as journal:
         results = run_campaign(small(), Player(faults=frozenset({2})), journal, nobody)
     summary = summed_up(results, 12)
@@ -108,7 +108,10 @@ def test_the_worst_trials_become_drills(tmp_path: Path) -> None:
 
 
 def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
-    """Faulty trials are counted as bad and in no spread; part of a campaign does not hold."""
+    """Trials that could not be played count as bad and not in spreads.
+
+    A campaign without all of its trials does not hold.
+    """
     with Journal(tmp_path, small(), resume=False) as journal:
         results = run_campaign(small(), Player(faults=frozenset({11})), journal, nobody)
     summary = summed_up(results, 12)
@@ -119,7 +122,7 @@ def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
 
 
 def test_the_page_names_the_worst_trials(tmp_path: Path) -> None:
-    """It says how many are bad, and each of the worst has its replay beside the page."""
+    """The page says how many trials are bad, and names each of the worst with its replay."""
     with Journal(tmp_path, small(), resume=False) as journal:
         results = run_campaign(small(), Player(faults=frozenset({2})), journal, nobody)
     summary = summed_up(results, 12)
@@ -134,7 +137,7 @@ def test_the_page_names_the_worst_trials(tmp_path: Path) -> None:
 
 
 def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not installed that is said, with what to install."""
+    """Without Ray, the error says what to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"heddle-emulator\[ray\]"):
         list(RayExecutor("auto").map(partial(CampaignWorker, small()), small().trials()))

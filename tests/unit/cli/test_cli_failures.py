@@ -9,7 +9,7 @@ from tests.support.ports import free_port
 
 
 def test_help_tells_the_exit_codes() -> None:
-    """And the commands."""
+    """The help also lists the commands."""
     done = heddle("--help")
     assert done.code == 0
     for word in ("fabric", "job", "plan", "show", "demand", "3  done, but some flow has no path"):
@@ -18,7 +18,7 @@ def test_help_tells_the_exit_codes() -> None:
 
 @pytest.mark.parametrize("group", ["fabric", "job", "demand", "show"])
 def test_every_command_has_help(group: str) -> None:
-    """A sentence each; no command is left undescribed."""
+    """Every command has a description of several words."""
     done = heddle(group, "--help")
     lines = done.out.partition("Commands:\n")[2].splitlines()
     assert lines
@@ -26,7 +26,7 @@ def test_every_command_has_help(group: str) -> None:
 
 
 def test_an_unreachable_controller_is_named_with_the_cure() -> None:
-    """One line, exit 2."""
+    """The error is one line and the exit status is 2."""
     port = free_port()
     done = heddle("--server", f"127.0.0.1:{port}", "job", "list")
     assert done.code == 2
@@ -37,7 +37,7 @@ def test_an_unreachable_controller_is_named_with_the_cure() -> None:
 
 
 def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
-    """A port that accepts and says nothing ends in the time given."""
+    """If a port accepts and sends nothing, the command ends within its timeout."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -50,7 +50,7 @@ def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("address", ["7400", "localhost:", ":7400", "localhost:x", ""])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    """With the form it should have."""
+    """The error says which form an address has."""
     done = heddle("--server", address, "fabric", "list")
     assert (done.code, "use host:port" in done.err) == (2, True)
 
@@ -65,13 +65,13 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
     ],
 )
 def test_wrong_usage_exits_2(words: tuple[str, ...]) -> None:
-    """With the usage line."""
+    """The usage line is printed."""
     done = heddle(*words)
     assert done.code == 2
     assert "Usage:" in done.err
 
 
 def test_a_pem_file_that_cannot_be_read_is_named() -> None:
-    """One line, exit 2."""
+    """The error names the file and the exit status is 2."""
     done = heddle("--tls-ca", "/nowhere/ca.pem", "fabric", "list")
     assert (done.code, "/nowhere/ca.pem" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""`heddle plan --port-paths`: plans by source ports from files, and what files are refused."""
+"""`heddle plan --port-paths`: plans by source ports from files, and which files are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED = 5
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Fabric, flows and probed ports as files."""
+    """Return a folder with a fabric, flows and probed ports as files."""
     save_fabric_file(FABRIC, tmp_path / "fabric.json")
     save_flows(FABRIC, FLOWS, tmp_path / "flows.csv")
     words = [f"--{name}={tmp_path / file}" for name, file in FILES.items()]
@@ -41,7 +41,7 @@ FILES = {"fabric": "fabric.json", "flows": "flows.csv"}
 
 
 def planned(folder: Path, *words: str) -> int:
-    """Exit status of a plan by ports."""
+    """Return the exit status of a plan by ports."""
     files = [f"--{name}={folder / file}" for name, file in FILES.items()]
     with pytest.raises(SystemExit) as ended:
         main(["plan", *files, f"--port-paths={folder / 'ports.json'}", *words])
@@ -49,7 +49,7 @@ def planned(folder: Path, *words: str) -> int:
 
 
 def test_packets_from_the_ports_of_the_plan_fill_each_link_once(folder: Path) -> None:
-    """Hashing, from these ports: worst link 1.0, where ports as they come give more."""
+    """Hashed packets from these ports fill the worst link to 1.0. Default ports give more."""
     assert planned(folder, f"--out={folder / 'plan.json'}") == 0
     document = json.loads((folder / "plan.json").read_text())
     assert document["certificate"]["max_utilization"] == 1.0
@@ -71,7 +71,7 @@ def test_packets_from_the_ports_of_the_plan_fill_each_link_once(folder: Path) ->
 def test_a_flow_of_unknown_ports_has_no_path(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 3, and the reason names the NICs and the cure."""
+    """The exit status is 3, and the reason names the two NICs."""
     document = json.loads((folder / "ports.json").read_text())
     gone = document["pairs"].pop(0)
     (folder / "ports.json").write_text(json.dumps(document))
@@ -102,7 +102,7 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 def test_a_faulty_file_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], reason: str
 ) -> None:
-    """One line that names the file and says what to give; exit status 2."""
+    """The exit status is 2, and one line names the file and says what to give."""
     document = json.loads((folder / "ports.json").read_text())
     FAULTS[reason](document)
     (folder / "ports.json").write_text(json.dumps(document))

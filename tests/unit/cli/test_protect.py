@@ -1,4 +1,4 @@
-"""`heddle plan --protect`: backups for the losses asked for, and what the worst of them does."""
+"""`heddle plan --protect`: backups for the losses asked for, and what the worst loss does."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _planned(
 def test_the_worst_loss_is_in_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Of links and of switches: how full, how slow, and which; all is full, so twice as full."""
+    """The plan has the worst loss of a link and of a switch: how full, how slow, and which.
+
+    All links are full before a loss, so the worst link is twice as full afterwards.
+    """
     told = _planned(tmp_path, capsys, "--protect", kind)["certificate"]["after_loss"]
     assert told.keys() == {"link", "switch"}
     for one in told.values():
@@ -63,7 +66,7 @@ def test_the_worst_loss_is_in_the_plan(
 
 
 def test_no_protection_is_no_backups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Routes without backups, and nothing said of losses."""
+    """Routes have no backups, and the certificate says nothing about losses."""
     document = _planned(tmp_path, capsys, "--protect", "none")
     assert not any(route["backups"] for route in document["routes"])
     assert "after_loss" not in document["certificate"]
@@ -77,7 +80,7 @@ def test_no_protection_is_no_backups(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_flows_that_nothing_protects_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, spines: int, kind: str, named: bool
 ) -> None:
-    """A flow over a leaf's only uplink is named; its neighbour on the leaf crosses no such link."""
+    """A flow over a leaf's only uplink is named. A flow within the leaf is not."""
     fabric = clos(leaves=2, spines=spines, nics_per_leaf=2)
     save_fabric_file(fabric, tmp_path / "fabric.json")
     rows = [
@@ -102,7 +105,7 @@ def test_flows_that_nothing_protects_are_named(
 def test_a_plan_read_back_knows_its_losses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file tells what the plan itself comes to, and keeps it when it is written again."""
+    """The file has the losses that follow from the plan, and keeps them when it is saved again."""
     _planned(tmp_path, capsys)
     plan = load_plan(tmp_path / "plan.json", FABRIC, FLOWS)
     assert plan.certificate.after_loss == after_losses(plan)
@@ -111,7 +114,7 @@ def test_a_plan_read_back_knows_its_losses(
 
 
 def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for links and one for switches: which, how slow, how full, and who has no way."""
+    """Links and switches have a line each: which, how slow, how full, how many stranded."""
     lost = (
         AfterLoss("link", 2.5, 0.4, "l0,s3", 2.0, 0),
         AfterLoss("switch", 1.5, 0.0, "s1", 1.5, 7),
@@ -133,7 +136,7 @@ def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_show_plan_names_flows_without_backups(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the plan gave up, and the first of the flows that no switch has a backup for."""
+    """The output has the plan's notes, and the first flows without a backup in any switch."""
     few = Certificate(1.0, 1.0, "cut", unprotected=2, unprotected_flows=("a", "b"))
     for certificate, names in ((few, "a, b"), (replace(few, unprotected=3), "a, b …")):
         plan = replace(solve(FABRIC, FLOWS), certificate=certificate, notes=("no room",))
@@ -146,7 +149,7 @@ def test_show_plan_names_flows_without_backups(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("spines", [1, 4])
 def test_a_stored_certificate_keeps_what_losses_do(spines: int) -> None:
-    """What is packed into the store for a plan comes back; a lone spine protects no flow."""
+    """The store returns the certificate that was stored. A lone spine leaves flows unprotected."""
     fabric = clos(leaves=4, spines=spines, nics_per_leaf=4)
     plan = solve(fabric, flows_between(fabric, "permutation", seed=3, qps=4))
     plan = replace(plan, certificate=prove(plan))
@@ -159,7 +162,7 @@ def test_a_stored_certificate_keeps_what_losses_do(spines: int) -> None:
 def test_economy_writes_no_more_routes_than_it_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where half of the NICs ask for three quarters of a link, headroom parts their flows."""
+    """Half of the NICs send 3/4 of a link each. Headroom splits their flows, economy does not."""
     half = FLOWS.take(np.arange(0, len(FLOWS), 2, dtype=np.int64))
     few = replace(half, gbps=half.gbps * 3 / 4)
     routes = {

@@ -1,4 +1,4 @@
-"""What the commands for Slurm make of names, environments and shapes."""
+"""How the commands for Slurm read names, environments and shapes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NAMES = st.builds(
 @given(names=st.sets(NAMES, min_size=1, max_size=40))
 @settings(max_examples=examples(60, 2000), deadline=None)
 def test_a_folded_list_names_what_was_folded(names: set[str]) -> None:
-    """Each name once, and none more."""
+    """Folding and expanding gives each name once, and no other name."""
     assert sorted(expand_list(fold(names))) == sorted(names)
 
 
 def test_lists_are_short_and_in_the_order_people_count_in() -> None:
-    """One bracket for each word before the numbers; digits keep their number."""
+    """Ranges are in brackets, in numeric order, and keep leading zeros."""
     assert fold(f"n{number}" for number in range(3072)) == "n[0-3071]"
     assert fold(["a10", "a08", "a09", "b", "a12"]) == "a[08-10,12],b"
     assert expand_list("n[0-2],m7,k[08-09,3]") == ["n0", "n1", "n2", "m7", "k08", "k09", "k3"]
@@ -51,7 +51,7 @@ SLURM = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_CLUSTER_NA
 
 
 def test_an_allocation_is_known_by_its_cluster_its_job_and_its_restarts() -> None:
-    """Components of a heterogeneous job have ids of their own."""
+    """The attempt has the cluster, the job's id and its restarts. Components have their own ids."""
     found = allocation({**SLURM, "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_RESTART_COUNT": "3"})
     assert (found.name, found.attempt) == ("alps-42", "alps-42.3")
     assert (found.hosts, found.tasks) == (("n0", "n1", "n2"), (2, 2, 1))
@@ -69,13 +69,13 @@ def test_an_allocation_is_known_by_its_cluster_its_job_and_its_restarts() -> Non
 
 
 def units(fabric: Fabric, *chosen: str) -> dict[str, list[str]]:
-    """Hosts by unit."""
+    """Return the hosts of each unit."""
     found = units_of(fabric_to_pb("f1", fabric), set(chosen) or None, "top")
     return {unit.name: unit.hosts for unit in found}
 
 
 def test_hosts_on_the_same_rails_are_below_one_switch() -> None:
-    """A unit of rails is one leaf to Slurm; each leaf of its own is one, too."""
+    """The rails of one set of hosts form one unit. A leaf with hosts of its own is a unit, too."""
     assert units(clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2)) == {
         "l0": ["l0-h0", "l0-h1"],
         "l1": ["l1-h0", "l1-h1"],
@@ -98,7 +98,7 @@ def test_hosts_on_the_same_rails_are_below_one_switch() -> None:
 
 
 def test_units_know_their_zones() -> None:
-    """Which is what a switch for each zone is made of."""
+    """Each unit names its zone, so that a switch for each zone can be made."""
     fabric = three_tier(
         zones=2, leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1, cores=2, taper=1.0
     )
@@ -112,7 +112,7 @@ def test_units_know_their_zones() -> None:
 
 
 def test_names_that_slurm_cannot_read_are_refused() -> None:
-    """Before it would read others."""
+    """A name that Slurm would read as several names is refused before Slurm reads it."""
     fabric = parse_fabric(
         {
             "graph": {"name": "odd"},
@@ -131,7 +131,7 @@ def test_names_that_slurm_cannot_read_are_refused() -> None:
 
 
 def test_a_shape_stands_in_a_comment_among_other_words() -> None:
-    """Behind ``heddle:``, up to a semicolon."""
+    """A shape follows ``heddle:`` and ends at a semicolon."""
     assert shape_text("project x; heddle: gpus=8 tp=8; see wiki") == "gpus=8 tp=8"
     assert shape_text("heddle:gpus=8") == "gpus=8"
     assert shape_text("my-heddle:gpus=8") is None
@@ -139,7 +139,7 @@ def test_a_shape_stands_in_a_comment_among_other_words() -> None:
 
 
 def test_words_become_a_specification() -> None:
-    """All that jobs.yaml can say of a job but its hosts."""
+    """A shape can say all that jobs.yaml can say of a job, except its hosts."""
     shape = parse_shape(
         "gpus=8, tp=8,pp=4 all_reduce=dp:2GiB:tree:overlap send-recv=pp qps=4 "
         "priority=2.5 class=latency order=slurm"
@@ -190,13 +190,16 @@ def test_words_become_a_specification() -> None:
     ],
 )
 def test_what_is_no_shape_is_named(text: str, said: str) -> None:
-    """The word, and the cure."""
+    """The error names the word or says what to give."""
     with pytest.raises(Failure, match=said):
         shape_of(text)
 
 
 def test_a_file_is_read_only_if_it_is_the_users_own(tmp_path: Path) -> None:
-    """Not through the eyes of a program that may read more: nothing of it is told."""
+    """A file of another user is refused, and nothing of its content is shown.
+
+    The command may run as a user who can read more than the job's user.
+    """
     file = tmp_path / "shape"
     file.write_text("gpus=8  # of each\ntp=8\n")
     owner = file.stat().st_uid
@@ -224,7 +227,7 @@ TOLD = (
 
 
 def test_gpus_are_those_that_slurm_numbers() -> None:
-    """Of this job or component, with types and without; none that have no number."""
+    """GPUs are those of this job or component, with or without a type, that have numbers."""
     assert told_gpus("7", TOLD) == {"n1": (0, 1), "n2": (3, 5, 7), "n3": (3, 5, 7)}
     assert told_gpus("8", TOLD) == {"n4": (6,)}
     assert told_gpus("9", TOLD) == {}
@@ -235,7 +238,7 @@ def test_gpus_are_those_that_slurm_numbers() -> None:
 
 
 def test_a_shape_and_slurm_agree_on_gpus() -> None:
-    """What Slurm numbers is meant, of whole nodes the first; a shape may name them."""
+    """The GPUs that Slurm numbers are used, or the first of them. A shape may name others."""
     parts = [pb.HostGpus(gpus=[0, 1]), pb.HostGpus(gpus=[2, 3])]
     spec = shape_of("gpus=2 tp=2").spec
     with_gpus(spec, parts, ["n1", "n2"])

@@ -1,4 +1,4 @@
-"""What a command loads before it does anything: an operator waits for that each time."""
+"""Which modules a command loads before it does anything, because operators wait for that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from heddle_controller.cli.main import COMMANDS
 
 HEAVY = {"networkx", "ortools", "pandas", "pydantic", "redis", "rich", "scipy"}
-"""What plans, what keeps, and what draws: none of it is needed to ask a controller."""
+"""Packages for planning, storing and drawing, which asking a controller does not need."""
 LOADED = """
 import sys
 from heddle_controller.cli.main import main
@@ -25,7 +25,7 @@ finally:
     "command", ["audit", "demand", "doctor", "drain", "job", "overlay", "show", "slurm"]
 )
 def test_a_command_loads_nothing_that_only_others_need(command: str) -> None:
-    """What speaks to a controller starts without the planner, a database or tables in colour."""
+    """Commands that ask a controller start without the planner, a database or coloured tables."""
     run = [sys.executable, "-c", LOADED, "--server", "127.0.0.1:1", command, "--help"]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     assert "Usage:" in done.stdout
@@ -33,7 +33,7 @@ def test_a_command_loads_nothing_that_only_others_need(command: str) -> None:
 
 
 def test_help_names_every_command_without_the_planner() -> None:
-    """One line each, and none of them has loaded the solver for it."""
+    """The help has a line for each command, and loads no solver."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
     )
@@ -46,9 +46,9 @@ def test_help_names_every_command_without_the_planner() -> None:
 
 
 def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
-    """It loads no solver, and no client of a store that it does not have.
+    """The controller loads no solver, and no client of a store that it does not use.
 
-    Its planning processes load the planner, but neither OR-Tools, and pandas with it, nor scipy.
+    Its planning processes load the planner, but not OR-Tools with pandas, and not scipy.
     """
     script = (
         "import sys, heddle_controller.app;"
@@ -78,7 +78,7 @@ print(len(plan.paths) > 0, *({"ortools", "scipy"} & set(sys.modules)))
 
 
 def test_a_first_plan_needs_no_library_of_solvers() -> None:
-    """So that it need not wait for OR-Tools and scipy: a ring over hosts of a zone does not."""
+    """A ring over hosts of one zone is planned without loading OR-Tools or scipy."""
     done = subprocess.run(
         [sys.executable, "-c", PLANNED], capture_output=True, text=True, check=False
     )

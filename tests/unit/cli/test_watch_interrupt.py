@@ -25,7 +25,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_that_another_thread_takes_is_heard() -> None:
-    """The kernel hands Ctrl-C to any thread; the one that waits for changes ends all the same."""
+    """The kernel may hand Ctrl-C to any thread. The thread that waits for changes still ends."""
     done = subprocess.run(
         [sys.executable, "-c", WAITING], capture_output=True, text=True, check=True, timeout=60
     )

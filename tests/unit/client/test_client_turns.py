@@ -1,4 +1,4 @@
-"""Turns in training loops: kept by the clock, never for long, with a controller or without."""
+"""Turns in training loops: waits follow the clock, are short, and need no controller."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _turn(shift: float = 0.25, pace: float = 2.0) -> common_pb2.Turn:
 
 
 def _since(at: float, turn: common_pb2.Turn) -> float:
-    """How long ago the latest turn began."""
+    """Return how long ago the latest turn began, in seconds."""
     return (at - turn.shift_seconds) % turn.pace_seconds
 
 
 def test_iterations_that_are_short_enough_begin_at_their_turns() -> None:
-    """Each at the next one, whenever the loop began."""
+    """Each iteration begins at the next turn, whenever the loop began."""
     clock, turn, now = TurnClock(), _turn(), NOW
     clock.hear(turn)
     for _ in range(10):
@@ -45,7 +45,7 @@ def test_iterations_that_are_short_enough_begin_at_their_turns() -> None:
 
 
 def test_a_little_late_begins_at_once_and_catches_up() -> None:
-    """After an iteration that took 1 % longer than the pace, shorter ones are on time again."""
+    """After an iteration that is 1 % too long, the next begins at once. Shorter ones catch up."""
     clock, turn = TurnClock(), _turn()
     clock.hear(turn)
     now = NOW + clock.wait_seconds(NOW) + 2.02
@@ -64,7 +64,7 @@ def test_a_little_late_begins_at_once_and_catches_up() -> None:
 def test_nobody_waits_for_long_whatever_comes(
     part: float, pace: float, lengths: list[float], back: int
 ) -> None:
-    """No wait is longer than a pace; of iterations longer than that, a slack's part is spent."""
+    """No wait is longer than a pace. A job that is always late waits for little of its time."""
     clock, turn, now, waited = TurnClock(), _turn(part * pace, pace), NOW, 0.0
     clock.hear(turn)
     for row, length in enumerate(lengths):
@@ -80,7 +80,7 @@ def test_nobody_waits_for_long_whatever_comes(
 
 @pytest.mark.parametrize("pace", [0.0, -1.0, float("nan"), float("inf")])
 def test_without_a_turn_nobody_waits(pace: float) -> None:
-    """None was heard, it was taken back, or it is none."""
+    """Nobody waits if no turn was heard, if it was taken back, or if its pace is not valid."""
     clock = TurnClock()
     assert clock.wait_seconds(NOW) == 0.0
     clock.hear(_turn())
@@ -89,7 +89,7 @@ def test_without_a_turn_nobody_waits(pace: float) -> None:
 
 
 def test_drift_is_told_beyond_the_slack_and_once() -> None:
-    """Means of iterations are compared with those known; without a turn nothing is."""
+    """Only drift beyond the slack is reported, once, and only while there is a turn."""
     clock = TurnClock()
     told = [clock.measured(9.0) for _ in range(2 * WINDOW)]
     clock.hear(_turn())
@@ -102,16 +102,16 @@ def test_drift_is_told_beyond_the_slack_and_once() -> None:
 
 @dataclass
 class Waits:
-    """A clock that only sleeping moves."""
+    """A clock that only ``sleep`` moves."""
 
     now: float = NOW
 
     def clock(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Move on."""
+        """Advance the clock."""
         self.now += seconds
 
 
@@ -124,7 +124,10 @@ async def _certify(s: Serving, *turns: model.Turn) -> None:
 
 
 async def test_a_loop_follows_the_turns_of_plans_and_tells_drift(tmp_path: Path) -> None:
-    """It waits from when the certificate says so, goes by new turns, and stops with the last."""
+    """A loop follows new turns of the certificate, and stops waiting when there is none.
+
+    It reports drift, which changes the job.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric()
         spec = job_to_pb(replace(job(), compute_seconds=1.0, network_seconds=0.5))
@@ -164,7 +167,7 @@ async def test_a_loop_follows_the_turns_of_plans_and_tells_drift(tmp_path: Path)
 
 
 def test_a_loop_goes_on_without_a_controller() -> None:
-    """Nobody listens there: no iteration waits, and nothing is raised."""
+    """If nobody listens, no iteration waits and nothing is raised."""
     waits = Waits()
     with Client("127.0.0.1:1") as client:
         turn = Turn(client, "j1", clock=waits.clock, sleep=waits.sleep)

@@ -1,4 +1,4 @@
-"""What a client of the API waits for, and leaves behind at the server: nothing."""
+"""What a client of the API waits for, and that it ends its watches at the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _degraded() -> placement_pb2.JobEvent:
 
 
 class Watched:
-    """Tells what is waited for, and goes on until the client leaves."""
+    """A server that sends the given messages and then waits until the client leaves."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
@@ -44,7 +44,7 @@ class Watched:
     def handler(
         self, service: str, method: str, *tell: Callable[[], Message]
     ) -> grpc.GenericRpcHandler:
-        """Answers one method of a service."""
+        """Return a handler for one method of a service, which sends these messages."""
 
         async def watch(_: bytes, __: object) -> AsyncIterator[bytes]:
             try:
@@ -60,7 +60,7 @@ class Watched:
 
 @asynccontextmanager
 async def served(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[Client]:
-    """A client of a server that has these handlers."""
+    """Run a server with these handlers and yield a client of it."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(handlers)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -74,7 +74,7 @@ async def served(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])
 async def test_a_watch_ends_once_it_has_shown_what_was_waited_for(wanted: str) -> None:
-    """The server is told at once, and not left to look at every change until the deadline."""
+    """The server learns at once that the client has left, long before the deadline."""
     watched = Watched()
     plans = watched.handler("PlanService", "WatchPlan", _plan)
     jobs = watched.handler("PlacementService", "WatchJobs", _job)
@@ -90,7 +90,7 @@ async def test_a_watch_ends_once_it_has_shown_what_was_waited_for(wanted: str) -
 
 
 async def test_a_job_that_is_degraded_on_its_way_is_waited_for() -> None:
-    """As it is where an agent comes back later than others."""
+    """A job may be degraded for a while, as when one agent comes back later than others."""
     async with served(
         Watched().handler("PlacementService", "WatchJobs", _degraded, _job)
     ) as client:
@@ -98,7 +98,7 @@ async def test_a_job_that_is_degraded_on_its_way_is_waited_for() -> None:
 
 
 async def test_a_job_that_stays_degraded_is_told_with_its_reason() -> None:
-    """Once the time is up."""
+    """The error comes when the time is up."""
     async with served(Watched().handler("PlacementService", "WatchJobs", _degraded)) as client:
         with pytest.raises(HeddleError, match="j is degraded: switch s0 is not connected"):
             await client.programmed_jobs(["j"], 1.0)

@@ -1,4 +1,4 @@
-"""What a listener hears of a stream that breaks and begins anew."""
+"""What a listener receives of a stream that breaks and begins again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ DOWN, UP = common_pb2.STATE_DOWN, common_pb2.STATE_UP
 
 
 def job(name: str, etag: str) -> placement_pb2.JobEvent:
-    """A job as it stands."""
+    """Return the event of a job."""
     return placement_pb2.JobEvent(job=placement_pb2.Job(name=name, etag=etag))
 
 
 def link(target: str, state: common_pb2.State.ValueType) -> fabric_pb2.FabricEvent:
-    """A link as it stands."""
+    """Return the event of a link."""
     one = fabric_pb2.Link(source="a", target=target, key="0", admin_state=UP, oper_state=state)
     return fabric_pb2.FabricEvent(link=one)
 
 
 def test_jobs_are_told_once_and_those_that_went_meanwhile_are_deleted() -> None:
-    """After a break only the differences come, ``synced`` never again."""
+    """After a break only the differences come, and ``synced`` comes only the first time."""
     jobs, end = merge.Jobs(), placement_pb2.JobEvent(synced=True)
     jobs.begin()
     first = [job("j1", "1"), job("j2", "1"), end]
@@ -33,7 +33,7 @@ def test_jobs_are_told_once_and_those_that_went_meanwhile_are_deleted() -> None:
 
 
 def test_links_that_came_up_meanwhile_are_told() -> None:
-    """A stream begins with those that are not up, so who is missing came up."""
+    """A stream begins with the links that are not up, so a missing link has come up."""
     fabric, end = merge.Fabric(), fabric_pb2.FabricEvent(synced=True)
     fabric.begin()
     first = [link("b", DOWN), link("c", DOWN), end]

@@ -1,4 +1,4 @@
-"""When a command may say that nothing of what was deleted is left."""
+"""When a command may say that nothing is left of what was deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heddle.v1 import plan_pb2 as pb
 
 
 def plan(generation: int, answered: int, settled: int, *unsettled: str) -> pb.Plan:
-    """What a controller tells of one."""
+    """Return a plan as a controller reports it."""
     return pb.Plan(
         generation=generation,
         answered_version=answered,
@@ -17,7 +17,7 @@ def plan(generation: int, answered: int, settled: int, *unsettled: str) -> pb.Pl
 
 
 def test_a_plan_from_before_counts_for_nothing() -> None:
-    """However many switches hold it: the next one may still have what was deleted."""
+    """A plan from before the deletion does not count, however many switches hold it."""
     withdrawal = Withdrawal(9)
     assert not withdrawal.done(plan(4, 8, 4))
     assert withdrawal.why_not().startswith("no plan without it is known")
@@ -27,14 +27,14 @@ def test_a_plan_from_before_counts_for_nothing() -> None:
 
 
 def test_a_plan_that_was_kept_answers_too() -> None:
-    """Nothing is to be taken away where no switch held anything."""
+    """If no switch held anything, a plan that was kept answers the question."""
     withdrawal = Withdrawal(9)
     assert not withdrawal.done(plan(4, 8, 4))
     assert withdrawal.done(plan(4, 9, 4))
 
 
 def test_it_is_done_though_there_are_newer_plans_all_the_time() -> None:
-    """A switch that has come to any plan since holds nothing of those before."""
+    """A switch that holds any plan since then holds nothing of earlier plans."""
     withdrawal = Withdrawal(9)
     assert not withdrawal.done(plan(5, 9, 3, "l0"))
     assert not withdrawal.done(plan(6, 10, 4, "l0"))
@@ -42,7 +42,7 @@ def test_it_is_done_though_there_are_newer_plans_all_the_time() -> None:
 
 
 def test_plans_that_are_counted_anew_are_waited_for_anew() -> None:
-    """A store that lost its plans begins with generation 1; what was said of 5 means nothing."""
+    """A store that lost its plans starts at generation 1 again, so the earlier wait is void."""
     withdrawal = Withdrawal(9)
     assert not withdrawal.done(plan(5, 9, 4, "l0"))
     assert not withdrawal.done(plan(1, 12, 0, "l0", "l1"))

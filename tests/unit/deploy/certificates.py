@@ -1,4 +1,4 @@
-"""Certificates for a test, made by openssl: an authority, and what it signs."""
+"""Certificates for tests, made by openssl: an authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pair:
 
 
 def openssl(*arguments: str | Path) -> None:
-    """Run openssl; `.ci/setup test` installs it, so CI has no excuse."""
+    """Run openssl. It may be missing except in CI, where `.ci/setup test` installs it."""
     program = shutil.which("openssl")
     if program is None:
         assert os.environ.get("CI") != "true", "openssl is missing: see .ci/setup"
@@ -31,7 +31,7 @@ def openssl(*arguments: str | Path) -> None:
 
 
 def authority(folder: Path, name: str) -> Pair:
-    """A new authority."""
+    """Make an authority."""
     made = Pair(folder / f"{name}.crt", folder / f"{name}.key")
     openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
@@ -41,7 +41,7 @@ def authority(folder: Path, name: str) -> Pair:
 
 
 def signed(folder: Path, by: Pair, name: str) -> Pair:
-    """A certificate for a host name, good for server and client use."""
+    """Make a certificate for a host name, for use by servers and clients."""
     made = Pair(folder / f"{name}.crt", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
     extensions.write_text(f"subjectAltName=DNS:{name}\n{USES}\n", encoding="utf-8")

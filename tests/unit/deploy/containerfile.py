@@ -1,4 +1,4 @@
-"""Read a Containerfile far enough to check it: instructions by stage, sources of COPY, RUN."""
+"""Read a Containerfile far enough to check it: instructions by stage, COPY sources, RUN."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ MOUNT = re.compile(r"^--mount=\S+\s+")
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, its lines joined."""
+    """One instruction, with its lines joined."""
 
     name: str
     text: str
 
     def words(self) -> list[str]:
-        """The arguments as a shell would split them."""
+        """Return the arguments as a shell would split them."""
         return shlex.split(self.text)
 
     def pairs(self) -> dict[str, str]:
-        """KEY=VALUE arguments, as of LABEL and ENV."""
+        """Return KEY=VALUE arguments, as in LABEL and ENV."""
         return dict(word.split("=", 1) for word in self.words())
 
     def exec_form(self) -> list[str]:
-        """The command of the JSON form; ValueError when it is the shell's form."""
+        """Return the command in JSON form. Raises ValueError if it is in the shell's form."""
         value: list[str] = json.loads(self.text[self.text.index("[") :])
         return value
 
     def command(self) -> str:
-        """What RUN gives the shell, without its mounts."""
+        """Return the command that RUN gives the shell, without its mounts."""
         return MOUNT.sub("", self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one FROM begins."""
+    """A FROM and the instructions that follow it."""
 
     base: str
     name: str
     instructions: tuple[Instruction, ...]
 
     def all(self, name: str) -> list[Instruction]:
-        """Every instruction of that name, in order."""
+        """Return every instruction with this name, in order."""
         return [each for each in self.instructions if each.name == name]
 
     def one(self, name: str) -> Instruction:
-        """The only instruction of that name."""
+        """Return the only instruction with this name."""
         (found,) = self.all(name)
         return found
 
 
 def instructions(text: str) -> list[Instruction]:
-    """All instructions; AssertionError for a line that is none."""
+    """Return all instructions. Raises AssertionError for a line that is not one."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     found = []
@@ -74,7 +74,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def read(name: str) -> tuple[list[Instruction], list[Stage]]:
-    """What stands before the first FROM, and the stages."""
+    """Return the instructions before the first FROM, and the stages."""
     before: list[Instruction] = []
     stages: list[Stage] = []
     for each in instructions((IMAGES / f"{name}.Containerfile").read_text(encoding="utf-8")):

@@ -24,7 +24,10 @@ VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
 
 
 def load(file: str, **variables: str) -> dict[str, Any]:
-    """A compose file, variables filled in; each needs a default in the file."""
+    """Load a compose file with its variables filled in.
+
+    Each variable needs a default in the file.
+    """
     text = (DEPLOY / file).read_text(encoding="utf-8")
     plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     assert all(match[2] for match in VARIABLE.finditer(plain)), "a variable without a default"
@@ -34,7 +37,7 @@ def load(file: str, **variables: str) -> dict[str, Any]:
 
 
 def service(name: str, *files: str) -> dict[str, Any]:
-    """A controller's service, later files over earlier ones as compose lays them."""
+    """Return a controller's service. Later files override earlier ones as in compose."""
     merged: dict[str, Any] = {"environment": {}}
     for file in files:
         part = load(file)["services"][name]
@@ -45,7 +48,7 @@ def service(name: str, *files: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def specification() -> jsonschema.Draft202012Validator:
-    """The schema of the compose specification, as check-jsonschema carries it."""
+    """Return the schema of the compose specification, from the check-jsonschema package."""
     try:
         carried = files("check-jsonschema") or []
     except PackageNotFoundError:
@@ -58,7 +61,7 @@ def specification() -> jsonschema.Draft202012Validator:
 def test_the_compose_specification_takes_the_file(
     file: str, specification: jsonschema.Draft202012Validator
 ) -> None:
-    """No key is misspelt, none of the old format's is there, and values have their types."""
+    """No key is misspelt or from the old format, and values have the right types."""
     content = load(file)
     assert [error.message for error in specification.iter_errors(content)] == []
     wrong = content["services"] | {"controller-0": {"enviroment": {}}}
@@ -66,7 +69,7 @@ def test_the_compose_specification_takes_the_file(
 
 
 def test_what_a_service_refers_to_is_declared_or_there() -> None:
-    """Named volumes are declared, and all of these used; mounted and built files exist."""
+    """Named volumes are declared and all of them are used. Mounted and built files exist."""
     content = load(BASE)
     named = set()
     for each in content["services"].values():
@@ -83,7 +86,7 @@ def test_what_a_service_refers_to_is_declared_or_there() -> None:
 
 
 def test_what_is_waited_for_has_a_health_check() -> None:
-    """Controllers wait for the Redis to be healthy; their own health is told by the image."""
+    """Controllers wait until Redis is healthy. Their own health check is in the image."""
     services = load(BASE)["services"]
     for name in CONTROLLERS:
         assert services[name]["depends_on"] == {"redis": {"condition": "service_healthy"}}
@@ -94,7 +97,7 @@ def test_what_is_waited_for_has_a_health_check() -> None:
 
 
 def test_durations_are_durations() -> None:
-    """Times are numbers with a unit; the drain ends before the grace does."""
+    """Times are numbers with a unit. The grace period is at least twice the drain."""
     content = load(BASE)["services"]
     for name in ("prometheus", "redis"):
         check = content[name]["healthcheck"]
@@ -107,7 +110,7 @@ def test_durations_are_durations() -> None:
 
 
 def test_nothing_is_published_beyond_loopback_unless_asked_for() -> None:
-    """As it is, only this machine gets in; HEDDLE_PUBLISH opens the APIs and nothing else."""
+    """By default only this machine has access. HEDDLE_PUBLISH opens the APIs and nothing else."""
     for each in load(BASE)["services"].values():
         assert all(port.startswith("127.0.0.1:") for port in each.get("ports", []))
     opened = [
@@ -123,7 +126,7 @@ def test_nothing_is_published_beyond_loopback_unless_asked_for() -> None:
 def test_published_ports_are_those_that_are_served(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container's ports are where these settings make the controller listen."""
+    """The container's ports are those that the controller listens on with these settings."""
     found = service(name, BASE)
     settings = settings_of(found, monkeypatch)
     inner = sorted(int(port.split(":")[-1]) for port in found["ports"])
@@ -133,7 +136,7 @@ def test_published_ports_are_those_that_are_served(
 
 
 def settings_of(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings of a controller that is started with the service's variables."""
+    """Return the settings of a controller that starts with the service's variables."""
     for name, value in found["environment"].items():
         monkeypatch.setenv(name, str(value))
     return load_settings()
@@ -141,7 +144,7 @@ def settings_of(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Setti
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_plain_text_is_said_in_so_many_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file: no TLS, and HEDDLE_INSECURE says so."""
+    """With one file there is no TLS, and HEDDLE_INSECURE says so."""
     settings = settings_of(service(name, BASE), monkeypatch)
     assert settings.insecure
     assert settings.tls_cert is None
@@ -151,7 +154,10 @@ def test_plain_text_is_said_in_so_many_words(name: str, monkeypatch: pytest.Monk
 def test_the_controllers_share_a_store_that_keeps_what_it_acknowledged(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are on the Redis, whose every write is on disk, in a volume; each has a name."""
+    """Both controllers use the Redis, which writes everything to disk in a volume.
+
+    Each has a name.
+    """
     settings = settings_of(service(name, BASE), monkeypatch)
     assert parse_address(settings.store).hosts == (("redis", 6379),)
     assert settings.controller_id == name
@@ -163,7 +169,7 @@ def test_the_controllers_share_a_store_that_keeps_what_it_acknowledged(
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_tls_takes_insecure_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the second file: TLS with client certificates, each file a secret that is mounted."""
+    """With the second file there is TLS with client certificates. Each file is a mounted secret."""
     found = service(name, BASE, TLS)
     settings = settings_of(found, monkeypatch)
     assert not settings.insecure
@@ -173,7 +179,7 @@ def test_tls_takes_insecure_back(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_services_may_do_little() -> None:
-    """Read-only root, no capability, no way to gain one."""
+    """Services have a read-only root, no capability, and no way to gain one."""
     for each in load(BASE)["services"].values():
         assert each["read_only"] is True
         assert each["cap_drop"] == ["ALL"]
@@ -182,7 +188,7 @@ def test_the_services_may_do_little() -> None:
 
 
 def test_prometheus_reads_the_configuration_that_is_mounted() -> None:
-    """Its --config.file is a file of the folder that it is given, and names both controllers."""
+    """--config.file is in the mounted folder, and the configuration names both controllers."""
     services = load(BASE)["services"]
     (option,) = [w for w in services["prometheus"]["command"] if w.startswith("--config.file=")]
     source, target, mode = services["prometheus"]["volumes"][0].split(":")

@@ -22,24 +22,24 @@ PORTS = {
     "kubernetes": ["8080"],
     "sonic": ["7402"],
 }
-UNPRIVILEGED = [name for name in NAMES if name != "sonic"]  # SONiC's Redis is root's
+UNPRIVILEGED = [name for name in NAMES if name != "sonic"]  # SONiC's Redis belongs to root
 
 
 def project(name: str) -> dict[str, Any]:
-    """The [project] table of a distribution."""
+    """Return the [project] table of a distribution."""
     text = (ROOT / FOLDERS[name] / "pyproject.toml").read_text(encoding="utf-8")
     table: dict[str, Any] = tomllib.loads(text)["project"]
     return table
 
 
 def final(name: str) -> Stage:
-    """The stage that becomes the image."""
+    """Return the stage that becomes the image."""
     return read(name)[1][-1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_stages_stand_on_one_base_that_a_builder_may_choose(name: str) -> None:
-    """Two stages, both from BASE_IMAGE: an environment works only with the Python it was made by.
+    """Both stages start from BASE_IMAGE, because an environment needs the Python that made it.
 
     Its default is a name without a registry's host.
     """
@@ -53,7 +53,7 @@ def test_both_stages_stand_on_one_base_that_a_builder_may_choose(name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_source_of_a_copy_is_there_and_reaches_the_builder(name: str) -> None:
-    """COPY takes what exists and what .dockerignore, which bars all else, lets through."""
+    """COPY takes files that exist and that .dockerignore, which excludes the rest, lets through."""
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in ignore
     let_through = [ROOT / line[1:] for line in ignore if line.startswith("!")]
@@ -73,7 +73,10 @@ def test_every_source_of_a_copy_is_there_and_reaches_the_builder(name: str) -> N
 
 @pytest.mark.parametrize("name", UNPRIVILEGED)
 def test_the_image_runs_its_own_program_as_nobody_special(name: str) -> None:
-    """A numeric user, not root, set after the last RUN; a program of the distribution."""
+    """The user is numeric, not root, and set after the last RUN.
+
+    The program is the distribution's.
+    """
     stage = final(name)
     order = [each.name for each in stage.instructions]
     assert order.index("USER") > max(i for i, word in enumerate(order) if word == "RUN")
@@ -89,14 +92,14 @@ def test_the_image_runs_its_own_program_as_nobody_special(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_image_names_the_ports_that_it_serves(name: str) -> None:
-    """Those of its own program, and no more."""
+    """The image exposes exactly the ports that its program listens on."""
     exposed = [port for each in final(name).all("EXPOSE") for port in each.words()]
     assert exposed == PORTS[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_is_written_goes_to_the_volume(name: str) -> None:
-    """The root may be read-only: one volume, the user's own, and files are named inside it."""
+    """The root may be read-only. There is one volume, the user's own, and files are named in it."""
     stage = final(name)
     volume = stage.one("VOLUME").text
     assert stage.one("WORKDIR").text == volume
@@ -113,7 +116,7 @@ def test_all_that_is_written_goes_to_the_volume(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_image_says_what_it_is(name: str) -> None:
-    """OCI labels with the distribution's name, description, licence and version."""
+    """OCI labels have the distribution's name, description, licence and version."""
     stage, about = final(name), project(name)
     labels = stage.all("LABEL")[0].pairs()
     prefix = "org.opencontainers.image."
@@ -129,7 +132,7 @@ def test_the_image_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["agent", "controller", "sonic"])
 def test_the_health_check_asks_in_time(name: str) -> None:
-    """It runs a script that the image holds, and the script gives up before the builder's limit."""
+    """The health check runs a script in the image, which gives up before the builder's limit."""
     stage = final(name)
     check = stage.one("HEALTHCHECK")
     python, script = check.exec_form()
@@ -144,13 +147,16 @@ def test_the_health_check_asks_in_time(name: str) -> None:
 
 
 def test_the_emulator_has_no_health_to_ask_for() -> None:
-    """It runs and ends; HEALTHCHECK NONE also undoes one that a base may have."""
+    """The emulator runs and ends. HEALTHCHECK NONE also removes a check that the base may have."""
     assert final("emulator").one("HEALTHCHECK").text == "NONE"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packages_come_by_the_lock_and_no_host_is_named(name: str) -> None:
-    """Only deploy/install installs, the distribution of the file; nothing names where from."""
+    """Only deploy/install installs packages, and only those of the image.
+
+    No package index is named.
+    """
     _, (build, last) = read(name)
     assert [run.command() for run in build.all("RUN")] == [
         f"STEP=packages deploy/install {name} /opt/heddle",

@@ -21,13 +21,13 @@ def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
 
 
 def listed(name: str) -> set[str]:
-    """The names of a list."""
+    """Return the package names in a list."""
     lines = (DEPLOY / "packages" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return {line for line in lines if not line.startswith("#")}
 
 
 def pins(lock: str) -> dict[str, set[str]]:
-    """Versions by name; one name may have several, for several Pythons."""
+    """Return versions by name. A name may have several, for several versions of Python."""
     found: dict[str, set[str]] = {}
     for name, pinned in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, flags=re.MULTILINE):
         found.setdefault(name, set()).add(pinned)
@@ -35,19 +35,19 @@ def pins(lock: str) -> dict[str, set[str]]:
 
 
 def test_the_lists_are_what_the_distributions_pull_in() -> None:
-    """Reckoned anew from what is installed, every list is as committed."""
+    """Every committed list equals what follows from the installed packages."""
     done = run("packages.py", "--check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_installed_here_is_what_the_lock_names() -> None:
-    """The lists were reckoned from packages in the very versions of the lock."""
+    """The lists follow from packages in the versions of the lock."""
     locked = pins(LOCK.read_text(encoding="utf-8"))
     seen = 0
     for name in listed("emulator") | listed("build"):
         try:
             here = version(name)
-        except PackageNotFoundError:  # another Python needs it
+        except PackageNotFoundError:  # only another Python needs it
             continue
         assert here in locked[name]
         seen += 1
@@ -55,9 +55,10 @@ def test_what_is_installed_here_is_what_the_lock_names() -> None:
 
 
 def test_a_switch_is_sent_no_solver_and_no_database_client() -> None:
-    """What agent and cluster pull in, near or far, has none of these; the controller has all.
+    """The lists of agent and kubernetes have nothing of NOT_ON_A_SWITCH. The controller's has all.
 
-    SONiC's databases are a Redis on the switch, so the agent there gets the client of it, alone.
+    SONiC's databases are a Redis on the switch, so the agent there gets the Redis client and no
+    other.
     """
     assert not (listed("agent") | listed("kubernetes")) & NOT_ON_A_SWITCH
     assert listed("agent") < listed("controller")
@@ -70,7 +71,7 @@ def test_a_switch_is_sent_no_solver_and_no_database_client() -> None:
     "name", ["agent", "build", "controller", "emulator", "kubernetes", "sonic"]
 )
 def test_the_part_of_the_lock_is_whole_and_hashed(name: str) -> None:
-    """Every listed package, no other, each with the lock's own versions and hashes."""
+    """The part has exactly the listed packages, with the lock's versions and hashes."""
     done = run("subset.py", LOCK, DEPLOY / "packages" / f"{name}.txt")
     assert (done.returncode, done.stderr) == (0, "")
     part, whole = pins(done.stdout), LOCK.read_text(encoding="utf-8")
@@ -81,7 +82,7 @@ def test_the_part_of_the_lock_is_whole_and_hashed(name: str) -> None:
 
 
 def test_a_package_that_the_lock_does_not_have_is_named(tmp_path: Path) -> None:
-    """One line with list, package and cure, exit status 2, and nothing on standard output."""
+    """The exit status is 2, and one line names list, package and what to do."""
     names = tmp_path / "names.txt"
     names.write_text("click\nNo_Such.Package  # a comment\n", encoding="utf-8")
     done = run("subset.py", LOCK, names)
@@ -90,7 +91,7 @@ def test_a_package_that_the_lock_does_not_have_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_list_is_one_line(tmp_path: Path) -> None:
-    """No traceback for a file that is not there."""
+    """A missing file gives one line and no traceback."""
     done = run("subset.py", LOCK, tmp_path / "none.txt")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"subset.py: {tmp_path}/none.txt: No such file or directory\n"

@@ -25,7 +25,7 @@ FILES: list[tuple[str, type[BaseSettings], set[str]]] = [
 
 
 def lines(file: str) -> list[tuple[bool, str, str]]:
-    """Every setting: whether it is commented out, its name, and its value."""
+    """Return every setting: whether it is commented out, its name and its value."""
     found = [LINE.match(line) for line in (SYSTEMD / file).read_text(encoding="utf-8").splitlines()]
     return [
         (match[1] == "#", match[2], " ".join(shlex.split(match[3]))) for match in found if match
@@ -36,7 +36,7 @@ def lines(file: str) -> list[tuple[bool, str, str]]:
 def test_every_setting_is_there_once(
     file: str, settings: type[BaseSettings], _set_by_unit: set[str]
 ) -> None:
-    """The file shows all that can be set, and nothing that cannot."""
+    """The file shows every setting, and nothing else."""
     prefix = settings.model_config["env_prefix"]
     names = [name for _, name, _ in lines(file)]
     assert sorted(names) == sorted(f"{prefix}{field.upper()}" for field in settings.model_fields)
@@ -46,7 +46,7 @@ def test_every_setting_is_there_once(
 def test_what_is_commented_out_is_the_default(
     file: str, settings: type[BaseSettings], set_by_unit: set[str]
 ) -> None:
-    """Uncommenting a line without a change changes nothing; an empty one has no default."""
+    """A commented line has the default. An empty value means that there is no default."""
     prefix = settings.model_config["env_prefix"]
     for commented, name, value in lines(file):
         if not commented or name in set_by_unit:
@@ -59,14 +59,14 @@ def test_what_is_commented_out_is_the_default(
 
 
 def plain(text: str, like: Any) -> Any:
-    """The text as a value of the same type."""
+    """Return the text as a value of the same type as ``like``."""
     if isinstance(like, bool):
         return {"true": True, "false": False}[text]
     return type(like)(text)
 
 
 def test_the_controller_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every line that has a value uncommented, the settings are as without the file."""
+    """With every line that has a value uncommented, only the store differs from the defaults."""
     for _, name, value in lines("controller.env"):
         if value:
             monkeypatch.setenv(name, value)
@@ -78,7 +78,7 @@ def test_the_controller_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_agent_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file as it is gives an agent on loopback, with the links that stand in it."""
+    """The unchanged file gives an agent on loopback with the links that it lists."""
     for commented, name, value in lines("agent.env"):
         if not commented:
             monkeypatch.setenv(name, value)
@@ -90,7 +90,7 @@ def test_the_agent_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_host_agent_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file as it is gives an agent on loopback that writes where the unit lets it."""
+    """The unchanged file gives an agent on loopback that writes where its unit lets it."""
     for commented, name, value in lines("host.env"):
         if not commented:
             monkeypatch.setenv(name, value)

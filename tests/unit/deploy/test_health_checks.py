@@ -22,14 +22,14 @@ IMAGES = Path(__file__).resolve().parents[3] / "deploy" / "images"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a health check ended, and what it said."""
+    """The exit status of a health check, and what it printed."""
 
     code: int | None
     said: str
 
 
 async def check(program: str, **variables: str) -> Verdict:
-    """Run a health check with these variables and no other of ours."""
+    """Run a health check with these HEDDLE variables and no others."""
     others = {key: value for key, value in os.environ.items() if not key.startswith("HEDDLE_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, IMAGES / program),
@@ -43,7 +43,7 @@ async def check(program: str, **variables: str) -> Verdict:
 
 @contextlib.asynccontextmanager
 async def serving(tls: Tls | None = None, *, ready: bool = True) -> AsyncIterator[str]:
-    """The controller's server with no service but health; gives its port."""
+    """Run the controller's server with the health service alone, and yield its port."""
     server = ApiServer([], ServerTerms("127.0.0.1", 0, tls=tls), Telemetry())
     await server.start()
     server.set_serving(serving=ready)
@@ -55,21 +55,21 @@ async def serving(tls: Tls | None = None, *, ready: bool = True) -> AsyncIterato
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 async def test_a_controller_that_serves_is_healthy(host: str) -> None:
-    """SERVING is exit status 0 without a word, by whichever address it was told to listen on."""
+    """SERVING gives exit status 0 and no output, at any address that it was told to listen on."""
     async with serving() as port:
         verdict = await check("controller_health.py", HEDDLE_LISTEN=f"{host}:{port}")
     assert verdict == Verdict(0, "")
 
 
 async def test_a_controller_that_drains_is_not_healthy() -> None:
-    """NOT_SERVING is exit status 1, and said."""
+    """NOT_SERVING gives exit status 1 and is printed."""
     async with serving(ready=False) as port:
         verdict = await check("controller_health.py", HEDDLE_LISTEN=f"127.0.0.1:{port}")
     assert verdict == Verdict(1, "not healthy: NOT_SERVING\n")
 
 
 async def test_a_controller_that_is_gone_is_not_healthy() -> None:
-    """Nobody listening is exit status 1, and one line."""
+    """If nobody listens, the exit status is 1 and one line is printed."""
     verdict = await check("controller_health.py", HEDDLE_LISTEN=f"127.0.0.1:{free_port()}")
     assert verdict.code == 1
     assert re.fullmatch(r"not healthy: UNAVAILABLE: .*\n", verdict.said)
@@ -79,7 +79,10 @@ async def test_a_controller_that_is_gone_is_not_healthy() -> None:
 async def test_a_controller_with_tls_is_known_by_its_own_certificate(
     mutual: str, tmp_path: Path
 ) -> None:
-    """No authority and no name is needed; where clients need a certificate, its own is shown."""
+    """The check needs no authority and no name.
+
+    Where clients need a certificate, it shows its own.
+    """
     ca = authority(tmp_path, "ca")
     own = signed(tmp_path, ca, "controller.example.net")
     client_ca = ca.cert if mutual == "both" else None
@@ -94,7 +97,7 @@ async def test_a_controller_with_tls_is_known_by_its_own_certificate(
 
 
 async def test_somebody_else_with_tls_is_not_the_controller(tmp_path: Path) -> None:
-    """Another certificate of the same authority is not taken for the controller's."""
+    """Another certificate of the same authority is not accepted as the controller's."""
     ca = authority(tmp_path, "ca")
     own, other = (signed(tmp_path, ca, f"{name}.example.net") for name in ("own", "other"))
     async with serving(Tls(other.cert, other.key)) as port:
@@ -109,7 +112,7 @@ async def test_somebody_else_with_tls_is_not_the_controller(tmp_path: Path) -> N
 
 @contextlib.asynccontextmanager
 async def agent() -> AsyncIterator[str]:
-    """An agent without any controller; gives the port of its metrics."""
+    """Run an agent without any controller, and yield the port of its metrics."""
     process = await asyncio.create_subprocess_exec(
         *(Path(sys.executable).with_name("heddle-agent"), "run", "--fabric=fabrics/f1"),
         *("--switch=leaf0", "--link=spine0", f"--controller=127.0.0.1:{free_port()}"),
@@ -131,7 +134,10 @@ async def agent() -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 async def test_an_agent_without_a_controller_is_healthy(host: str) -> None:
-    """It answers with its metrics: it keeps its entries, and must not be restarted for this."""
+    """An agent without a controller serves its metrics and keeps its entries.
+
+    So it must not be restarted.
+    """
     async with agent() as port:
         verdict = await check(
             "agent_health.py", HEDDLE_AGENT_METRICS_PORT=port, HEDDLE_AGENT_METRICS_HOST=host
@@ -140,14 +146,14 @@ async def test_an_agent_without_a_controller_is_healthy(host: str) -> None:
 
 
 async def test_an_agent_that_is_gone_is_not_healthy() -> None:
-    """Nobody listening is exit status 1, and one line."""
+    """If nobody listens, the exit status is 1 and one line is printed."""
     verdict = await check("agent_health.py", HEDDLE_AGENT_METRICS_PORT=str(free_port()))
     assert verdict.code == 1
     assert re.fullmatch(r"not healthy: .*Connection refused.*\n", verdict.said)
 
 
 async def test_an_agent_without_metrics_cannot_be_asked() -> None:
-    """The variable that is missing is named."""
+    """The output names the missing variable."""
     verdict = await check("agent_health.py")
     assert verdict.code == 1
     assert verdict.said.startswith("not known: HEDDLE_AGENT_METRICS_PORT is not set")

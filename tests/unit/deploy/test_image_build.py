@@ -16,19 +16,20 @@ from tests.unit.deploy.containerfile import ROOT, Stage, read
 
 READY = re.compile(rb"listening on (?P<api>\S+:\d+)")
 SKIP = shutil.ignore_patterns("__pycache__", "*.sqlite3*")
-# Of this environment, the built one must see nothing but how to reach an index.
+# A build sees only these variables of this environment, to reach a package index.
 KEPT = ("HOME", "LANG", "PATH", "PIP_", "SSL_", "HTTP_", "HTTPS_", "http_", "https_", "no_proxy")
 
 
 def environment() -> dict[str, str]:
-    """Variables for a build, as little as a builder gives it."""
+    """Return the variables for a build, as few as a builder gives it."""
     kept = {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
-    # It runs twice here, and then goes; pip's variable says whether to compile, despite its name.
+    # Compiling would take longer than it saves: the environment runs twice and is then removed.
+    # pip's variable says whether to compile, despite its name.
     return kept | {"PIP_NO_COMPILE": "0", "UV_COMPILE_BYTECODE": "0"}
 
 
 def carry_out(stage: Stage, root: Path) -> None:
-    """Do what a builder does with WORKDIR, ENV, COPY and RUN, with paths moved below a folder."""
+    """Carry out WORKDIR, ENV, COPY and RUN as a builder does, with paths moved below a folder."""
     variables, work = environment(), root
     for each in stage.instructions:
         if each.name == "WORKDIR":
@@ -57,7 +58,7 @@ def carry_out(stage: Stage, root: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """COPY: a folder's content into the target, a file into it or as it."""
+    """Copy a folder's content into the target, or a file into the target folder."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=SKIP)
     else:
@@ -67,7 +68,7 @@ def copy(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the build stage of the controller's image makes: the environment to be copied."""
+    """Yield the environment that the build stage of the controller's image makes."""
     root = tmp_path_factory.mktemp("image")
     _, (build, _) = read("controller")
     carry_out(build, root)
@@ -77,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def controller(built: Path, folder: Path) -> AsyncIterator[str]:
-    """The built controller, as the image starts it; gives the address of its API."""
+    """Run the built controller as the image starts it, and yield the address of its API."""
     stage = read("controller")[1][-1]
     program, *arguments = stage.one("ENTRYPOINT").exec_form() + stage.one("CMD").exec_form()
     variables = {
@@ -110,9 +111,10 @@ async def controller(built: Path, folder: Path) -> AsyncIterator[str]:
 
 
 async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_path: Path) -> None:
-    """Carried out step by step without an engine, it gives a controller that says SERVING.
+    """Carried out step by step without an engine, the stage gives a controller that serves.
 
-    The image's own health check, run by the built Python, says so; and it stops in order.
+    The image's own health check, run by the built Python, succeeds. The controller stops with
+    status 0.
     """
     async with controller(built, tmp_path) as api:
         check = await asyncio.create_subprocess_exec(
@@ -125,7 +127,7 @@ async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_p
 
 
 def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
-    """Every package of the list in a version of the lock, the house's two, and no pip."""
+    """The environment has packages in versions of the lock, the two of Heddle, and no pip."""
     script = (
         "from importlib.metadata import distributions as d;"
         "print(*sorted(f'{each.name}=={each.version}'.lower() for each in d()))"
@@ -141,6 +143,6 @@ def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
 
 
 def test_the_operators_command_comes_with_it(built: Path) -> None:
-    """`heddle` is in the same image, and all that it imports."""
+    """`heddle` is in the same image, with all that it imports."""
     done = subprocess.run([built / "bin" / "heddle", "--help"], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

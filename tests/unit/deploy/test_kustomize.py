@@ -1,4 +1,4 @@
-"""deploy/kustomize, as the real kubectl renders it."""
+"""deploy/kustomize, rendered by the real kubectl."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OVERLAYS = ("own-redis", "whole")
 VERSIONS = ("1.29", "1.33", "1.37")
 PAGE = ROOT / "deploy" / "kustomize" / "README.md"
 KINDS_WITH_PODS = ("StatefulSet", "DaemonSet", "Deployment", "Job", "CronJob")
-MAY = {  # workload and container: capabilities beyond none
+MAY = {  # workload and container: capabilities that it may have
     ("agent", "agent"): {"NET_ADMIN", "NET_RAW"},
     ("host", "folder"): {"CHOWN", "FOWNER"},
 }
@@ -36,7 +36,7 @@ PODS = {"metadata.name": "pod-0", "status.podIP": "10.1.0.7", "spec.nodeName": "
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """kubectl; its 60 MB go at once."""
+    """Yield kubectl, and delete its 60 MB afterwards."""
     path = kubectl(tmp_path_factory.mktemp("kubectl"))
     yield path
     path.unlink()
@@ -44,34 +44,34 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def rendered(program: Path) -> dict[str, list[Thing]]:
-    """The objects of each overlay."""
+    """Return the objects of each overlay."""
     return {overlay: render(program, overlay) for overlay in OVERLAYS}
 
 
 @pytest.fixture(params=OVERLAYS)
 def things(rendered: dict[str, list[Thing]], request: pytest.FixtureRequest) -> list[Thing]:
-    """The objects of one overlay after the other."""
+    """Return the objects of one overlay, each in turn."""
     return rendered[request.param]
 
 
 def of(things: list[Thing], kind: str) -> dict[str, Thing]:
-    """The objects of a kind by name."""
+    """Return the objects of a kind by name."""
     return {each["metadata"]["name"]: each for each in things if each["kind"] == kind}
 
 
 def pods(things: list[Thing]) -> dict[str, Thing]:
-    """The template of each workload's pods, by its name."""
+    """Return the pod template of each workload by the workload's name."""
     found = [each for each in things if each["kind"] in KINDS_WITH_PODS]
     return {each["metadata"]["name"]: each["spec"]["template"] for each in found}
 
 
 def containers(pod: Thing) -> list[Thing]:
-    """All of a pod, those that run first too."""
+    """Return all containers of a pod, including init containers."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
 
 def label(things: list[Thing], selector: Thing) -> dict[str, Thing]:
-    """Pods that a selector of labels takes."""
+    """Return the pods that a selector of labels matches."""
     wanted = selector.get("matchLabels", selector)
     return {
         name: pod
@@ -81,7 +81,7 @@ def label(things: list[Thing], selector: Thing) -> dict[str, Thing]:
 
 
 def variables(things: list[Thing], container: Thing) -> dict[str, str]:
-    """What a container finds in its environment, with a secret's value for each that it names."""
+    """Return a container's environment, with a value for each secret that it names."""
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
         found |= of(things, "ConfigMap")[source["configMapRef"]["name"]]["data"]
@@ -101,7 +101,7 @@ def variables(things: list[Thing], container: Thing) -> dict[str, str]:
 
 
 def refused(thing: Thing, version: str = "1.33") -> str | None:
-    """What the API's schema has against an object."""
+    """Return what the API's schema has against an object, or None."""
     try:
         kubernetes_validate.validate(thing, version, strict=True)
     except kubernetes_validate.ValidationError as error:
@@ -110,7 +110,7 @@ def refused(thing: Thing, version: str = "1.33") -> str | None:
 
 
 def test_the_schemas_of_the_api_take_every_object(rendered: dict[str, list[Thing]]) -> None:
-    """Strictly: a key that the API does not know is refused, and so is a value of another type."""
+    """Validation is strict: unknown keys and values of another type are refused."""
     whole = rendered["whole"]
     kinds = {each["kind"] for each in whole}
     one_of_each = [next(each for each in whole if each["kind"] == kind) for kind in sorted(kinds)]
@@ -125,9 +125,9 @@ def test_the_schemas_of_the_api_take_every_object(rendered: dict[str, list[Thing
 
 
 def test_containers_may_do_little(things: list[Thing]) -> None:
-    """Read-only root, no way to gain a right, no capability but those named here, bounded memory.
+    """Containers have a read-only root, bounded memory, and only the capabilities named here.
 
-    Whoever has no capability is not root.
+    They cannot gain a right. A container without capabilities does not run as root.
     """
     for name, pod in pods(things).items():
         spec = pod["spec"]
@@ -151,7 +151,10 @@ def test_containers_may_do_little(things: list[Thing]) -> None:
 
 
 def test_the_namespace_of_controllers_takes_no_more(things: list[Thing]) -> None:
-    """Restricted: no folder, network, or port of a node in it; agents have a namespace apart."""
+    """The namespace is restricted: its pods use no folder, network or port of a node.
+
+    Agents have a namespace of their own.
+    """
     spaces = of(things, "Namespace")
     level = "pod-security.kubernetes.io/enforce"
     assert spaces["heddle"]["metadata"]["labels"][level] == "restricted"
@@ -167,7 +170,7 @@ def test_the_namespace_of_controllers_takes_no_more(things: list[Thing]) -> None
             assert not any("hostPort" in port for port in ports)
 
 
-REFERENCES = {  # key, the name in what stands there, and the kind that it is of
+REFERENCES = {  # key: the field that holds the name (None: the value itself), and the object's kind
     "serviceAccountName": (None, "ServiceAccount"),
     "configMap": ("name", "ConfigMap"),
     "configMapRef": ("name", "ConfigMap"),
@@ -177,7 +180,7 @@ REFERENCES = {  # key, the name in what stands there, and the kind that it is of
 
 
 def references(part: Any) -> Iterator[tuple[str, str]]:
-    """Kind and name of whatever is referred to below a part of an object."""
+    """Yield kind and name of every object that is referred to below a part of an object."""
     if isinstance(part, list):
         for each in part:
             yield from references(each)
@@ -191,7 +194,10 @@ def references(part: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_what_is_referred_to_is_there_or_on_the_page(things: list[Thing]) -> None:
-    """ConfigMaps and accounts are there; Secrets are those that the page has you make."""
+    """ConfigMaps and accounts are in the overlay.
+
+    Secrets are those that the page says to create.
+    """
     there = {(each["kind"], each["metadata"]["name"]) for each in things}
     asked = set(references([pod["spec"] for pod in pods(things).values()]))
     assert asked - there == BY_HAND
@@ -200,7 +206,7 @@ def test_what_is_referred_to_is_there_or_on_the_page(things: list[Thing]) -> Non
 
 
 def test_services_lead_to_ports(things: list[Thing]) -> None:
-    """Each takes pods of the overlay, by ports that these name."""
+    """Each Service selects pods of the overlay, and these have the ports that it names."""
     for service in of(things, "Service").values():
         wanted = dict(service["spec"]["selector"])
         name = wanted.pop("statefulset.kubernetes.io/pod-name", "controller-0")
@@ -224,7 +230,7 @@ def test_mounts_are_volumes(things: list[Thing]) -> None:
 
 
 def test_no_single_node_takes_all(things: list[Thing]) -> None:
-    """What there is several of is on nodes apart, and goes one at a time."""
+    """Replicas are on different nodes, and are evicted one at a time."""
     budgets = of(things, "PodDisruptionBudget")
     several = {n: s for n, s in of(things, "StatefulSet").items() if s["spec"]["replicas"] > 1}
     assert budgets.keys() == several.keys()
@@ -240,7 +246,7 @@ def test_no_single_node_takes_all(things: list[Thing]) -> None:
 
 
 def test_what_serves_is_probed(things: list[Thing]) -> None:
-    """Ready by the image's own health check, alive by what answers also without a store."""
+    """The image's health check tells whether it is ready. /metrics answers even without a store."""
     for pod in pods(things).values():
         for container in pod["spec"]["containers"]:
             assert ("readinessProbe" in container) == ("ports" in container)
@@ -252,7 +258,7 @@ def test_what_serves_is_probed(things: list[Thing]) -> None:
 
 
 def started(monkeypatch: pytest.MonkeyPatch, things: list[Thing], name: str) -> dict[str, str]:
-    """Set the variables of a workload's container here; gives them."""
+    """Set the variables of a workload's container in this process, and return them."""
     (container,) = pods(things)[name]["spec"]["containers"]
     found = variables(things, container)
     for key, value in found.items():
@@ -263,7 +269,7 @@ def started(monkeypatch: pytest.MonkeyPatch, things: list[Thing], name: str) -> 
 def test_the_controller_starts_from_its_variables(
     things: list[Thing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every variable is a setting; TLS with client certificates; the mounted files are named."""
+    """Every variable is a setting, TLS needs client certificates, and mounted files are named."""
     given = started(monkeypatch, things, "controller")
     settings = load_controller()
     assert {f"HEDDLE_{field.upper()}" for field in settings.model_fields_set} == given.keys()
@@ -278,7 +284,7 @@ def test_the_controller_starts_from_its_variables(
 def test_the_agents_start_from_their_variables(
     rendered: dict[str, list[Thing]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the node's switch or host, with all controllers by one name, over TLS."""
+    """Agents run as the node's switch or host, find controllers by one name, and use TLS."""
     whole = rendered["whole"]
     started(monkeypatch, whole, "agent")
     agent = load_agent()
@@ -303,7 +309,7 @@ def test_the_agents_start_from_their_variables(
 
 
 def flows(things: list[Thing]) -> set[tuple[str, str, int]]:
-    """Who may reach whom by the policies within the namespace: peer, pod and port."""
+    """Return who may reach whom in the namespace by the policies: peer, pod and port."""
     found: set[tuple[str, str, int]] = set()
     ours = list(of(things, "NetworkPolicy").values())
     for policy in (each for each in ours if each["metadata"]["namespace"] == "heddle"):
@@ -318,7 +324,7 @@ def flows(things: list[Thing]) -> set[tuple[str, str, int]]:
 
 
 def taken(selector: Thing) -> list[str]:
-    """Values of the label app that a selector takes."""
+    """Return the values of the label app that a selector matches."""
     if "matchLabels" in selector:
         return [selector["matchLabels"]["app"]]
     (expression,) = selector["matchExpressions"]
@@ -327,7 +333,7 @@ def taken(selector: Thing) -> list[str]:
 
 
 def test_only_what_has_to_reaches_a_pod(rendered: dict[str, list[Thing]]) -> None:
-    """All is refused first; then: the API to all, metrics to Prometheus, Redis to its own."""
+    """Only these are allowed: the API to all, metrics to Prometheus, Redis to its own users."""
     for things in rendered.values():
         deny = of(things, "NetworkPolicy")["deny"]["spec"]
         assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -343,7 +349,7 @@ def test_only_what_has_to_reaches_a_pod(rendered: dict[str, list[Thing]]) -> Non
 
 
 def test_prometheus_has_the_files_of_its_folder(rendered: dict[str, list[Thing]]) -> None:
-    """Byte by byte; what they scrape by name are pods and a Service of the overlay."""
+    """The files are identical, and what they scrape by name is in the overlay."""
     whole = rendered["whole"]
     (name,) = [n for n in of(whole, "ConfigMap") if n.startswith("prometheus-")]
     data = of(whole, "ConfigMap")[name]["data"]
@@ -361,7 +367,7 @@ def test_prometheus_has_the_files_of_its_folder(rendered: dict[str, list[Thing]]
 
 
 def test_the_pages_commands_make_the_secrets(program: Path, tmp_path: Path) -> None:
-    """Typed with --dry-run: kubectl makes what the controllers mount, and an address of a store."""
+    """With --dry-run, the page's commands make the Secrets that the controllers need."""
     (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     for name in ("controller.crt", "controller.key", "ca.crt"):
         (tmp_path / name).write_text(name)

@@ -23,16 +23,16 @@ SUFFIXES = {
 }
 SELECTOR = re.compile(r"\b(heddle_\w+|up)\b(?:\{([^}]*)\})?")
 GROUPING = re.compile(r"\bby \(([^)]*)\)")
-ADDED = {"le", "job", "instance"}  # by histograms and by Prometheus itself
+ADDED = {"le", "job", "instance"}  # added by histograms and by Prometheus itself
 
 
 def load(name: str) -> Any:
-    """A YAML file of the folder."""
+    """Load a YAML file of the folder."""
     return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
 
 
 def labels_of(family: object, registry: CollectorRegistry, name: str) -> set[str]:
-    """Label names of a family, with or without samples."""
+    """Return the label names of a family, even if it has no samples."""
     if found := getattr(family, "_labelnames", None):
         return set(found)
     collector = registry._names_to_collectors[name]
@@ -41,7 +41,7 @@ def labels_of(family: object, registry: CollectorRegistry, name: str) -> set[str
 
 
 def served() -> dict[str, set[str]]:
-    """Every series name that controller and agents serve, with its labels."""
+    """Return every series name that controller and agents serve, with its labels."""
     found: dict[str, set[str]] = {"up": set()}
     host = agent_metrics.host_registry("h0", HostFigures())
     for registry in (Telemetry().registry, agent_metrics.registry([]), host):
@@ -53,13 +53,13 @@ def served() -> dict[str, set[str]]:
 
 
 def alerts() -> Iterator[dict[str, Any]]:
-    """Every alert rule."""
+    """Yield every alert rule."""
     for group in load("heddle.rules.yaml")["groups"]:
         yield from group["rules"]
 
 
 def test_rules_ask_for_metrics_that_exist() -> None:
-    """Each series of an expression is one that a controller or an agent serves."""
+    """Each series in an expression is served by a controller or an agent."""
     known = served()
     asked = {match[1] for rule in alerts() for match in SELECTOR.finditer(rule["expr"])}
     assert asked <= known.keys(), f"nobody serves {sorted(asked - known.keys())}"
@@ -67,7 +67,7 @@ def test_rules_ask_for_metrics_that_exist() -> None:
 
 
 def test_rules_ask_for_labels_that_the_metrics_have() -> None:
-    """Selectors, groupings and texts name labels that the series of the rule carry."""
+    """Selectors, groupings and texts use labels that the series of the rule have."""
     known = served()
     for rule in alerts():
         names = [match[1] for match in SELECTOR.finditer(rule["expr"])]
@@ -85,7 +85,7 @@ def test_rules_ask_for_labels_that_the_metrics_have() -> None:
 
 
 def test_every_alert_says_how_bad_it_is_and_what_it_means() -> None:
-    """A severity that routes it, a summary, a description and a runbook; names are unique."""
+    """Each alert has a severity, a summary, a description and a runbook. Names are unique."""
     names = [rule["alert"] for rule in alerts()]
     assert len(names) == len(set(names))
     for rule in alerts():
@@ -94,7 +94,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_means() -> None:
 
 
 def test_every_alert_is_tried() -> None:
-    """The test for promtool lets each of them fire once."""
+    """The test for promtool makes each of them fire once."""
     (trial,) = [test for test in load("heddle.rules.test.yaml")["tests"] if "wrong" in test["name"]]
     (samples,) = [each["exp_samples"] for each in trial["promql_expr_test"]]
     fired = {
@@ -104,7 +104,7 @@ def test_every_alert_is_tried() -> None:
 
 
 def test_the_scrape_configuration_points_at_what_is_there() -> None:
-    """The rules exist; the controller's port is the default; a scrape ends before the next."""
+    """The rules exist, the controller's port is the default, and scrapes do not overlap."""
     content = load("prometheus.yaml")
     assert all((FOLDER / name).is_file() for name in content["rule_files"])
     jobs = {job["job_name"]: job for job in content["scrape_configs"]}
@@ -118,7 +118,7 @@ def test_the_scrape_configuration_points_at_what_is_there() -> None:
 
 
 def test_the_example_of_agents_is_in_prometheus_form() -> None:
-    """A list of groups with targets on the port that the agent's image serves, and labels."""
+    """The example lists groups with labels, and targets on the port of the agent's image."""
     port = read("agent")[1][-1].one("ENV").pairs()["HEDDLE_AGENT_METRICS_PORT"]
     groups = load("targets/agents.yaml.example")
     for group in groups:

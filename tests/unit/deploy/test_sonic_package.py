@@ -47,21 +47,21 @@ SCHEMA: dict[str, Any] = {
     "processes": [{"name": str, "reconciles": bool}],
     "cli": {"mandatory": bool, "show": WORDS, "config": WORDS, "clear": WORDS},
 }
-"""The manifest of a SONiC package, by the design of SONiC's application extensions."""
+"""Fields and types of a SONiC package's manifest, by the design of application extensions."""
 NEEDED = {("package", "version"), ("package", "name"), ("service", "name")}
 GIVEN = {"/var/run/redis", "/var/warmboot", "/etc/fips/fips_enable", "/var/log/supervisor"}
-"""What SONiC mounts into every container by itself: a second mount there is an error."""
+"""Folders that SONiC mounts into every container itself. Mounting them again is an error."""
 
 
 def manifest() -> dict[str, Any]:
-    """As the label holds it."""
+    """Return the manifest in the image's label."""
     (text,) = [label.pairs()[LABEL] for label in STAGE.all("LABEL") if LABEL in label.pairs()]
     told: dict[str, Any] = json.loads(text)
     return told
 
 
 def faults(told: object, schema: Any, path: str = "") -> list[str]:
-    """Where something is not as the schema wants it."""
+    """Return the places where something does not match the schema."""
     if isinstance(schema, dict):
         if not isinstance(told, dict):
             return [f"{path} is no object"]
@@ -76,7 +76,7 @@ def faults(told: object, schema: Any, path: str = "") -> list[str]:
 
 
 def test_the_manifest_is_one_by_sonics_schema() -> None:
-    """Every field is known and of its type, and those that are needed are there."""
+    """Every field is known and has its type, and the required fields are there."""
     told = manifest()
     assert faults(told, SCHEMA) == []
     assert all(told[room][field] for room, field in NEEDED)
@@ -85,13 +85,16 @@ def test_the_manifest_is_one_by_sonics_schema() -> None:
 
 
 def test_the_package_is_the_agent_of_this_version() -> None:
-    """What the package manager shows is the version of the distribution."""
+    """The package manager shows the version of the distribution."""
     text = (ROOT / "agents" / "pyproject.toml").read_text(encoding="utf-8")
     assert manifest()["package"]["version"] == tomllib.loads(text)["project"]["version"]
 
 
 def test_the_container_gets_what_the_agent_reads_and_writes() -> None:
-    """Settings from the switch, read only; what is kept outlives the container; Redis is given."""
+    """Settings of the switch are mounted read-only, and the agent's state outlives the container.
+
+    SONiC itself mounts Redis.
+    """
     container = manifest()["container"]
     assert not container["privileged"]
     targets = {volume.split(":")[1]: volume.split(":")[2] for volume in container["volumes"]}
@@ -100,11 +103,11 @@ def test_the_container_gets_what_the_agent_reads_and_writes() -> None:
     variables = STAGE.one("ENV").pairs()
     assert variables["HEDDLE_AGENT_FIB"] == "sonic"
     assert Path(variables["HEDDLE_AGENT_INTERFACES"]).parent == Path("/etc/heddle")
-    assert "HEDDLE_AGENT_SONIC_REDIS" not in variables  # its default is where SONiC mounts it
+    assert "HEDDLE_AGENT_SONIC_REDIS" not in variables  # the default is where SONiC mounts it
 
 
 def test_the_entry_point_reads_the_settings_of_the_switch(tmp_path: Path) -> None:
-    """The agent gets the file's settings over those of the image, and is what gets signals."""
+    """Settings in the file override those of the image, and the agent replaces the shell."""
     shell, dash_c, line = STAGE.one("ENTRYPOINT").exec_form()
     assert line.rpartition("; ")[2] == "exec /opt/heddle/bin/heddle-agent run"
     example = (ROOT / "deploy" / "systemd" / "agent.env").read_text(encoding="utf-8")
@@ -121,5 +124,5 @@ def test_the_entry_point_reads_the_settings_of_the_switch(tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 2
-    (said,) = done.stderr.splitlines()  # nothing else is amiss: all that is needed was read
+    (said,) = done.stderr.splitlines()  # one line, so every required setting was read
     assert "--log-level (HEDDLE_AGENT_LOG_LEVEL)" in said

@@ -1,4 +1,4 @@
-"""What pip has been told of indexes and certificates, uv is told."""
+"""uv gets the settings for indexes and certificates that pip has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ spec.loader.exec_module(uv)
 
 
 def test_every_place_that_pip_knows_is_told() -> None:
-    """Values as `pip config list` quotes them; several of one kind, on lines of their own too."""
+    """Values are quoted as in `pip config list`, and one key may have several, a line each."""
     listed = [
         ":env:.find-links='/opt/wheels'",
         "global.cert='/etc/ca.pem'",
@@ -33,7 +33,7 @@ def test_every_place_that_pip_knows_is_told() -> None:
 
 
 def test_the_environment_is_stronger_than_a_file_and_install_than_global() -> None:
-    """As for pip itself."""
+    """The order of precedence is that of pip."""
     listed = [
         ":env:.timeout='3'",
         "global.index-url='https://one.example/'",
@@ -46,6 +46,6 @@ def test_the_environment_is_stronger_than_a_file_and_install_than_global() -> No
 
 
 def test_who_told_pip_nothing_tells_uv_nothing() -> None:
-    """Other tools' settings stand for themselves."""
+    """Settings of pip's other commands are not passed on."""
     assert uv.variables([]) == {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     assert uv.variables(["freeze.timeout='10'"]) == {"UV_INDEX_STRATEGY": "unsafe-best-match"}

@@ -1,4 +1,4 @@
-"""What a report is given of a verdict, and of a run in the lab."""
+"""What a report is given about a verdict, and about a run in the lab."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _evidence(folder: Path, values: Values, **change: object) -> Evidence:
 
 
 def test_a_verdict_is_told_with_all_that_it_rests_on(tmp_path: Path) -> None:
-    """Expectations in words and numbers, every run of every measure, and how to play it again."""
+    """Evidence has each expectation, every run of each measure, and a command to repeat it."""
     told = _evidence(tmp_path, TOLD)
     assert (told.drill, told.held, told.seed) == ("example", False, 0)
     late, lost = told.expectations
@@ -80,7 +80,7 @@ def test_a_verdict_is_told_with_all_that_it_rests_on(tmp_path: Path) -> None:
 
 
 def test_stages_of_a_convergence_add_up_to_when_it_stood(tmp_path: Path) -> None:
-    """Each is what it took after the one before; clocks that differ make none less than nothing."""
+    """Each stage is the time after the stage before. Clocks that differ make none negative."""
     convergence = _evidence(tmp_path, TOLD).convergence
     assert convergence is not None
     first, second = convergence.runs
@@ -92,20 +92,20 @@ def test_stages_of_a_convergence_add_up_to_when_it_stood(tmp_path: Path) -> None
 
 
 def test_fewer_runs_than_the_file_asks_for_are_part_of_the_command(tmp_path: Path) -> None:
-    """So that it does again what was done."""
+    """The command has --runs if fewer runs were made than the file asks for."""
     one = {key: values[:1] for key, values in TOLD.items()}
     assert "--runs 1" in _evidence(tmp_path, one).command
 
 
 def test_a_drill_that_could_not_be_played_is_evidence_too(tmp_path: Path) -> None:
-    """Of nothing but why."""
+    """The evidence has the reason and nothing else."""
     told = _evidence(tmp_path, {}, fault="no lab to be had", findings=())
     assert (told.held, told.fault, told.measured) == (False, "no lab to be had", ())
     assert "no lab to be had" in page(told)
 
 
 def _run() -> LabRecord:
-    """100 packets a millisecond apart from 0; those of 10 to 14 ms are lost."""
+    """Return a run of 100 packets, one a millisecond from 0. Those sent at 10 to 14 ms are lost."""
     flow = ProbeFlow("one", "a", "b", "10.0.0.1", "10.0.0.2", 1, 2, 1000.0)
     sent = np.arange(100, dtype=np.int64) * MILLI
     came = np.where((sent >= 10 * MILLI) & (sent < 15 * MILLI), 0, sent + 1)
@@ -124,7 +124,7 @@ def _run() -> LabRecord:
 
 
 def test_a_run_is_told_in_the_order_of_its_events() -> None:
-    """What agents, controller and packets saw of it, once each, and nothing of other runs."""
+    """Events of agents, controller and packets come once each, without those of other runs."""
     told = lab_story(_run(), "a run")
     assert [(round(event.at, 3), event.mark) for event in told.events] == [
         (0.01, Mark.FAULT),
@@ -138,7 +138,7 @@ def test_a_run_is_told_in_the_order_of_its_events() -> None:
 
 
 def test_packets_that_never_came_are_a_dip_of_the_line() -> None:
-    """Four packets a point: two of those from 8 ms are lost, three of the next, no others."""
+    """A point stands for four packets. Of those from 8 ms two are lost, of the next four three."""
     (chart,) = lab_story(_run(), "a run").charts
     (line,) = chart.lines
     assert len(line.times) == len(line.values) == 26
@@ -147,7 +147,7 @@ def test_packets_that_never_came_are_a_dip_of_the_line() -> None:
 
 
 def test_the_run_in_which_packets_fared_worst_is_worse() -> None:
-    """Longest without packets first, then most lost."""
+    """The longest time without packets counts first, then the number lost."""
     run = _run()
     longer = replace(run, recovered={"one": 0.5})
     whole = replace(run, recovered={"one": 0.005}, probes={})

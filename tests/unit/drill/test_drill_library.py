@@ -1,4 +1,4 @@
-"""The library as a whole: enough of it, every kind of fault in it, and a page that tells of it."""
+"""The library of drills as a whole: its size, its kinds of faults, and its page."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from heddle_emulator.drill.scenario import Point, Scenario, StepKind
 from tests.drills.table import PAGE, page, paths
 
 UNROLLED = {StepKind.FLAP}
-"""Kinds that are cuts and mends once a file is read."""
+"""Kinds that become cuts and mends when a file is read."""
 
 
 @pytest.fixture(scope="module")
 def scenarios() -> list[Scenario]:
-    """All drills of the library."""
+    """Return all drills of the library."""
     return [load_scenario(path) for path in paths()]
 
 
 def test_the_page_tells_of_every_drill() -> None:
-    """README.md is what the files say; where it is not, tests/drills/table.py writes it anew."""
+    """README.md follows from the files.
+
+    If it is out of date, tests/drills/table.py writes it anew.
+    """
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_there_are_enough_drills_with_names_of_their_own(scenarios: list[Scenario]) -> None:
-    """At least 40; at least 25 of them need nothing but time."""
+    """There are at least 40 drills, and at least 25 of them can run in virtual time."""
     names = [one.name for one in scenarios]
     assert len(set(names)) == len(names) >= 40
     assert sum("fluid" in one.worlds for one in scenarios) >= 25
@@ -41,7 +44,7 @@ def test_every_kind_of_fault_is_drilled(scenarios: list[Scenario]) -> None:
 
 
 def test_one_two_four_and_eight_links_are_lost_at_once(scenarios: list[Scenario]) -> None:
-    """As many as a name says, at the same moment."""
+    """A drill cuts as many links at the same moment as its name says."""
     found = {
         one.name: sum(len(step.targets) for step in one.timeline if step.kind is StepKind.CUT)
         for one in scenarios

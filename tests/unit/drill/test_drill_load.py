@@ -1,4 +1,4 @@
-"""drill.yaml: what it may say, and what is said against it, with line and cure."""
+"""drill.yaml: what it may contain, and how errors in it are reported, with line and cure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _load(folder: Path, text: str) -> InputError | None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
 def test_the_library_can_be_read_and_names_itself(path: Path) -> None:
-    """Every drill of the library is sound, and is called as its file is."""
+    """Every drill of the library is valid, and has the name of its file."""
     scenario = load_scenario(path)
     assert scenario.name == path.stem
     assert path.parent.name in scenario.worlds
@@ -51,7 +51,7 @@ def test_the_library_can_be_read_and_names_itself(path: Path) -> None:
 
 
 def test_a_file_means_what_it_says(tmp_path: Path) -> None:
-    """Times, hops, cables and bounds arrive as written."""
+    """Times, hops, cables and bounds arrive as they are written."""
     assert _load(tmp_path, GOOD) is None
     scenario = load_scenario(tmp_path / "drill.yaml")
     (variant,) = scenario.variants
@@ -95,7 +95,7 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
     ],
 )
 def test_faults_are_told_with_a_cure(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """Whatever is wrong is refused before anything runs, and the message helps."""
+    """Every error is found before anything runs, and the message says what to do."""
     assert old in GOOD
     error = _load(tmp_path, GOOD.replace(old, new, 1))
     assert error is not None
@@ -103,14 +103,14 @@ def test_faults_are_told_with_a_cure(tmp_path: Path, old: str, new: str, said: s
 
 
 def test_faults_of_records_name_their_line(tmp_path: Path) -> None:
-    """The line is that of the record, counted as editors do."""
+    """The line is that of the record, counted from 1 as editors do."""
     error = _load(tmp_path, GOOD.replace("rate: 100", "rate: -1"))
     line = GOOD.splitlines().index(next(x for x in GOOD.splitlines() if "rate" in x)) + 1
     assert f"(line {line})" in str(error)
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    """Who has three faults hears of three."""
+    """A file with three errors gives at least three messages."""
     text = GOOD.replace("at: 100ms", "at: soon").replace("lost: one", "loss: one")
     error = _load(tmp_path, text.replace("proves: something", "prove: something"))
     assert error is not None
@@ -124,7 +124,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
 
 
 def test_verdicts_follow_from_the_runs(tmp_path: Path) -> None:
-    """p99 of few runs is their worst; what was not measured does not hold."""
+    """The p99 of few runs is their worst. A measure without values does not hold."""
     assert _load(tmp_path, GOOD) is None
     scenario = load_scenario(tmp_path / "drill.yaml")
     values: dict[MeasureKey, list[float]] = {("", "recovered", "one"): [0.001] * 29 + [0.011]}
@@ -137,7 +137,7 @@ def test_verdicts_follow_from_the_runs(tmp_path: Path) -> None:
 
 
 def test_statistics() -> None:
-    """Of 200 values, p99 leaves out two; the median of an even count is between its two."""
+    """Of 200 values, p99 leaves out two. The median of an even count is between its middle two."""
     series = [float(value) for value in range(200, 0, -1)]
     assert statistic(series, Statistic.P99) == 198
     assert statistic(series, Statistic.MEDIAN) == 100.5

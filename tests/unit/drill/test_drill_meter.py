@@ -1,4 +1,4 @@
-"""Heat maps of a lab: what is made of the counters of its interfaces."""
+"""Heat maps of a lab, from the counters of its interfaces."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ARCS = 2 * FABRIC.link_count
 
 
 def _lab(rate_mbit: float) -> Lab:
-    """One that is not built."""
+    """Return a lab that is not built."""
     return Lab(Claim("none"), lay_out(FABRIC), LabOptions(rate_mbit=rate_mbit))
 
 
 def _between() -> int:
-    """An arc between two switches."""
+    """Return an arc between two switches."""
     structure = FABRIC.structure
     (row,) = FABRIC.find_links("l0", "s1")
     return 2 * row + (0 if structure.nodes.ids[int(structure.tail[2 * row])] == "l0" else 1)
@@ -42,7 +42,7 @@ def _reading(second: int, size: float, carries: Bools | None = None) -> Reading:
 
 
 def test_load_is_over_the_speed_of_a_cable() -> None:
-    """1.25 MB in a second, or 2.5 in two, on a cable of 20 Mbit/s is half of it."""
+    """1.25 MB in a second, or 2.5 MB in two, is half of a cable of 20 Mbit/s."""
     readings = [_reading(0, 0), _reading(1, 1.25e6), _reading(2, 1.25e6), _reading(4, 3.75e6)]
     found = list(snapshots(_lab(20.0), readings, SECOND))
     assert [one.title for one in found] == ["before", "during", "after"]
@@ -51,14 +51,14 @@ def test_load_is_over_the_speed_of_a_cable() -> None:
 
 
 def test_without_speeds_the_fullest_cable_at_first_is_the_measure() -> None:
-    """Half as much later is 50 %."""
+    """The fullest cable of the first map is 100 %, so half as much later is 50 %."""
     readings = [_reading(0, 0), _reading(1, 8e6), _reading(2, 12e6)]
     found = list(snapshots(_lab(0.0), [*readings, _reading(3, 12e6)], 0))
     assert [one.utilization[_between()] for one in found] == pytest.approx([1.0, 0.5, 0.0])
 
 
 def test_a_cut_cable_is_shown_as_such() -> None:
-    """As it is at the end of what is shown."""
+    """A cable is shown as it is at the end of the period that the map shows."""
     (row,) = FABRIC.find_links("l0", "s1")
     broken = FABRIC.with_links({row: State.DOWN}).carries
     readings = [_reading(0, 0), _reading(1, 8), _reading(2, 8, broken), _reading(3, 8)]
@@ -67,6 +67,6 @@ def test_a_cut_cable_is_shown_as_such() -> None:
 
 
 def test_a_run_in_which_nothing_happens_has_one_map() -> None:
-    """There is no before."""
+    """A run without events has no period before."""
     (only,) = snapshots(_lab(0.0), [_reading(0, 0), _reading(2, 8e6)], 0)
     assert only.title == "all the time"

@@ -1,4 +1,4 @@
-"""Limits on time are held at the pace that the machine had while the runs were made."""
+"""Time limits scale with the pace that the machine had during the runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DRILLS = Path(__file__).resolve().parents[2] / "drills" / "netns"
 
 
 def finding(values: dict[tuple[str, str, str], list[float]], measure: str) -> Finding:
-    """What the drill of one lost link says of a measure."""
+    """Return the finding on a measure of the drill of one lost link."""
     scenario = load_scenario(DRILLS / "failures-1.yaml")
     return next(one for one in judge(scenario, values) if one.expectation.measure == measure)
 
 
 def test_a_program_that_is_held_up_is_told_of() -> None:
-    """Stopped for a while, as one that waits for its turn: late by nearly that, at the least."""
+    """A program that is stopped for a while is late by most of that time, or stretched."""
     with Pace() as pace:
         os.kill(pace._process.pid, signal.SIGSTOP)
         time.sleep(HELD_UP)
@@ -33,7 +33,7 @@ def test_a_program_that_is_held_up_is_told_of() -> None:
 
 
 def test_on_a_machine_of_its_own_the_limit_is_that_of_the_file() -> None:
-    """10 ms are 10 ms where nobody waits."""
+    """On a quiet machine, a limit of 10 ms is 10 ms."""
     quiet = {("", "late", ""): [0.0] * 3, ("", "stretch", ""): [1.0] * 3}
     for seconds, held in ((0.0099, True), (0.0101, False)):
         values = quiet | {("", "recovered", "eight"): [0.002, seconds, 0.004]}
@@ -42,7 +42,7 @@ def test_on_a_machine_of_its_own_the_limit_is_that_of_the_file() -> None:
 
 
 def test_on_a_busy_one_each_turn_and_all_work_count() -> None:
-    """10 ms of work that lasts 1.5 times as long, and four waits of 2 ms: 23 ms, and it says so."""
+    """10 ms of work that lasts 1.5 times as long and four waits of 2 ms are 23 ms."""
     busy = {("", "late", ""): [0.001, 0.002, 0.0], ("", "stretch", ""): [1.5, 1.1, 1.2]}
     for seconds, held in ((0.018, True), (0.0229, True), (0.0231, False), (float("inf"), False)):
         told = finding(busy | {("", "recovered", "eight"): [0.002, seconds, 0.004]}, "recovered")
@@ -51,7 +51,7 @@ def test_on_a_busy_one_each_turn_and_all_work_count() -> None:
 
 
 def test_no_pace_excuses_a_flow_on_a_dead_path() -> None:
-    """Only limits on time are of the machine."""
+    """Only time limits scale with the pace."""
     values = {
         ("", "late", ""): [10.0],
         ("", "stretch", ""): [100.0],
@@ -63,7 +63,7 @@ def test_no_pace_excuses_a_flow_on_a_dead_path() -> None:
 
 
 def test_a_run_that_was_not_measured_holds_nothing() -> None:
-    """What came of two runs of three says nothing of the third."""
+    """Two results of three runs prove nothing about the third."""
     values = {("", "lost", "eight"): [0.0, 0.0, 0.0], ("", "stranded", "eight"): [0.0, 0.0]}
     told = finding(values, "stranded")
     assert (told.held, told.found) == (False, None)

@@ -50,7 +50,7 @@ def _line_of(path: Path, part: str) -> int:
 
 
 def test_every_step_is_understood(tmp_path: Path) -> None:
-    """What a step says arrives in its fields; a flap is the cuts and mends that it stands for."""
+    """The parts of a step arrive in its fields. A flap becomes cuts and mends."""
     scenario = _load(
         tmp_path,
         """
@@ -109,7 +109,7 @@ def test_every_step_is_understood(tmp_path: Path) -> None:
     ],
 )
 def test_steps_that_make_no_sense(tmp_path: Path, steps: str, said: str) -> None:
-    """The message says what is wrong and what would be right, and names the line."""
+    """The message names the line and says what is wrong or what would be right."""
     with pytest.raises(InputError) as refused:
         _load(tmp_path, f"  - {steps}\n")
     told = [str(problem) for problem in refused.value.problems]
@@ -140,7 +140,7 @@ def test_steps_that_make_no_sense(tmp_path: Path, steps: str, said: str) -> None
     ],
 )
 def test_steps_that_contradict_others(tmp_path: Path, steps: str, said: str) -> None:
-    """What stands before a step, and since which line, is part of the message."""
+    """The message says what the earlier steps have done, and often in which line."""
     told = [f"  - {{at: {100 + 100 * n}ms, {s}}}" for n, s in enumerate(steps.split(" | "))]
     with pytest.raises(InputError) as refused:
         _load(tmp_path, "\n".join(told) + "\n")
@@ -148,7 +148,7 @@ def test_steps_that_contradict_others(tmp_path: Path, steps: str, said: str) -> 
 
 
 def test_what_is_worse_may_follow(tmp_path: Path) -> None:
-    """A degraded cable may be silent and a silent one be cut; mended once, it is whole."""
+    """A degraded cable may become silent and a silent one may be cut. One mend repairs all."""
     steps = ["degrade: {}, gbps: 10", "degrade: {}, gbps: 5", "silence: {}", "cut: {}", "mend: {}"]
     cable = "z0-l0 to z0-s0"
     told = [f"  - {{at: {100 + n}ms, {s.format(cable)}}}" for n, s in enumerate(steps)]
@@ -166,7 +166,7 @@ def test_what_is_worse_may_follow(tmp_path: Path) -> None:
     ],
 )
 def test_expectations_that_cannot_be_evaluated(tmp_path: Path, expected: str, said: str) -> None:
-    """They are refused, not found wanting after minutes of play."""
+    """The error comes when the file is read, not after minutes of play."""
     with pytest.raises(InputError) as refused:
         _load(tmp_path, "  - {at: 1s, cut: z0-l0 to z0-s0}\n", f"\nexpect:\n  - {expected}\n")
     assert any(said in str(problem) for problem in refused.value.problems), refused.value.problems
@@ -199,7 +199,7 @@ probes:
 def test_what_hosts_that_steer_cannot_be_asked_for(
     tmp_path: Path, world: str, more: str, said: str
 ) -> None:
-    """Switches that only hash have no agent, and virtual time no hosts that probe."""
+    """Switches that only hash have no agent, and virtual time has no hosts that probe."""
     path = tmp_path / "hashing.yaml"
     path.write_text(HASHING + more + "\n")
     scenario = load_scenario(path)
@@ -211,7 +211,7 @@ def test_what_hosts_that_steer_cannot_be_asked_for(
 
 
 def test_fabrics_of_switches_of_both_kinds_are_not_for_the_lab(tmp_path: Path) -> None:
-    """A fabric file whose first zone alone hashes is refused."""
+    """A fabric file in which only the first zone hashes is refused."""
     fabric = hashing(
         three_tier(zones=2, leaves=1, spines=1, nics_per_leaf=1, cores=2, nics_per_host=1), ["z0"]
     )
@@ -244,7 +244,7 @@ def test_fabrics_of_switches_of_both_kinds_are_not_for_the_lab(tmp_path: Path) -
     ],
 )
 def test_a_world_refuses_what_it_has_not(tmp_path: Path, steps: str, tail: str, said: str) -> None:
-    """With the line, and the world that has it."""
+    """The error names the line, and the world in which the drill can be played if there is one."""
     scenario = _load(tmp_path, f"  - {{at: 1s, {steps}}}\n", tail)
     with pytest.raises(InputError) as refused:
         fit(scenario, NETNS)

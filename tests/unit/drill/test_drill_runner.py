@@ -1,4 +1,4 @@
-"""The runner of drills over a world that only counts: runs, the worst of them, and how it ends."""
+"""The runner of drills over a world that only counts: runs, the worst of them, and the end."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ expect: [{stranded: all, most: 0}]
 
 
 class CountingWorld:
-    """Loses as many packets as it is told, run by run of each variant."""
+    """A world that loses the given number of packets in each run of each variant."""
 
     worst = "the one that lost most"
 
     def __init__(self, lost: list[float], error: BaseException | None = None) -> None:
-        """``error`` is raised by the run after the last of ``lost``."""
+        """Use these losses, one a run. A run after the last raises ``error``."""
         self._lost, self._error = lost, error
         self.closed = self.opened = False
 
     def assumptions(self, scenario: Scenario) -> tuple[str, ...]:
-        """See ``World``."""
+        """Implement ``World.assumptions``."""
         return (scenario.name,)
 
     @contextmanager
     def open(self, scenario: Scenario, report: Report) -> Iterator[CountingWorld]:  # noqa: ARG002
-        """See ``World``."""
+        """Implement ``World.open``."""
         self.opened = True
         try:
             yield self
@@ -54,21 +54,21 @@ class CountingWorld:
             self.opened = False
 
     async def close(self) -> None:
-        """See ``World``."""
+        """Implement ``World.close``."""
         self.closed = True
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """See ``Session``."""
+        """End the session."""
 
     async def prepare(self, variant: Variant) -> RunValues:
-        """See ``Session``."""
+        """Implement ``Session.prepare``."""
         return {("entries", ""): len(variant.flows)}
 
     async def run(self, variant: Variant, number: int) -> PlayedRun:
-        """See ``Session``."""
+        """Implement ``Session.run``."""
         if number >= len(self._lost) and self._error is not None:
             raise self._error
         lost = self._lost[number]
@@ -78,14 +78,14 @@ class CountingWorld:
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Scenario:
-    """Two variants, one expectation."""
+    """Return a scenario of two variants and one expectation."""
     path = tmp_path / "counted.yaml"
     path.write_text(FILE)
     return load_scenario(path)
 
 
 def test_every_run_counts_and_the_worst_is_told(scenario: Scenario) -> None:
-    """Of runs that are as bad as each other the first is told, under its variant."""
+    """Among equally bad runs the story of the first is kept, for each variant."""
     world, said = CountingWorld([0.0, 3.0, 1.0, 3.0]), list[str]()
     with DrillRunner({"fluid": world}) as runner:
         verdict = runner.play(scenario, "fluid", 4, said.append)
@@ -102,7 +102,7 @@ def test_every_run_counts_and_the_worst_is_told(scenario: Scenario) -> None:
 
 
 def test_a_drill_that_cannot_go_on_says_why_and_tells_what_it_has(scenario: Scenario) -> None:
-    """Nothing holds then, and the next drill is played."""
+    """Nothing holds then, and the stories of the runs before are kept."""
     with DrillRunner({"fluid": CountingWorld([2.0], LabError("no lab"))}) as runner:
         failed = runner.play(scenario, "fluid", 2)
     assert (failed.fault, failed.held, failed.findings) == ("no lab", False, ())
@@ -110,7 +110,7 @@ def test_a_drill_that_cannot_go_on_says_why_and_tells_what_it_has(scenario: Scen
 
 
 def test_ctrl_c_leaves_a_verdict(scenario: Scenario) -> None:
-    """The drill under way counts as interrupted, and the world is closed."""
+    """The drill that was running counts as interrupted, and the world is closed."""
     world = CountingWorld([0.0], KeyboardInterrupt())
     runner = DrillRunner({"fluid": world})
     with pytest.raises(KeyboardInterrupt), runner:

@@ -1,4 +1,4 @@
-"""The way of an event to a new plan, taken apart: from moments to stages."""
+"""The stages from an event to a new plan, computed from moments."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ LIBRARY = Path(__file__).parents[2] / "drills" / "netns"
 
 
 def verdict(**series: list[float]) -> Verdict:
-    """Of a drill of whose runs these are the moments."""
+    """Return a verdict of the convergence drill with these moments, in seconds, one a run."""
     scenario = load_scenario(LIBRARY / "convergence.yaml")
     values: dict[MeasureKey, list[float]] = {("", name, ""): told for name, told in series.items()}
     return Verdict(scenario, "netns", values, ())
 
 
 def stages(one: Verdict) -> dict[str, tuple[str, ...]]:
-    """What the table says of each stage: runs and medians."""
+    """Return the number of runs and the median of each stage in the table."""
     rows = [row for row in measure_table(one) if row[0].startswith("stage: ")]
     return {row[0].removeprefix("stage: "): row[3:5] for row in rows}
 
 
 def test_stages_are_what_lies_between_moments() -> None:
-    """Five of them, which together are the whole."""
+    """There are five stages, which add up to the whole."""
     told = verdict(
         detected=[0.001, 0.002],
         notified=[0.003, 0.004],
@@ -49,12 +49,12 @@ def test_stages_are_what_lies_between_moments() -> None:
 
 
 def test_what_was_not_told_in_every_run_is_no_stage_of_its_own() -> None:
-    """It is part of the one after it, which is named so."""
+    """A stage without a moment in every run is merged with the next, whose name has both."""
     told = verdict(detected=[0.001], solved=[0.030, 0.032], acked=[0.060, 0.070])
     assert list(stages(told)) == ["detect, notify, solve", "program, ack"]
 
 
 def test_without_a_plan_there_is_nothing_to_take_apart() -> None:
-    """As in drills that no controller lives to see."""
+    """Without a plan, as when no controller is alive, there are no stages."""
     assert not stages(verdict(lost=[1.0, 2.0]))
     assert drill_evidence(verdict(lost=[1.0])).convergence is None

@@ -1,4 +1,4 @@
-"""What collectives move: every byte accounted for, by rank and by NIC."""
+"""What collectives move: every byte is accounted for, by rank and by NIC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RAILS = Ranks(RANKS.hosts, np.tile(np.arange(GPUS), HOSTS))
 
 
 def _between(moves: Moves) -> Ints:
-    """Rows of moves that leave their host."""
+    """Return the rows of moves that leave their host."""
     return np.flatnonzero(moves.source // GPUS != moves.destination // GPUS)
 
 
@@ -27,7 +27,7 @@ def _by_rank(rank: Ints, amount: Floats) -> Floats:
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_ring_uses_every_nic_alike(rounds: int) -> None:
-    """Each NIC sends and gets its channel's part; each GPU hands all of it on over NVLink."""
+    """Each NIC sends and gets its channel's part. Each GPU passes all of it on over NVLink."""
     found = collective.ring_all_gather if rounds == 1 else collective.ring_all_reduce
     moves = found(WORLD, RANKS, 960.0)
     wire = _between(moves)
@@ -44,7 +44,7 @@ def test_a_ring_uses_every_nic_alike(rounds: int) -> None:
 
 @pytest.mark.parametrize("hosts", [2, 3, 6, 7, 16])
 def test_a_tree_hands_everyone_all_but_his_own(hosts: int) -> None:
-    """All-gather on one GPU a host: all but its own part comes in; what lies beneath goes up."""
+    """In an all-gather with one GPU a host, every host gets all parts except its own."""
     groups = np.arange(hosts)[None, :]
     moves = collective.tree_all_gather(groups, Ranks(np.arange(hosts)), float(hosts))
     got = np.bincount(moves.destination, moves.bytes, minlength=hosts)
@@ -54,7 +54,7 @@ def test_a_tree_hands_everyone_all_but_his_own(hosts: int) -> None:
 
 
 def test_a_tree_all_reduce_is_up_and_down_by_halves() -> None:
-    """Each of both trees' edges carries half of the channel's data each way."""
+    """Each edge of both trees carries half of the channel's data each way."""
     moves = collective.tree_all_reduce(WORLD, RANKS, 960.0)
     wire = _between(moves)
     assert set(moves.bytes[wire].tolist()) == {960.0 / GPUS / 2}
@@ -62,7 +62,7 @@ def test_a_tree_all_reduce_is_up_and_down_by_halves() -> None:
 
 
 def test_groups_on_one_host_stay_there() -> None:
-    """Tensor-parallel groups need no fabric: each goes round its host."""
+    """Groups within a host need no fabric, and each has one line in its host."""
     groups = np.arange(HOSTS * GPUS).reshape(HOSTS, GPUS)
     for algorithm in (collective.ring_all_reduce, collective.tree_all_reduce):
         moves = algorithm(groups, RANKS, 8.0)
@@ -71,7 +71,7 @@ def test_groups_on_one_host_stay_there() -> None:
 
 
 def test_groups_of_unlike_hosts_each_get_their_lines() -> None:
-    """One group on one host, one on two: each line carries its own group's part."""
+    """One group is on one host and one on two. Each line carries its own group's part."""
     groups = np.array([[0, 1, 2, 3], [4, 5, 8, 9]])
     moves = collective.ring_all_gather(groups, RANKS, 4.0)
     wire = _between(moves)
@@ -81,7 +81,7 @@ def test_groups_of_unlike_hosts_each_get_their_lines() -> None:
 
 
 def test_halving_doubling_waits_for_its_partner() -> None:
-    """Eight ranks: six steps of halves, quarters, eighths and back, each after both before."""
+    """Eight ranks take six steps: halves, quarters, eighths and back, one after the other."""
     moves = collective.halving_doubling(np.arange(8)[None, :], Ranks(np.arange(8)), 8.0)
     assert len(moves) == 48
     assert np.bincount(moves.source, moves.bytes) == pytest.approx(2 * 8.0 * 7 / 8)
@@ -93,13 +93,13 @@ def test_halving_doubling_waits_for_its_partner() -> None:
 
 
 def test_halving_doubling_needs_a_power_of_two() -> None:
-    """Refused with what it needs."""
+    """Another number of ranks is refused."""
     with pytest.raises(InputError, match="not 24"):
         collective.halving_doubling(WORLD, RANKS, 8.0)
 
 
 def test_pxn_stays_on_the_rail_and_loses_nothing() -> None:
-    """Between hosts only equal rails talk; every rank is sent just what it is sent without."""
+    """Only equal rails talk between hosts, and every rank gets what it gets without PXN."""
     plain = collective.all_to_all(WORLD, RANKS, 24.0)
     relayed = collective.all_to_all(WORLD, RAILS, 24.0)
     wire, before = _between(relayed), _between(plain)
@@ -107,14 +107,14 @@ def test_pxn_stays_on_the_rail_and_loses_nothing() -> None:
     assert _by_rank(relayed.destination[wire], relayed.bytes[wire]) == pytest.approx(
         _by_rank(plain.destination[before], plain.bytes[before])
     )
-    # What is not on its rail yet is brought there by NVLink: 3 of 4, from each of 4 GPUs.
+    # NVLink brings what is not on its rail yet to it: 3 of 4 parts, from each of 4 GPUs.
     extra = relayed.bytes.sum() - plain.bytes.sum()
     assert extra == pytest.approx(plain.bytes[before].sum() * (GPUS - 1) / GPUS)
     assert len(wire) == HOSTS * GPUS * (HOSTS - 1)
 
 
 def test_all_to_all_v_sends_what_it_is_told() -> None:
-    """Zeros make no move; the rest is as in the matrix."""
+    """Zeros make no move, and all other sizes are those of the matrix."""
     sizes = np.random.default_rng(3).integers(0, 3, (24, 24)).astype(float)
     moves = collective.all_to_all_v(WORLD, RANKS, sizes)
     found = np.zeros((24, 24))
@@ -125,7 +125,10 @@ def test_all_to_all_v_sends_what_it_is_told() -> None:
 
 
 def test_stages_hand_on_and_back() -> None:
-    """Send/recv between pipeline stages: both ways, ends once; round, once each."""
+    """``hand_on`` sends both ways between pipeline stages.
+
+    ``send_on`` sends round, once a stage.
+    """
     stages = np.arange(0, 24, 4)[None, :]
     moves = collective.hand_on(stages, RANKS, 5.0)
     assert np.bincount(moves.source, moves.bytes)[::4].tolist() == [5, 10, 10, 10, 10, 5]
@@ -133,7 +136,7 @@ def test_stages_hand_on_and_back() -> None:
 
 
 def test_a_mesh_all_reduce_adds_up_before_it_hands_out() -> None:
-    """Each sum waits for all parts, each sending of it for the sum; both ways move the same."""
+    """Each sum waits for all parts, and is sent afterwards. Both halves move the same amount."""
     moves = collective.mesh_all_reduce(WORLD, RANKS, 24.0)
     ranks, sends = WORLD.size, WORLD.size * (WORLD.size - 1)
     assert len(moves) == 2 * sends + ranks
@@ -147,13 +150,16 @@ def test_a_mesh_all_reduce_adds_up_before_it_hands_out() -> None:
 
 
 def test_a_tree_broadcast_reaches_everyone_by_halves() -> None:
-    """Over each of two trees half of the data comes to every host but the first."""
+    """Every host but the first gets half of the data over each of two trees."""
     moves = collective.tree_broadcast(np.arange(7)[None, :], Ranks(np.arange(7)), 10.0)
     assert _by_rank(moves.destination, moves.bytes)[:7].tolist() == [0.0, *[10.0] * 6]
 
 
 def test_skewed_experts_get_three_times_as_much() -> None:
-    """All that a rank sends is the size, to itself too; every eighth gets three parts."""
+    """A rank sends the size in total, itself included.
+
+    Every eighth rank gets three times as much.
+    """
     moves = collective.all_to_all_skewed(WORLD, RANKS, 60.0)
     got = _by_rank(moves.destination, moves.bytes)
     assert got[0] == pytest.approx(3 * got[1])

@@ -1,4 +1,4 @@
-"""`heddle-emulator compare` on paths that are given, for so many bytes, and what it saves."""
+"""`heddle-emulator compare` with given paths and sizes, and what it saves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _compared(words: list[str], capfd: pytest.CaptureFixture[str]) -> dict[str, 
 
 
 def test_saved_paths_give_the_same_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What hashing chose, read back as a plan, is as full, as fair and as fast."""
+    """Paths chosen by hashing and read back as a plan give the same results."""
     files = _files(tmp_path)
     saved = _compared([*files, "--strategies", "ecmp,spray", "--save", str(tmp_path / "o")], capfd)
     assert {path.name for path in (tmp_path / "o").iterdir()} == {
@@ -48,7 +48,7 @@ def test_saved_paths_give_the_same_again(tmp_path: Path, capfd: pytest.CaptureFi
 def test_so_many_bytes_cost_headers_and_latency(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On a crossbar: 4 QPs of 64 packets and their headers, a start, two links, a packet again."""
+    """On a crossbar: 4 QPs of 64 packets with headers, a start-up, two links, one more packet."""
     words = [*_files(tmp_path), "--strategies", "ideal", "--size", "1M", "--save", str(tmp_path)]
     found = _compared(words, capfd)["ideal"]["makespan_seconds"]
     sent = (SIZE + SIZE // 4096 * 82) * 8 / 400e9
@@ -74,7 +74,7 @@ def test_so_many_bytes_cost_headers_and_latency(
 def test_what_cannot_be_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], word: str
 ) -> None:
-    """Exit 2 and one line that names it."""
+    """The exit status is 2, and one line names what is wrong."""
     told = [text.format(dir=tmp_path) for text in words]
     assert run_command_line(["compare", *_files(tmp_path), *told]) == 2
     (line,) = capfd.readouterr().err.splitlines()
@@ -87,7 +87,7 @@ GIGABYTE = 10**9
 
 
 def _told(folder: Path, *lines: str) -> list[str]:
-    """Two racks of two NICs over two spines, and some flows."""
+    """Write two leaves of two NICs over two spines, and these flows. Return the options."""
     save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2), folder / "fabric.json")
     (folder / "flows.csv").write_text(HEAD + "".join(f"{line}\n" for line in lines))
     free = ["--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
@@ -112,7 +112,7 @@ def _ends(folder: Path) -> list[float]:
 def test_bytes_are_held_by_nics_and_not_by_rates(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A gigabyte of a flow that asks for 100 Gbit/s takes a line's 20 ms, or 80 ms if paced."""
+    """A gigabyte of a flow of 100 Gbit/s takes 20 ms at line rate, or 80 ms with --paced."""
     ends = "l0-h0-n0", "l1-h0-n0"
     files = _told(tmp_path, f"a,{ends[0]},{ends[1]},100,j,,2,{GIGABYTE},")
     assert _compared(files, capfd)["ideal"]["makespan_seconds"] == pytest.approx(0.02)
@@ -122,11 +122,11 @@ def test_bytes_are_held_by_nics_and_not_by_rates(
 
 
 def test_flows_begin_when_they_say_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One that begins while another sends shares its line; --size is for those without bytes.
+    """A flow that starts later shares its line. --size is for flows without bytes.
 
-    The first sends alone for 10 ms and at half its speed from then on, until it is done after
-    30 ms; the second, of the default size, begins after 10 ms and has what is left; the third
-    begins when all is over.
+    The first flow sends alone for 10 ms and then at half its speed, until it is done after 30 ms.
+    The second, of the default size, starts after 10 ms and then has what is left. The third starts
+    when both are done.
     """
     nic, other = "l0-h0-n0", "l1-h0-n0"
     files = _told(
@@ -142,7 +142,7 @@ def test_flows_begin_when_they_say_so(tmp_path: Path, capfd: pytest.CaptureFixtu
 def test_phases_wait_for_their_turn_and_for_their_start(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The later of both: the end of the phase before, or the start that the file tells."""
+    """A phase starts at the end of the phase before, or at its start in the file if later."""
     nic, other = "l0-h0-n0", "l1-h0-n0"
     files = _told(
         tmp_path,
@@ -172,7 +172,7 @@ def test_phases_wait_for_their_turn_and_for_their_start(
 def test_bad_bytes_and_starts_are_refused_by_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], cells: str, word: str
 ) -> None:
-    """Exit 2 and one line that names the file, the line, the column and what would do."""
+    """The exit status is 2, and one line names file, line and column."""
     files = _told(tmp_path, f"a,l0-h0-n0,l1-h0-n0,{cells}")
     assert run_command_line(["compare", *files]) == 2
     (line,) = capfd.readouterr().err.splitlines()
@@ -184,7 +184,7 @@ def test_bad_bytes_and_starts_are_refused_by_line(
 def test_a_plan_of_other_flows_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Flows that a plan has no route for, or routes of other QPs: exit 2, one line, no "never"."""
+    """A plan without a route for a flow, or for other QPs, gives exit status 2 and one line."""
     files = _files(tmp_path)
     _compared([*files, "--strategies", "ecmp,e-ecmp:8", "--save", str(tmp_path / "o")], capfd)
     given = ["--strategies", f"plan:{tmp_path / 'o' / 'e-ecmp-8.json'}"]
@@ -203,7 +203,7 @@ def test_a_plan_of_other_flows_is_refused(
 def test_a_plan_over_a_dead_link_carries_nothing_there(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Paths that cross a link which is down by now are lost flows, and none of the load."""
+    """Flows whose paths cross a link that is down are lost."""
     files = _files(tmp_path)
     _compared([*files, "--strategies", "ecmp", "--save", str(tmp_path / "o")], capfd)
     fabric = load_fabric_file(tmp_path / "fabric.json")

@@ -1,4 +1,4 @@
-"""The demo's own judgement, on paths laid by hand: it has to notice what it says it checks."""
+"""The demo's own checks, on paths made by hand: they must notice what they claim to check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDS, INDEX = FABRIC.structure.nodes.ids, FABRIC.structure.index
 
 
 def _flows(count: int = 3, qps: int = 1) -> Flows:
-    """NIC i of the first leaf to NIC i of the second, 400 Gbit/s each."""
+    """Return flows of 400 Gbit/s from NIC i of the first leaf to NIC i of the second."""
     flows = flows_between(FABRIC, "shift", qps=qps).take(np.arange(count))
     return dataclasses.replace(flows, ids=tuple(f"f{row}" for row in range(count)))
 
@@ -44,7 +44,7 @@ def _arcs(*nodes: str) -> list[int]:
 
 
 def _paths(*spines: str | None) -> Paths:
-    """Flow i by the spine of place i; None is no path."""
+    """Return paths: flow i goes by the i-th spine in the list. None is no path."""
     ways = {
         row: _arcs(f"l0-h0-n{row}", "l0", spine, "l1", f"l1-h0-n{row}")
         for row, spine in enumerate(spines)
@@ -61,7 +61,7 @@ def _paths(*spines: str | None) -> Paths:
 
 
 def _walk(*spines: str | None) -> Walk:
-    """Flow i by the spine of place i; None is lost at its first switch."""
+    """Return a walk: flow i goes by the i-th spine in the list. None is lost at the first leaf."""
     flow = np.arange(len(spines))
     arcs = np.full((len(spines), 4), NONE)
     for row, spine in enumerate(spines):
@@ -78,7 +78,7 @@ def _route(flow: int, spine: str, port: int = 49152) -> plan_pb2.Route:
 
 
 def test_walk_and_plan_agree_only_if_every_hop_does() -> None:
-    """One flow by another spine, or lost, or without a route, is a stray; order is nothing."""
+    """A flow by another spine, lost or without a route is a stray. The order does not matter."""
     flows = _flows()
     told = routed(FABRIC, flows, [_route(2, "s2"), _route(0, "s0"), _route(1, "s1")])
     assert strays(_paths("s0", "s1", "s2"), told).tolist() == []
@@ -91,7 +91,7 @@ def test_walk_and_plan_agree_only_if_every_hop_does() -> None:
 
 
 def test_routes_must_be_those_of_the_flows() -> None:
-    """A flow too many, one too few, and a link that is not there are each refused by name."""
+    """An extra flow, a missing flow and an unknown link are each refused by name."""
     flows = _flows(2)
     routes = [_route(0, "s0"), _route(1, "s1")]
     with pytest.raises(InputError, match="flow f2"):
@@ -104,13 +104,13 @@ def test_routes_must_be_those_of_the_flows() -> None:
 
 
 def test_ports_come_with_the_flow_they_are_of() -> None:
-    """Ports are by flow row, in whichever order the routes are listed."""
+    """Ports are by row of flow, in whatever order the routes are listed."""
     routes = [_route(1, "s1", 50001), _route(0, "s0", 50000)]
     assert routed(FABRIC, _flows(2), routes).source_port.tolist() == [50000, 50001]
 
 
 def test_who_moved_and_who_was_on_a_link() -> None:
-    """Moved is any QP on another way, or on none; crossing counts both directions of a link."""
+    """A flow has moved if a QP has another path or none. Crossing counts both directions."""
     before, after = _walk("s0", "s1", "s2"), _walk("s0", "s2", None)
     assert moved(before, after).tolist() == [1, 2]
     (link,) = FABRIC.find_links("l1", "s2")
@@ -118,7 +118,7 @@ def test_who_moved_and_who_was_on_a_link() -> None:
 
 
 def test_a_move_that_made_room_was_needed() -> None:
-    """s0 is cut: flow 0 takes s1 and drives flow 1 to s2 by half the load; back would be worse."""
+    """s0 is cut, and flow 0 takes s1. Flow 1 has to leave it, or s1 would be too full."""
     cut = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("l0", "s0"), State.DOWN))
     flows = _flows(2)
     before, after = _paths("s0", "s1"), _paths("s1", "s2")
@@ -126,7 +126,7 @@ def test_a_move_that_made_room_was_needed() -> None:
 
 
 def test_a_move_for_its_own_sake_was_not() -> None:
-    """Flow 1 could have stayed on s1 while flow 0 goes to s2: it had no need to swap."""
+    """Flow 0 goes to s2, so flow 1 could have stayed on s1."""
     cut = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("l0", "s0"), State.DOWN))
     flows = _flows(2)
     before, after = _paths("s0", "s1"), _paths("s2", "s2")
@@ -134,7 +134,7 @@ def test_a_move_for_its_own_sake_was_not() -> None:
 
 
 def test_gap_and_disagreement() -> None:
-    """The gap is of the tier asked for; a worst link that was measured otherwise is told."""
+    """The gap is that of the given tier. A worst link that was measured otherwise is reported."""
     certificate = common_pb2.Certificate(
         tiers=[
             common_pb2.TierCertificate(tier="leaf-spine", max_utilization=1.25, lower_bound=1.0),
@@ -150,7 +150,7 @@ def test_gap_and_disagreement() -> None:
 
 
 def test_a_failed_check_is_remembered() -> None:
-    """What did not hold is said, counted, and stays so."""
+    """A check that fails is printed and counted, whatever follows."""
     text = io.StringIO()
     screen = Screen(Console(file=text, width=300))
     screen.check(True, "this")
@@ -161,7 +161,7 @@ def test_a_failed_check_is_remembered() -> None:
 
 
 def test_plain_where_nobody_watches() -> None:
-    """Without a terminal: no escape codes, no bars, each row a line however long."""
+    """Without a terminal there are no escape codes and no bars, and each row is one line."""
     text = io.StringIO()
     screen = Screen(Console(file=text, width=20))
     screen.title("Step")
@@ -180,7 +180,7 @@ def test_plain_where_nobody_watches() -> None:
 
 
 def test_colours_where_somebody_does() -> None:
-    """On a terminal: escape codes, the same words, and a bar."""
+    """A terminal gets escape codes, the same words and a bar."""
     text = io.StringIO()
     screen = Screen(Console(file=text, width=80, force_terminal=True, color_system="standard"))
     screen.check(True, "this held")
@@ -197,7 +197,7 @@ def test_colours_where_somebody_does() -> None:
 @pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_scene(seed: int, name: str) -> None:
-    """At least 512 NICs, four jobs, Llama-65B on 128 GPUs; no host twice; racks are shared."""
+    """At least 512 NICs and four jobs, with Llama-65B on 128 GPUs. Jobs share racks but no host."""
     fabric = FABRICS[name]()
     jobs = scene_jobs(fabric, seed)
     assert len(fabric.rows_of_kind(NodeKind.NIC)) >= 512

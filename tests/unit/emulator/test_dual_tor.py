@@ -1,4 +1,4 @@
-"""Dual-ToR fabrics: how they are wired, and which link of its NIC a QP leaves by."""
+"""Dual-ToR fabrics: how they are wired, and by which link of its NIC a QP leaves."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from tests.support.solve_flows import permutations
 
 
 def of(planes: int) -> tuple[Fabric, Flows]:
-    """A small fabric and a permutation at line rate in 8 QPs."""
+    """Return a small fabric and a permutation at line rate in 8 QPs."""
     fabric = dual_tor(pairs=3, spines=4, nics_per_pair=4, nics_per_host=2, planes=planes)
     return fabric, permutations(fabric, Random(1), 1, 8)
 
 
 @pytest.mark.parametrize("planes", [1, 2])
 def test_every_nic_is_on_both_leaves_of_its_pair(planes: int) -> None:
-    """And each leaf on the spines of its plane: on all of them where there is one plane."""
+    """Each NIC is connected to both leaves of its pair, and each leaf to the spines of its plane.
+
+    If there is one plane, that is all spines.
+    """
     fabric = of(planes)[0]
     structure = fabric.structure
     ids, kind = structure.nodes.ids, structure.nodes.kind
@@ -42,16 +45,17 @@ def test_every_nic_is_on_both_leaves_of_its_pair(planes: int) -> None:
 
 
 def test_planes_need_an_even_number_of_spines() -> None:
-    """Anything else is refused by name."""
+    """An odd number is refused by name."""
     with pytest.raises(InputError, match="spines: is 3, odd"):
         dual_tor(pairs=2, spines=3, nics_per_pair=2, planes=2)
 
 
 @pytest.mark.parametrize("planes", [1, 2])
 def test_packets_go_where_the_plan_says(planes: int) -> None:
-    """A real controller plans, real agents forward, hosts leave as told: no link above line rate.
+    """Planned by a controller and forwarded by agents, no link is above the line rate.
 
-    By ports alone hosts would fill their links just as well, but not those of the leaves above.
+    Hosts leave by the links that the plan gives. By ports alone they would fill their own links
+    just as well, but not the links of the leaves above.
     """
     fabric, flows = of(planes)
     planned = te(fabric, flows)
@@ -65,7 +69,7 @@ def test_packets_go_where_the_plan_says(planes: int) -> None:
 
 
 def test_a_host_that_was_told_nothing_spreads_its_qps() -> None:
-    """Evenly over its links, by port; over the one that is left where the other is down."""
+    """QPs spread evenly over the host's links by port, and over one if the other is down."""
     fabric, flows = of(1)
     switches = Switches(fabric)
     first = walk(fabric, flows, switches).arcs[:, 0].reshape(len(flows), -1)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files, or one line of refusal and exit 2."""
+"""The command line as users meet it: files, or one line of refusal and exit status 2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_fabrics_and_their_traffic(shape: str, tmp_path: Path) -> None:
-    """Each shape gives a file that loads whole, and a permutation over its NICs."""
+    """Each shape gives a file that can be loaded, and a permutation over its NICs."""
     fabric, flows = tmp_path / "fabric.json.gz", tmp_path / "flows.csv"
     assert run_command_line(["topology", shape, *SHAPES[shape].split(), "--out", str(fabric)]) == 0
     nics = len(load_fabric_file(fabric).rows_of_kind(NodeKind.NIC))
@@ -42,7 +42,7 @@ def test_fabrics_and_their_traffic(shape: str, tmp_path: Path) -> None:
 
 
 def test_options_reach_the_builder(tmp_path: Path) -> None:
-    """Table size, name and parallel links are as they were asked for."""
+    """Table size, name and parallel links are those that the options give."""
     out = tmp_path / "f.json"
     line = ["topology", "clos", *SHAPES["clos"].split(), "--name", "lab", "--out", str(out)]
     assert run_command_line(line) == 0
@@ -75,7 +75,7 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2, the reason on standard error, no traceback, and no file left."""
+    """The exit status is 2, the reason is on standard error, and no file or traceback is left."""
     (tmp_path / "garbage.json").write_text("{]")
     assert run_command_line(line.format(dir=tmp_path).split()) == 2
     shown = capsys.readouterr()
@@ -87,20 +87,20 @@ def test_bad_input(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("line", ["", "topology", "topology clos", "traffic", "demo"])
 def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command says what it does and exits 0."""
+    """Every command describes itself and exits with status 0."""
     assert run_command_line([*line.split(), "--help"]) == 0
     assert "Usage: heddle-emulator" in capsys.readouterr().out
 
 
 def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The published clusters can be found by reading the help."""
+    """The help lists the published clusters."""
     run_command_line(["topology", "--help"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in PUBLISHED)
 
 
 def test_a_terminal_obeys_nobodys_names() -> None:
-    """In texts and in tables, whatever a file calls its drill or its fabric."""
+    """Control characters in names are escaped, in texts and in tables."""
     odd = "x\x1b[2J\r \u202etxt\x9b\u2028"
     shown = io.StringIO()
     screen = CleanConsole(file=shown, width=200)
@@ -114,7 +114,7 @@ def test_a_terminal_obeys_nobodys_names() -> None:
 
 
 def test_no_command_loads_a_library_of_graphs() -> None:
-    """Only who draws a random graph, or has flows cut off, waits for one."""
+    """The library is loaded only for random graphs and for flows that are cut off."""
     script = (
         "import sys\n"
         "from heddle_emulator.cli import COMMANDS, run_command_line\n"

@@ -1,4 +1,4 @@
-"""A fleet without any controller: what agents do on their own when links and switches break."""
+"""A fleet without a controller: what agents do on their own when links and switches fail."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.waiting import until
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, parallel=2)
 FLOWS = flows_between(FABRIC, "shift", qps=32)
 NOBODY = "127.0.0.1:9"
-"""The discard port: nothing of ours listens there."""
+"""The discard port, where nothing of the test listens."""
 
 
 @pytest.fixture
 async def fleet() -> AsyncIterator[Fleet]:
-    """Running agents of all 8 switches, which find no controller."""
+    """Run the agents of all 8 switches, which find no controller."""
     async with Fleet(FABRIC, [NOBODY], seed=5) as running:
         yield running
 
@@ -41,7 +41,10 @@ def _lost(fleet: Fleet) -> int:
 
 
 async def test_agents_leave_out_their_own_dead_links(fleet: Fleet) -> None:
-    """Leaf and spine turn to the parallel link at once: nothing is lost, BGP has heard nothing."""
+    """Leaf and spine use the parallel link at once.
+
+    Nothing is lost, though BGP has not converged.
+    """
     before = _walk(fleet)
     await fleet.set_link("l0", "s1", 0, up=False)
     (dead,) = FABRIC.find_links("l0", "s1", 0)
@@ -52,7 +55,7 @@ async def test_agents_leave_out_their_own_dead_links(fleet: Fleet) -> None:
 
 
 async def test_far_ends_need_to_be_told(fleet: Fleet) -> None:
-    """A spine cut off from a leaf drops what others still send there, until BGP has converged."""
+    """A spine cut off from a leaf drops what others send there, until BGP has converged."""
     await fleet.set_link("l3", "s2", None, up=False)
     lost = _walk(fleet).lost
     assert len(lost)
@@ -62,10 +65,10 @@ async def test_far_ends_need_to_be_told(fleet: Fleet) -> None:
 
 
 async def test_notices_turn_flows_aside_far_from_the_failure() -> None:
-    """Leaves send by the backup what the spine that saw the loss would drop; mended, they return.
+    """After a notice, leaves use their backups. Once the link is mended, they return.
 
-    No controller, and BGP has heard nothing; the spine's loss reaches every leaf with a flow at
-    risk, and an agent that starts during the failure learns of it.
+    There is no controller, and BGP does not converge. The spine's notice reaches every leaf with a
+    flow at risk, and an agent that starts during the failure learns of it.
     """
     async with Fleet(FABRIC, [NOBODY], seed=5, notices=True) as running:
         await met(running)
@@ -87,7 +90,7 @@ async def test_notices_turn_flows_aside_far_from_the_failure() -> None:
 
 
 async def met(fleet: Fleet) -> None:
-    """Wait until all know their neighbours and agree on all links."""
+    """Wait until all agents know their neighbours and agree on all links."""
     agents = [agent.peer_notices for agent in fleet.agents.values() if agent.peer_notices]
     await until(
         lambda: all(notices.introduced == len(notices.peers) for notices in agents), "greetings"
@@ -98,7 +101,7 @@ async def met(fleet: Fleet) -> None:
 def pinned(
     fleet: Fleet, leaf: str, nic: str, *, primary: str, backup: str, risk: tuple[str, str]
 ) -> None:
-    """Give a leaf an entry, at risk further down, as a controller would."""
+    """Give a leaf an entry with a risk link, as a controller would."""
     key = (NextHop(primary), NextHop(backup), (Link.between(*risk), Link.between(*risk, "1")), ())
     operations = Operations([(f"{leaf}-h0-n0", nic, 0, 0)], [0], [key])
     push = Push(Mode.INCREMENTAL, Fence(1, 1), operations=operations)
@@ -108,7 +111,7 @@ def pinned(
 
 
 def hops_towards(fleet: Fleet, nic: str) -> dict[str, str]:
-    """Where each leaf sends a packet from its first NIC."""
+    """Return the neighbour to which each leaf sends a packet from its first NIC."""
     found = {}
     for leaf in ("l0", "l1", "l2"):
         fib = fleet.switches.fibs[FABRIC.structure.index[leaf]]
@@ -123,7 +126,7 @@ def _step(kind: StepKind, *targets: Target) -> Step:
 
 
 async def test_a_mended_link_is_used_again(fleet: Fleet) -> None:
-    """After the fault is mended every packet goes as before it."""
+    """After the repair, every packet goes as before the fault."""
     before = _walk(fleet)
     steps, cables = StepRunner(LiveFabric(fleet)), (CableName("l3", "s2"), CableName("l1", "s0"))
     await steps.do(_step(StepKind.CUT, *cables))
@@ -135,7 +138,7 @@ async def test_a_mended_link_is_used_again(fleet: Fleet) -> None:
 
 
 async def test_a_spine_without_power(fleet: Fleet) -> None:
-    """All its neighbours see it go, so nothing is lost; it comes back as it was."""
+    """All its neighbours see the loss, so nothing is lost. It comes back as it was before."""
     before = _walk(fleet)
     spine = FABRIC.structure.index["s1"]
     steps, cable = StepRunner(LiveFabric(fleet)), CableName("l0", "s1", "1")
@@ -152,7 +155,7 @@ async def test_a_spine_without_power(fleet: Fleet) -> None:
 
 
 async def test_a_stopped_agent_sees_nothing(fleet: Fleet) -> None:
-    """With its agent dead a leaf goes on sending over a link that is gone."""
+    """A leaf whose agent is stopped goes on sending over a link that is gone."""
     leaf = FABRIC.structure.index["l0"]
     await fleet.stop(leaf)
     await fleet.stop(leaf)
@@ -165,14 +168,14 @@ async def test_a_stopped_agent_sees_nothing(fleet: Fleet) -> None:
 
 
 async def test_links_that_are_down_from_the_start() -> None:
-    """A fabric may come damaged: its agents know from the first moment."""
+    """Agents of a fabric that is damaged from the start know it at once."""
     damaged = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("l0", "s1"), State.DOWN))
     async with Fleet(damaged, [NOBODY]) as running:
         assert _lost(running) == 0
 
 
 async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
-    """Waiting for sessions that cannot come ends with a time-out, not for ever."""
+    """Waiting for sessions and plans that cannot come ends with a time-out."""
     counts: list[tuple[int, int]] = []
     with pytest.raises(TimeoutError):
         await fleet.connected(0.1, lambda *count: counts.append(count))
@@ -182,13 +185,13 @@ async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
 
 
 async def test_an_unknown_link_is_refused(fleet: Fleet) -> None:
-    """A link that is not there is named."""
+    """The error names the link."""
     with pytest.raises(InputError, match="l0,l1"):
         await fleet.set_link("l0", "l1", None, up=False)
 
 
 async def test_a_link_of_a_switch_without_power_stays_down(fleet: Fleet) -> None:
-    """A cable that is mended meanwhile carries once the switch is back, and no earlier."""
+    """A cable that is mended meanwhile carries only after the switch is back."""
     steps, cable = StepRunner(LiveFabric(fleet)), CableName("l0", "s1", "1")
     (row,) = FABRIC.find_links("l0", "s1", "1")
     for kind, target, carries in (

@@ -1,4 +1,4 @@
-"""Measurements on fabrics small enough to reckon by hand."""
+"""Measurements on fabrics small enough to calculate by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FABRIC = clos(leaves=2, spines=2, nics_per_leaf=2)
 
 
 class ByName:
-    """Tables by hand: at a switch, for a destination, the neighbour to go to."""
+    """Tables by hand: at a switch and for a destination, the neighbour to go to."""
 
     def __init__(self, fabric: Fabric, ways: dict[tuple[str, str], str]) -> None:
         index = fabric.structure.index
@@ -30,14 +30,14 @@ class ByName:
             self._arcs[index[switch], index[destination]] = arc
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """By switch and destination alone."""
+        """Return the arcs by switch and destination alone."""
         assert len(source) == len(source_port)
         pairs = zip(switch.tolist(), destination.tolist(), strict=True)
         return np.array([self._arcs.get(pair, NONE) for pair in pairs], dtype=np.int64)
 
 
 def _flows(*pairs: tuple[str, str], qps: int = 1) -> Flows:
-    """Flows of 400 Gbit/s between NICs of FABRIC, all of one job, at any time."""
+    """Return flows of 400 Gbit/s between NICs of FABRIC, all of one job and phase."""
     index = FABRIC.structure.index
     model = flows_between(FABRIC, "incast", gbps=400.0, qps=qps)
     rows = np.arange(len(pairs))
@@ -54,7 +54,7 @@ BOTH = _flows(("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1"))
 
 
 def test_two_flows_on_one_uplink() -> None:
-    """Two line-rate flows over one spine: utilisation 2, both collide, both at half rate."""
+    """Two flows at line rate over one spine: utilisation 2, two collisions, both at half rate."""
     found = measure(FABRIC, BOTH, ByName(FABRIC, UP | UP_TOO))
     assert found.worst == {"nic-leaf": 1.0, "leaf-spine": 2.0}
     assert found.collisions == 2
@@ -63,7 +63,7 @@ def test_two_flows_on_one_uplink() -> None:
 
 
 def test_a_flow_each_to_a_spine() -> None:
-    """One spine each: every link just full, no collision, the roofline."""
+    """With a spine each, every link is just full and no flow is slowed down."""
     apart = UP_TOO | {("l0", "l1-h0-n1"): "s1", ("s1", "l1-h0-n1"): "l1"}
     found = measure(FABRIC, BOTH, ByName(FABRIC, UP | apart))
     assert found.worst["leaf-spine"] == 1.0
@@ -71,7 +71,7 @@ def test_a_flow_each_to_a_spine() -> None:
 
 
 def test_phases_of_one_job_do_not_collide() -> None:
-    """The same two flows in two phases of one job never meet; of two jobs they do."""
+    """Two flows in two phases of one job never collide. In two jobs they do."""
     phased = dataclasses.replace(BOTH, phase=np.array([0, 1]), phase_names=("a", "b"))
     tables = ByName(FABRIC, UP | UP_TOO)
     assert measure(FABRIC, phased, tables).collisions == 0
@@ -82,7 +82,7 @@ def test_phases_of_one_job_do_not_collide() -> None:
 
 
 def test_fates() -> None:
-    """No entry is a black hole, a circle a loop, a wrong NIC a misdelivery, a dead link dead."""
+    """No entry makes a black hole, a circle a loop, a wrong NIC a misdelivery."""
     one = _flows(("l0-h0-n0", "l1-h0-n0"))
     hole = {("l0", "l1-h0-n0"): "s0"}
     circle = hole | {("s0", "l1-h0-n0"): "l0"}
@@ -97,7 +97,7 @@ def test_fates() -> None:
 
 
 def test_a_nic_whose_link_is_down_sends_nothing() -> None:
-    """Its packets end where they began."""
+    """The NIC's packets end where they began."""
     cut = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("l0-h0-n0", "l0"), State.DOWN))
     walked = walk(cut, BOTH, ByName(FABRIC, UP | UP_TOO))
     assert walked.fate.tolist() == [Fate.DEAD_LINK, Fate.DELIVERED]
@@ -105,7 +105,7 @@ def test_a_nic_whose_link_is_down_sends_nothing() -> None:
 
 
 def test_underlay_before_and_after_bgp_has_heard() -> None:
-    """A cut link beyond the leaf loses packets until routes converge, and none after."""
+    """A cut link beyond the leaf loses packets until routes converge, and none afterwards."""
     flows = _flows(("l0-h0-n0", "l1-h0-n0"), qps=64)
     switches = Switches(FABRIC, seed=1)
     switches.change(dict.fromkeys(FABRIC.find_links("s0", "l1"), State.DOWN))
@@ -116,7 +116,7 @@ def test_underlay_before_and_after_bgp_has_heard() -> None:
 
 
 def test_a_slip_of_the_forwarding_is_not_passed_over() -> None:
-    """An answer that names a link of another switch is a fault of the emulator, and said."""
+    """An answer that names a link of another switch raises an error of the emulator."""
 
     class Slip:
         def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:

@@ -22,7 +22,7 @@ FABRIC = clos(leaves=4, spines=2, nics_per_leaf=4)
 
 @given(st.integers(2, 50), st.integers(0, 10_000))
 def test_permutation(nics: int, seed: int) -> None:
-    """Everyone sends once and receives once, and nobody to oneself."""
+    """Every NIC sends once and receives once, and never to itself."""
     source, target = PATTERNS["permutation"](nics, np.random.default_rng(seed))
     assert sorted(source.tolist()) == sorted(target.tolist()) == list(range(nics))
     assert (source != target).all()
@@ -30,21 +30,21 @@ def test_permutation(nics: int, seed: int) -> None:
 
 @given(st.sampled_from(sorted(PATTERNS)), st.integers(2, 30), st.integers(0, 99))
 def test_no_self_flows_and_nobody_unknown(pattern: str, nics: int, seed: int) -> None:
-    """Whatever the pattern, both ends are NICs that take part, and differ."""
+    """In every pattern, both ends are NICs that take part, and they differ."""
     source, target = PATTERNS[pattern](nics, np.random.default_rng(seed))
     assert (source != target).all()
     assert set(source.tolist()) | set(target.tolist()) <= set(range(nics))
 
 
 def test_all_to_all_is_complete() -> None:
-    """Every ordered pair once, each at its part of the line rate."""
+    """Every ordered pair occurs once, with its part of the line rate."""
     flows = flows_between(FABRIC, "all-to-all", nics=5, seed=3)
     assert len(set(zip(flows.source.tolist(), flows.destination.tolist(), strict=True))) == 20
     assert flows.gbps.tolist() == [100.0] * 20
 
 
 def test_same_seed_same_flows() -> None:
-    """A seed stands for one set of flows, and another for another."""
+    """Equal seeds give equal flows, and another seed gives others."""
     one, two, other = (flows_between(FABRIC, "uniform", seed=seed, nics=9) for seed in (4, 4, 5))
     assert (one.source == two.source).all()
     assert (one.destination == two.destination).all()
@@ -53,7 +53,7 @@ def test_same_seed_same_flows() -> None:
 
 @pytest.mark.parametrize("name", ["flows.csv", "flows.csv.gz"])
 def test_a_file_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
-    """What is written is what the controller reads, rate and QPs included."""
+    """The controller reads what was written, including rate and QPs."""
     flows = flows_between(FABRIC, "permutation", seed=2, gbps=123.4567890123, qps=3)
     save_flows(FABRIC, flows, tmp_path / name)
     read = resolve(load_demands(tmp_path / name), FABRIC, origin=name)
@@ -81,7 +81,7 @@ def test_refusals(options: dict[str, float], record: str) -> None:
 
 
 def test_all_to_all_of_a_whole_cluster_is_refused() -> None:
-    """More flows than fit anywhere are refused before they are made."""
+    """More flows than would fit anywhere are refused before they are made."""
     fabric = clos(leaves=64, spines=1, nics_per_leaf=64)
     assert len(fabric.rows_of_kind(NodeKind.NIC)) == 4096
     with pytest.raises(InputError, match="take fewer with --nics"):
@@ -90,7 +90,10 @@ def test_all_to_all_of_a_whole_cluster_is_refused() -> None:
 
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(0, 99))
 def test_incasts_are_groups_apart(nics: int, fan_in: int, seed: int) -> None:
-    """As many groups as fit; in each, so many send to one, and nobody is in two."""
+    """There are as many groups as fit.
+
+    In each, fan_in NICs send to one, and groups are disjoint.
+    """
     assume(fan_in < nics)
     source, target = incasts(nics, fan_in, np.random.default_rng(seed))
     receivers, senders = np.unique(target, return_counts=True)
@@ -101,7 +104,7 @@ def test_incasts_are_groups_apart(nics: int, fan_in: int, seed: int) -> None:
 
 
 def test_groups_are_of_incasts_alone() -> None:
-    """More senders than NICs, none, and groups of another pattern are refused."""
+    """Refused are more senders than NICs, none, and groups of another pattern."""
     for pattern, fan_in, word in (
         ("incast", 16, "15"),
         ("incast", 0, "fan-in"),
@@ -112,7 +115,7 @@ def test_groups_are_of_incasts_alone() -> None:
 
 
 def test_bytes_are_written_and_read(tmp_path: Path) -> None:
-    """What each flow sends comes back, and a file in which nobody says so has no such column."""
+    """The bytes of each flow are read back. Without sizes, the file has no such column."""
     flows = flows_between(FABRIC, "incast", fan_in=3, size=64e6)
     save_flows(FABRIC, flows, tmp_path / "told.csv")
     save_flows(FABRIC, flows_between(FABRIC, "incast"), tmp_path / "plain.csv")

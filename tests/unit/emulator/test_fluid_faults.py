@@ -1,4 +1,4 @@
-"""Links that fail and streams that move while a world is played, by hand; links over time."""
+"""Faults during a simulation in virtual time, by hand, and links over time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TWO = Schedule(
     activity=np.array([0, 1]),
     gbit=np.array([300.0, 300.0]),
 )
-"""Two messages of 300 Gbit, each over a link of its own of 100 Gbit/s."""
+"""Two messages of 300 Gbit, each over a link of its own with 100 Gbit/s."""
 
 
 def test_a_link_fails_and_its_stream_moves() -> None:
-    """A second sent, a second lost, then the other link shared: 200 and 100 Gbit are left there."""
+    """A stream sends for 1 s, waits for 1 s, and then shares the other link."""
     timeline = Timeline(1.0)
     world = FluidSimulation(np.array([100.0, 100.0]), TWO, timeline=timeline)
     world.advance(1.0)
@@ -47,7 +47,10 @@ def test_a_link_fails_and_its_stream_moves() -> None:
 
 
 def test_a_stream_without_a_way_is_stuck_and_told() -> None:
-    """Its link gone for good: never done, the other is, and the run ends."""
+    """A stream whose link is gone never ends and is reported.
+
+    The other ends, and so does the run.
+    """
     world = FluidSimulation(np.array([100.0, 100.0]), TWO)
     world.advance(1.0)
     world.resize(np.array([0]), np.array([0.0]))
@@ -58,7 +61,7 @@ def test_a_stream_without_a_way_is_stuck_and_told() -> None:
 
 
 def test_half_a_link_takes_twice_as_long() -> None:
-    """Degraded to half after a second: two more seconds' worth take four."""
+    """A link is halved after 1 s, so what would take 2 s more takes 4 s."""
     world = FluidSimulation(np.array([100.0, 100.0]), TWO)
     world.advance(1.0)
     world.resize(np.array([0]), np.array([50.0]))
@@ -66,7 +69,7 @@ def test_half_a_link_takes_twice_as_long() -> None:
 
 
 def test_links_over_time_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    """Utilisation by step and tier, idle while GPUs compute, never above 1; blocks for the eye."""
+    """Utilisation comes by step and tier: 0 while GPUs compute, never above 1, drawn as blocks."""
     words = ["iterate", "--job", "recommendation:4", "--strategies", "ecmp", "--step", "0.002"]
     assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)["over_time"]["ecmp"]
@@ -80,7 +83,7 @@ def test_links_over_time_are_told(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_values_as_blocks() -> None:
-    """Eight levels; where values share a place the greatest is drawn."""
+    """There are eight levels. Values that share a place are drawn as their maximum."""
     assert drawn(np.array([0.0, 0.5, 1.0, 2.0])) == " ▄██"
     assert drawn(np.array([0.0, 1.0, 0.0, 0.0]), 2) == "█ "
     assert drawn(np.empty(0)) == ""

@@ -1,7 +1,7 @@
-"""The fluid world against packets: makespans within 5 %, whatever the traffic.
+"""The fluid simulation against packets: makespans agree within 5 % for any traffic.
 
-The twin has queues, windows and packets of a few hundredths of a message; the fluid
-world has none of that. Both know the same paths.
+The packet simulation has queues, windows and packets of a few hundredths of a message. The fluid
+simulation has none of these. Both use the same paths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.packet_twin import Twin
 
 CLOSE = 0.05
 PACKETS = 300
-"""Of a second at 400 Gbit/s."""
+"""Packets that a link of 400 Gbit/s carries in a second."""
 FABRICS: dict[str, Callable[[], Fabric]] = {
     "leaf-spine": lambda: clos(leaves=5, spines=3, nics_per_leaf=4),
     "tapered": lambda: three_tier(zones=2, leaves=3, spines=2, nics_per_leaf=4, cores=2, taper=2.0),
@@ -31,7 +31,7 @@ FABRICS: dict[str, Callable[[], Fabric]] = {
 
 
 def _twin(fabric: Fabric, flows: Flows, seed: int, *, fair: bool) -> tuple[float, float]:
-    """Makespan in both worlds, seconds."""
+    """Return the makespan in the fluid and in the packet simulation, in seconds."""
     carried = choose("ecmp", fabric, flows, seed).carried
     paths = carried.paths
     twin = Twin(
@@ -50,7 +50,7 @@ def _twin(fabric: Fabric, flows: Flows, seed: int, *, fair: bool) -> tuple[float
 @pytest.mark.parametrize("pattern", ["permutation", "uniform", "incast"])
 @pytest.mark.parametrize("name", FABRICS)
 def test_makespan_is_that_of_packets(name: str, pattern: str, fair: bool) -> None:  # noqa: FBT001
-    """Hashed flows that collide in all tiers, whichever way links serve those that wait."""
+    """Hashed flows collide in all tiers. Links serve packets in turns or in order of arrival."""
     fabric = FABRICS[name]()
     for seed in range(2):
         flows = flows_between(fabric, pattern, seed=seed, gbps=400.0)
@@ -59,7 +59,7 @@ def test_makespan_is_that_of_packets(name: str, pattern: str, fair: bool) -> Non
 
 
 def test_queue_pairs_are_messages_of_their_own() -> None:
-    """Four QPs a flow: the last of them sets the makespan in both worlds."""
+    """With four QPs a flow, the last QP sets the makespan in both simulations."""
     fabric = FABRICS["leaf-spine"]()
     for seed in range(2):
         flows = flows_between(fabric, "permutation", seed=seed, qps=4)
@@ -69,7 +69,7 @@ def test_queue_pairs_are_messages_of_their_own() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_ring_goes_at_the_pace_of_its_slowest_hop(seed: int) -> None:
-    """Two rings whose hops collide, passed on packet by packet: the fluid world's lockstep."""
+    """Two rings with colliding hops take as long packet by packet as in the fluid simulation."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=2)
     hosts = [*fabric.structure.nics_of_host]
     trial = NcclRun("all_reduce", (tuple(hosts[::2]), tuple(hosts[1::2])), 2)

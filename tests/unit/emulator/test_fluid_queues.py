@@ -1,4 +1,4 @@
-"""Queues that fill, in the fluid world: closed forms, and packets on the same paths."""
+"""Queues in the fluid simulation: closed forms, and packets on the same paths."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ WIRE = Wire(int(PACKET), hop_seconds=DELAY, store_and_forward=True)
 STEP = DELAY + PACKET * 8e-9 / SPEED
 SIZE = 8e6
 ALONE = SIZE * 8e-9 / SPEED
-"""Seconds of a message on an idle link."""
+"""Seconds that a message takes on an idle link."""
 PROMISED: dict[ControlName, float] = {"pfc": 0.15, "window": 0.15, "rate": 0.35}
-"""How far off a makespan may be; see the emulator's README."""
+"""How far off a makespan may be, as a fraction; see the emulator's README."""
 
 
 def _messages(ways: list[list[int]], turn: list[int] | None = None) -> Messages:
@@ -59,21 +59,22 @@ def _ends(
 @pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.parametrize("hops", [2, 4, 6])
 def test_a_message_alone(hops: int, control: ControlName) -> None:
-    """All of it at line rate, and a step for each hop."""
+    """A message alone takes its time at line rate and a step for each further hop."""
     assert _ends([[*range(hops)]], control) == pytest.approx([ALONE + (hops - 1) * STEP], abs=STEP)
 
 
 @pytest.mark.parametrize("senders", [2, 3, 5])
 def test_one_queue_is_never_idle(senders: int) -> None:
-    """All bytes of all, one after another."""
+    """The queue sends the bytes of all messages one after another."""
     found = _ends([[row, senders] for row in range(senders)])
     assert found.max() == pytest.approx(senders * ALONE + STEP, abs=2 * STEP)
 
 
 def test_a_pause_stops_who_only_passes_by() -> None:
-    """Of a link's two messages one goes on to a link that three others want.
+    """A message is slowed down by one that shares a link with it and is itself held up.
 
-    The other one's link is idle, and yet it comes at the pace of the first while that is there.
+    Of two messages on a link, one goes on to a link that three others want. The link of the other
+    is idle, and yet it goes at the pace of the first while that one sends.
     """
     ways = [[0, 4, 5], [1, 4, 6], [2, 5], [3, 5]]
     fair = 3 / 2 * ALONE
@@ -81,15 +82,15 @@ def test_a_pause_stops_who_only_passes_by() -> None:
 
 
 def test_phases_wait_for_their_turn() -> None:
-    """The second begins when the last byte of the first has come."""
+    """The second message begins when the last byte of the first has arrived."""
     found = _ends([[0, 2], [1, 2]], turn=[0, 1])
     assert found == pytest.approx([ALONE + STEP, 2 * (ALONE + STEP)], abs=2 * STEP)
 
 
 def test_messages_are_played_from_several_starts() -> None:
-    """Six that meet twice in a row take longer than if all began, and were marked, at once.
+    """Six messages that meet twice in a row take about as long as if all began at once.
 
-    What is told is one of the runs, the same each time.
+    The result is one of several runs, and it is the same each time.
     """
     ways = [[row, 6 + row % 2, 8, 9 + row] for row in range(6)]
     capacity, messages = np.full(15, SPEED), _messages(ways)
@@ -104,7 +105,7 @@ def test_messages_are_played_from_several_starts() -> None:
 
 
 def test_pauses_in_a_circle_are_told() -> None:
-    """Each of three links waits for the next; with lossless queues nothing moves any more."""
+    """Each of three links waits for the next. With lossless queues nothing moves any more."""
     ways = [[3 + row, row, (row + 1) % 3, (row + 2) % 3, 6 + row] for row in range(3)]
     ways += [[9 + row, row, (row + 1) % 3, 12 + row] for row in range(3)]
     with pytest.raises(InputError, match="circle"):
@@ -114,7 +115,7 @@ def test_pauses_in_a_circle_are_told() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("control", CONTROLS)
 def test_packets_on_the_same_paths_take_as_long(control: ControlName) -> None:
-    """Drawn fabrics, patterns and hashed paths: makespans of packets, as near as is promised."""
+    """On drawn fabrics, patterns and hashed paths, makespans are as near to packets as promised."""
     for seed in fresh_seeds(1, 100):
         case = replace(drawn(seed)["ecmp"], size=SIZE if DEEP else SIZE / 4)
         ratio = case.packets(control) / case.fluid(control)
@@ -129,7 +130,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Hashing takes longer with queues, and each control has a time of its own; spray stays."""
+    """Hashing takes longer with queues, by a different time for each control. Spray does not."""
     words = [*_files(tmp_path), "--strategies", "ecmp,spray", "--size", "4MB", "--json"]
     found = {}
     for control in (None, *CONTROLS):
@@ -153,7 +154,7 @@ def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_what_cannot_be_played_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], cure: str
 ) -> None:
-    """Exit code 2 and one line that says what to give."""
+    """The exit status is 2, and one line says what to give."""
     asked = [*_files(tmp_path), "--strategies", "ecmp", "--queues", "pfc", *words]
     assert run_command_line(["compare", *asked]) == 2
     told = capfd.readouterr().err

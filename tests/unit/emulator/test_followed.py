@@ -1,4 +1,4 @@
-"""Rings and trees followed message by message, where that can be reckoned by hand."""
+"""Rings and trees followed message by message, where the time can be calculated by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _played(trial: NcclRun, wire: Wire, followed: int, strategy: str = "ideal") 
 @pytest.mark.parametrize("followed", [0, 1000])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_ring_alone_is_the_same_either_way(ranks: int, followed: int) -> None:
-    """2 (n - 1) steps, each a start, an n-th of it at 50 GB/s and two links."""
+    """A ring has 2 (n - 1) steps, each a start-up, an n-th of the data at 50 GB/s and two links."""
     wire = Wire(startup_seconds=STARTUP, hop_seconds=1e-6)
     trial = NcclRun("all_reduce", (HOSTS[:ranks],), 1)
     each = STARTUP + SIZE / ranks / 50e9 + 2e-6
@@ -37,14 +37,14 @@ def test_a_ring_alone_is_the_same_either_way(ranks: int, followed: int) -> None:
 
 
 def test_a_tree_waits_for_its_pieces() -> None:
-    """Two ranks, all of it a piece for each tree: up whole, which takes both, then down."""
+    """With one piece of all the data, two ranks send it up and then down."""
     wire = Wire(startup_seconds=STARTUP, piece_bytes=int(SIZE))
     trial = NcclRun("all_reduce", (HOSTS[:2],), 1, "tree")
     assert _played(trial, wire, 1000).seconds == pytest.approx(2 * (STARTUP + SIZE / 50e9))
 
 
 def test_a_chain_passes_on_piece_by_piece() -> None:
-    """Four ranks, ten pieces: the last comes two pieces and three starts after all were sent."""
+    """With four ranks and ten pieces, the last piece comes three start-ups and two pieces later."""
     wire = Wire(startup_seconds=STARTUP, piece_bytes=int(SIZE / 10))
     trial = NcclRun("broadcast", (HOSTS[:4],), 1, "chain")
     seconds = _played(trial, wire, 1000).seconds
@@ -52,7 +52,7 @@ def test_a_chain_passes_on_piece_by_piece() -> None:
 
 
 def test_every_byte_is_still_sent() -> None:
-    """Followed or not: the same flows carry the same, and nothing waits for ever."""
+    """Followed or not, the same flows carry the same amounts, and nothing waits for ever."""
     wire = Wire(header_bytes=82, startup_seconds=STARTUP, piece_bytes=1 << 20)
     for op, algorithm in (("all_reduce", "ring"), ("all_reduce", "tree"), ("broadcast", "chain")):
         trial = NcclRun(op, (HOSTS[:3], HOSTS[4:7]), 1, algorithm, qps=2)
@@ -66,7 +66,7 @@ def test_every_byte_is_still_sent() -> None:
 
 
 def test_ends_are_those_of_the_script() -> None:
-    """What is told of a run is told of the activities that there were, in either way."""
+    """Ends are those of the script's activities, whether they are followed or not."""
     wire = replace(Wire(), startup_seconds=STARTUP)
     trial = NcclRun("all_gather", (HOSTS[:4], HOSTS[4:]), 1)
     for followed in (0, 1000):

@@ -1,4 +1,4 @@
-"""Hashing as it is known to be: what Heddle is measured against must not be a straw man."""
+"""Hashing behaves as published, so that the baseline is a fair one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.depth import examples
 
 @pytest.mark.deep
 def test_thousand_flows_on_sixteen_links() -> None:
-    """The fullest of 16 uplinks has 1.23 ± 0.02 times the mean, on average over many draws."""
+    """On average over many draws, the fullest of 16 uplinks has 1.23 ± 0.02 times the mean."""
     assert imbalance(examples(60, 300)).mean() == pytest.approx(PUBLISHED, abs=NEAR)
 
 
 def test_a_permutation_collides_on_a_fabric_that_could_carry_it() -> None:
-    """32 leaves x 32 spines x 32 NICs: the worst link has 4 to 7 flows, and nothing is lost."""
+    """With 32 leaves, 32 spines and 32 NICs a leaf, the worst link has 4 to 7 flows."""
     fabric = clos(leaves=32, spines=32, nics_per_leaf=32)
     for seed in range(3):
         found = ecmp(fabric, flows_between(fabric, "permutation", seed=seed), seed)
@@ -32,7 +32,7 @@ def test_a_permutation_collides_on_a_fabric_that_could_carry_it() -> None:
 
 
 def test_more_qps_hash_better() -> None:
-    """E-ECMP-32 leaves the worst link less loaded than plain ECMP, and the slowest flow faster."""
+    """E-ECMP-32 has a less loaded worst link and a faster slowest flow than plain ECMP."""
     fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
     flows = flows_between(fabric, "permutation", seed=1)
     plain, spread = ecmp(fabric, flows, 1), e_ecmp(fabric, flows, 1, 32)
@@ -42,7 +42,7 @@ def test_more_qps_hash_better() -> None:
 
 
 def test_switches_in_a_row_do_not_polarise() -> None:
-    """Through two layers of hashing, all cores of a three-tier fabric are in use."""
+    """After two layers of hashing, all cores of a three-tier fabric are used."""
     fabric = three_tier(zones=2, leaves=8, spines=4, nics_per_leaf=16, cores=16, taper=1)
     found = ecmp(fabric, flows_between(fabric, "shift"), 3)
     structure = fabric.structure
@@ -51,7 +51,7 @@ def test_switches_in_a_row_do_not_polarise() -> None:
 
 
 def test_same_seed_same_walk() -> None:
-    """A run can be repeated: the same seed sends every packet the same way again."""
+    """The same seed sends every packet the same way again."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     flows = flows_between(fabric, "permutation", seed=5)
     one, two, other = (ecmp(fabric, flows, seed) for seed in (7, 7, 8))
@@ -60,7 +60,7 @@ def test_same_seed_same_walk() -> None:
 
 
 def test_strategies_by_name() -> None:
-    """A name runs the strategy it stands for."""
+    """A name runs the strategy that it stands for."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
     flows = flows_between(fabric, "permutation", seed=2)
     assert len(strategy("ecmp")(fabric, flows, 1).walk.flow) == 16
@@ -69,6 +69,6 @@ def test_strategies_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "ECMP", "e-ecmp", "e-ecmp:0", "e-ecmp:9999", "e-ecmp:-1"])
 def test_unknown_strategies(name: str) -> None:
-    """What stands for nothing is refused, with what would."""
+    """The error says what to give."""
     with pytest.raises(InputError, match="give"):
         strategy(name)

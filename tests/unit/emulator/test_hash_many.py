@@ -1,4 +1,4 @@
-"""Many hashes at once: the same spread of slowest flows as one after the other through tables."""
+"""Drawing many hashes at once gives the same distribution as tables, one hash after another."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.hash_many import hashed_slowest
 
 MANY, SINGLE = 400, 40
 FAR = 0.25
-"""How far apart spreads of so many draws may be; of one kind they are once in fifty times."""
+"""Greatest distance allowed between two distributions. Equal ones exceed it once in 50 times."""
 
 
 def test_drawn_at_once_or_by_tables() -> None:
-    """A leaf that has lost an uplink, and a graph without tiers: nowhere do spreads differ."""
+    """Distributions agree on a leaf that has lost an uplink and on a graph without tiers."""
     whole = clos(leaves=3, spines=4, nics_per_leaf=3)
     (lost,) = whole.find_links("l0", "s0")
     for fabric in (
@@ -34,7 +34,7 @@ def test_drawn_at_once_or_by_tables() -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    """However many are asked for."""
+    """Two calls with equal seeds give equal results."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_between(fabric, "permutation", qps=4)
     assert (
@@ -44,7 +44,7 @@ def test_the_same_seed_draws_the_same() -> None:
 
 
 def test_a_flow_without_a_way_has_no_rate() -> None:
-    """Cut off, it is the slowest, at nothing."""
+    """A flow that is cut off is the slowest, with a rate of 0."""
     whole = clos(leaves=2, spines=1, nics_per_leaf=1)
     flows = flows_between(whole, "permutation", qps=2)
     cut = whole.with_links({whole.find_links("l0", "s0")[0]: State.DOWN})
@@ -53,6 +53,6 @@ def test_a_flow_without_a_way_has_no_rate() -> None:
 
 @pytest.mark.parametrize(("fabric", "failed"), [*zip(FABRICS, (8, 4), strict=False)])
 def test_no_hash_of_a_hundred_beats_the_plan(fabric: str, failed: int) -> None:
-    """One plan, a hundred hashes of 32 QPs each: the plan's slowest flow is never slower."""
+    """The plan's slowest flow is at least as fast as that of any of a hundred 32-QP hashes."""
     found = run(Case(fabric, failed, failed % 2, 100))
     assert found.losses == 0, found.margins.min()

@@ -1,4 +1,4 @@
-"""Iterations of jobs: times that can be reckoned by hand, overlap, and jobs side by side."""
+"""Iterations of jobs: times calculated by hand, overlap, and jobs side by side."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def _played(
 
 
 def _ring(seconds: float, *, overlap: bool = False) -> Workload:
-    """A second of computing, and an all-reduce that takes so long on two NICs of 50 GB/s."""
+    """Return a second of computing and an all-reduce of ``seconds`` on two NICs of 50 GB/s."""
     size = seconds * 100 * GB / (2 * 7 / 8)
     exchange = Exchange("all_reduce", Group.DP, size, overlap=overlap)
     return Workload("test", Parallelism(), 1.0, (exchange,), slices=2)
 
 
 def test_what_is_waited_for_adds_up() -> None:
-    """A second of computing and half a second of exchange are one and a half."""
+    """A second of computing and half a second of exchange take one and a half."""
     (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5)))
     assert found.seconds == pytest.approx(1.5)
     assert found.network_share == pytest.approx(1 / 3)
 
 
 def test_what_overlaps_hides() -> None:
-    """All but the last slice of an overlapped exchange goes on while GPUs compute."""
+    """All but the last slice of an overlapped exchange runs while GPUs compute."""
     (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5, overlap=True)))
     assert found.seconds == pytest.approx(1.25)
     (long,) = _played(fabric, _placed(fabric, _ring(4.0, overlap=True)))
@@ -66,24 +66,24 @@ def test_what_overlaps_hides() -> None:
 
 
 def test_iterations_follow_one_another() -> None:
-    """Three take three times as long, and the mean is that of one."""
+    """Three iterations take three times as long, so their mean is that of one."""
     (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5)), iterations=3)
     assert found.seconds == pytest.approx(1.5)
 
 
 def test_times_are_messages_too() -> None:
-    """A thousand small exchanges cost a thousand times their latency, whatever their size."""
+    """A thousand small exchanges cost at least a thousand times their latency."""
     small = Exchange("all_reduce", Group.DP, 1000.0, 1000)
     told = Workload("test", Parallelism(), 0.0, (small,), slices=1)
     setting = Setting(replace(ROCE, hop_seconds=0.0, store_and_forward=False))
     (found,) = _played(fabric := _fabric(), _placed(fabric, told), setting=setting)
-    header = 2 * 3 * ROCE.header_bytes  # of a packet in each step, on either channel
+    header = 2 * 3 * ROCE.header_bytes  # one packet in each step, on either channel
     wire = 1000 * (1000 / 2 * (2 * 7 / 8) + header) / (50 * GB)
     assert found.seconds == pytest.approx(1000 * 2 * 3 * ROCE.startup_seconds + wire)
 
 
 def test_jobs_share_what_they_share() -> None:
-    """Two jobs over the same uplinks, half as wide as both need: their exchanges take twice."""
+    """Two jobs share uplinks half as wide as both need, so exchanges take twice as long."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
     hosts = [*fabric.structure.nics_of_host]
     size = 0.5 * 100 * GB / (2 * 3 / 4)
@@ -99,7 +99,7 @@ def test_jobs_share_what_they_share() -> None:
 
 
 def test_no_host_in_two_jobs() -> None:
-    """Refused, with the host."""
+    """The error names the host."""
     fabric = _fabric()
     both = [_placed(fabric, _ring(1.0), name, slice(2)) for name in ("a", "b")]
     with pytest.raises(InputError, match="is in use by job 'a'"):
@@ -108,7 +108,7 @@ def test_no_host_in_two_jobs() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(WORKLOADS) - {"llama3-131k"}))
 def test_named_workloads_play(name: str) -> None:
-    """Each takes longer than it computes, by less than twice; without a network, no longer."""
+    """Each workload takes longer than it computes, by less than twice that time."""
     told = workload(name)
     fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
     hosts = max(told.hosts(8), 4)
@@ -119,7 +119,7 @@ def test_named_workloads_play(name: str) -> None:
 
 
 def test_queue_pairs_in_step_take_about_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done where there are very many of them changes an iteration by little."""
+    """The approximation for very many QPs changes an iteration by at most 1 %."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     hosts = tuple(fabric.structure.nics_of_host)
     placed = Placed("j", workload("recommendation"), hosts, 8, 8, pxn=False)
@@ -133,7 +133,7 @@ def test_queue_pairs_in_step_take_about_as_long(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
-    """Jobs side by side by strategy, and the same numbers as JSON."""
+    """Jobs side by side are listed by strategy, with the same numbers as in JSON."""
     words = ["iterate", "--job", "recommendation:4", "--job", "llama3-decode:4"]
     words += ["--strategies", "ecmp,ideal"]
     assert run_command_line([*words, "--json"]) == 0
@@ -147,7 +147,7 @@ def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("job", ["x", "mixtral:0", "mixtral:40", "llama3-8k:8", "mixtral:a"])
 def test_jobs_that_cannot_be_are_refused(job: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Exit 2 and one line."""
+    """The exit status is 2, and one line is printed."""
     assert run_command_line(["iterate", "--job", job]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
 
@@ -155,7 +155,7 @@ def test_jobs_that_cannot_be_are_refused(job: str, capfd: pytest.CaptureFixture[
 def test_jobs_of_a_file_run_their_collectives(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One all-reduce of 100 MB over two NICs of 50 GB/s, after computing for a millisecond."""
+    """After a millisecond of computing, 100 MB are all-reduced over two NICs of 50 GB/s."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=2)
     save_fabric_file(fabric, tmp_path / "fabric.json")
     (tmp_path / "jobs.yaml").write_text(
@@ -178,7 +178,7 @@ def test_jobs_of_a_file_run_their_collectives(
 def test_collectives_of_a_file_all_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two all-reduces of 100 MB share the NICs, and all but a quarter of computing hides."""
+    """Two all-reduces of 100 MB share the NICs. With --overlap, 3/4 of the computing is hidden."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=2)
     save_fabric_file(fabric, tmp_path / "fabric.json")
     line = "    - {operation: all_reduce, group: world, bytes: 100000000}\n"
@@ -196,10 +196,10 @@ def test_collectives_of_a_file_all_at_once(
 def test_collectives_that_overlap_run_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A ring and an all-to-all of one group: in turns each at full rate, or both at once.
+    """A ring and an all-to-all of one group run in turns at full rate, or both at once.
 
-    Either way the NICs send as much, but only in turns do their start-ups add up. What another
-    group sends begins after both.
+    The NICs send as much either way, but only in turns do the start-ups add up. What another group
+    sends begins after both.
     """
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=2)
     save_fabric_file(fabric, tmp_path / "fabric.json")
@@ -226,7 +226,7 @@ def test_collectives_that_overlap_run_at_once(
 
 
 def test_collectives_of_jobs_as_exchanges() -> None:
-    """Every operation and algorithm a job may name is one that can be played, in like amounts."""
+    """Every operation and algorithm of a job can be played, with the controller's amounts."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2)
     hosts = tuple(fabric.structure.nics_of_host)
     for operation in Operation:
@@ -245,7 +245,10 @@ def test_collectives_of_jobs_as_exchanges() -> None:
 
 
 def test_flows_of_jobs_come_as_the_controller_has_them() -> None:
-    """Whatever the order of a job's collectives: a QP's port hangs on it where NICs meet twice."""
+    """Flows have the controller's order, whatever the order of a job's collectives.
+
+    Where NICs meet twice, the port of a QP depends on this order.
+    """
     fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2)
     hosts = tuple(fabric.structure.nics_of_host)
     wanted = [
@@ -268,7 +271,10 @@ def test_flows_of_jobs_come_as_the_controller_has_them() -> None:
 
 
 def _half_wide(tmp_path: Path) -> list[str]:
-    """Words for two jobs that share uplinks of half their width, computing as long as they send."""
+    """Return options for two jobs that share uplinks of half the width that they need together.
+
+    Each computes for 20 ms and, alone, sends for 15 ms.
+    """
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
     save_fabric_file(fabric, tmp_path / "fabric.json")
     line = "  gpus_per_host: 2\n  collectives:\n"
@@ -286,7 +292,7 @@ def _half_wide(tmp_path: Path) -> list[str]:
 def test_jobs_in_turns_do_not_wait_for_each_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], drift: str
 ) -> None:
-    """Iterations keep the pace of their turns, also where one job is slower than told."""
+    """Iterations keep the pace of their turns, even if one job is slower than it says."""
     words = [*_half_wide(tmp_path), "--iterations", "8", "--turns", "--drift", drift]
     assert run_command_line([*words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
@@ -301,7 +307,7 @@ def test_jobs_in_turns_do_not_wait_for_each_other(
 def test_jobs_that_never_meet_have_no_turns(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where links carry all, turns change nothing."""
+    """If links can carry everything, turns change nothing."""
     words = _half_wide(tmp_path)
     fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=1600.0)
     save_fabric_file(fabric, tmp_path / "fabric.json")

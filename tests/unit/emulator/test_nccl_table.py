@@ -1,4 +1,4 @@
-"""`heddle-emulator nccl`: bandwidths that can be reckoned by hand, and the table."""
+"""`heddle-emulator nccl`: the table, and bandwidths that can be calculated by hand."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def _hosts(fabric: Fabric, count: int) -> tuple[str, ...]:
     ],
 )
 def test_bus_bandwidth_is_what_the_nics_carry(op: str, algorithm: str, nics: int) -> None:
-    """Without headers and latency, on a crossbar: 50 GB/s for each 400 Gbit/s NIC in use."""
+    """On a crossbar without headers and latency, each 400 Gbit/s NIC in use carries 50 GB/s."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4)
     trial = NcclRun(op, (_hosts(fabric, 4),), 4, algorithm, pxn=False)
     (line,) = size_table(fabric, trial, [64 * MIB], ["ideal"])["ideal"]
     over = 15 / 16 if op == "all_gather" and algorithm == "mesh" else 1
-    inside = 12 / 15 if over < 1 else 1  # the part of a mesh that has to leave its host
+    inside = 12 / 15 if over < 1 else 1  # share of a mesh's data that leaves its host
     assert line.busbw == pytest.approx(nics * 50.0 / inside)
 
 
 def test_headers_and_latency_by_hand() -> None:
-    """Two hosts of a GPU each: 2 steps of 10 us, 4 links of 1 us each time, 525 headers a step."""
+    """Two hosts with a GPU each: 2 steps of 10 us, 4 links of 1 us and 525 headers a step."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(payload_bytes=1000, header_bytes=30, startup_seconds=1e-5, hop_seconds=1e-6)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 1)
@@ -59,7 +59,7 @@ def test_headers_and_latency_by_hand() -> None:
 
 
 def test_nvlink_can_be_what_is_slow() -> None:
-    """With NVLink at a quarter of the host's NICs, it and not the fabric sets the pace."""
+    """NVLink at a quarter of the speed of the host's NICs sets the pace, not the fabric."""
     fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=4)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 4)
     slow = Setting(nvlink_gbps=400.0)
@@ -68,7 +68,7 @@ def test_nvlink_can_be_what_is_slow() -> None:
 
 
 def test_a_collision_halves_the_ring() -> None:
-    """One spine for two NICs: the ring goes at half speed, and the bound says it must."""
+    """With one spine for two NICs, the ring goes at half speed, and the bound says the same."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
     trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 2)
     found = size_table(fabric, trial, [MIB], ["ecmp", "te", "ideal"])
@@ -79,7 +79,7 @@ def test_a_collision_halves_the_ring() -> None:
 
 
 def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
-    """Rings over a full-bisection fabric: planned they run as on a crossbar."""
+    """Planned rings over a full-bisection fabric run as fast as on a crossbar."""
     fabric = rail_optimised(units=2, servers=4, rails=4, spines=4, parallel=1)
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + 4]) for row in range(4))
@@ -92,14 +92,14 @@ def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
 
 
 def test_one_host_needs_no_fabric() -> None:
-    """All of it over NVLink: 3,600 Gbit/s of a GPU are 450 GB/s."""
+    """Everything goes over NVLink: 3,600 Gbit/s of a GPU are 450 GB/s."""
     fabric = clos(leaves=1, spines=1, nics_per_leaf=8)
     found = size_table(fabric, NcclRun("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
     assert found["ecmp"][0].busbw == pytest.approx(450.0)
 
 
 def test_what_cannot_be_run_is_refused() -> None:
-    """Unknown operations, algorithms and hosts, and a single rank, with what would do."""
+    """Unknown operations, algorithms and hosts, a repeated host and one rank are refused."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
     two = (_hosts(fabric, 2),)
     for trial, word in (
@@ -114,7 +114,7 @@ def test_what_cannot_be_run_is_refused() -> None:
 
 
 def test_sprayed_packets_pass_as_many_links_as_others() -> None:
-    """A message of a byte takes the latency of its hops, over however many ways it may go."""
+    """A message of one byte takes the latency of its hops, over any number of paths."""
     fabric = clos(leaves=2, spines=8, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(startup_seconds=0.0, hop_seconds=1e-6)
     trial = NcclRun("sendrecv", (_hosts(fabric, 2),), 1)
@@ -137,7 +137,7 @@ def test_sprayed_packets_pass_as_many_links_as_others() -> None:
 def test_lines_begin_as_those_of_nccl_tests(
     op: str, columns: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Size in bytes, elements a rank, their type, what adds them up, who begins; 8 ranks."""
+    """The columns are bytes, elements a rank, type, reduction and root, here for 8 ranks."""
     words = ["nccl", "--op", op, "--hosts", "2", "--gpus", "4", "--sizes", "1M"]
     assert run_command_line([*words, "--strategies", "ideal"]) == 0
     shown = capfd.readouterr().out
@@ -148,7 +148,7 @@ def test_lines_begin_as_those_of_nccl_tests(
 
 
 def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
-    """Sizes ascend, columns are those of nccl-tests, and JSON says the same."""
+    """Sizes ascend, columns are those of nccl-tests, and JSON has the same numbers."""
     words = ["nccl", "--hosts", "4", "--sizes", "1M..64M", "--strategies", "ecmp,ideal"]
     words += ["--down", "l00,s00"]
     assert run_command_line(words) == 0
@@ -181,7 +181,7 @@ def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
 def test_bad_words_are_refused_in_a_line(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2, one line, nothing run."""
+    """The exit status is 2, one line is printed, and nothing runs."""
     assert run_command_line(["nccl", *words]) == 2
     told = capfd.readouterr()
     assert told.out == ""
@@ -189,7 +189,7 @@ def test_bad_words_are_refused_in_a_line(
 
 
 def test_sizes_as_people_write_them() -> None:
-    """Letters alone and MiB are binary, MB are decimal; ranges by factors."""
+    """K, M, G and MiB are binary, and MB is decimal. Ranges go up by a factor."""
     assert sizes_of("1M..8M") == [MIB, 2 * MIB, 4 * MIB, 8 * MIB]
     assert sizes_of("1K, 3M", 4) == [1024, 3 * MIB]
     assert bytes_of("1.5MiB") == 3 * MIB // 2
@@ -207,7 +207,7 @@ def test_sizes_as_people_write_them() -> None:
 def test_what_is_saved_can_be_played_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    """Lines, flows and paths of each strategy; paths read back as a plan give the same."""
+    """Lines, flows and paths are saved. Paths read back as a plan give the same results."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2)
     save_fabric_file(fabric, tmp_path / "fabric.json")
     hosts = ", ".join(fabric.structure.nics_of_host)

@@ -1,4 +1,4 @@
-"""The packet simulator of tests against closed forms: queues alone and in series, PFC."""
+"""The packet simulator of the tests against closed forms: single queues, series, and PFC."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.packet_queues import (
 PACKET, DELAY = 4096.0, 6e-7
 SPEED = 400.0
 SECONDS = PACKET * 8e-9 / SPEED
-"""Of a packet on a link."""
+"""Seconds that a packet takes on a link."""
 
 
 def test_a_message_alone() -> None:
-    """Each link takes a packet again; the rest follows at line rate."""
+    """Each link adds the time of a packet, and the rest follows at line rate."""
     net = PacketNetwork([SPEED] * 3, delay=DELAY)
     net.send([0, 1, 2], 100 * PACKET)
     assert net.run() == pytest.approx(102 * SECONDS + 3 * DELAY)
@@ -30,10 +30,10 @@ def test_a_message_alone() -> None:
 @pytest.mark.parametrize("pfc", [None, Pfc()])
 @pytest.mark.parametrize("senders", [2, 5])
 def test_one_queue(senders: int, pfc: Pfc | None) -> None:
-    """The link that all share is never idle: all bytes of all, and the hops of the first packet.
+    """The shared link is never idle: it takes all bytes and the hops of the first packet.
 
-    Served in order of coming, all end within a round of packets; with PFC, within what links may
-    hold back.
+    Served in order of arrival, all messages end within a round of packets. With PFC they end within
+    what links may hold back.
     """
     net = PacketNetwork([SPEED] * (senders + 1), delay=DELAY, pfc=pfc)
     for sender in range(senders):
@@ -44,11 +44,12 @@ def test_one_queue(senders: int, pfc: Pfc | None) -> None:
 
 
 def test_two_queues_in_series() -> None:
-    """Without control a queue divides by what comes: a half of a link, then a third of the next.
+    """A queue without control divides its link in proportion to what arrives.
 
-    a shares its first link with b and its second with c, which comes at full speed: of each three
-    packets there, two are c's. So c ends after 3/2 of its own time, and of a half has come by then,
-    the rest of it waits and comes at line rate.
+    Message a shares its first link with b, and gets half of it. It shares its second link with c,
+    which arrives at full speed, so two of each three packets there are c's. So c ends after 3/2 of
+    the time it takes alone. By then half of a has arrived, and the rest waits and goes at line
+    rate.
     """
     count = 3000
     net = PacketNetwork([SPEED] * 5, delay=0.0)
@@ -66,10 +67,10 @@ def test_two_queues_in_series() -> None:
 
 @pytest.mark.parametrize("switches", [1, 2, 4])
 def test_pfc_pauses_a_line_of_switches(switches: int) -> None:
-    """One slow link at the end fills each switch to its threshold, one after another, and no more.
+    """One slow link at the end fills each switch to its threshold, one after another.
 
-    What waits beyond it is what was on the way: a link's delay there and back at line rate, and a
-    packet at either end. The message takes just as long as the slow link needs.
+    Beyond the threshold, a switch holds what was on the way: a link's delay there and back at line
+    rate, and a packet at either end. The message takes as long as the slow link needs.
     """
     pfc, slow = Pfc(100_000, 90_000), SPEED / 4
     net = PacketNetwork([SPEED] * switches + [slow], delay=DELAY, pfc=pfc)
@@ -83,7 +84,7 @@ def test_pfc_pauses_a_line_of_switches(switches: int) -> None:
 
 
 def test_without_pfc_all_waits_at_the_slow_link() -> None:
-    """What came too fast piles up in front of the slow link: three quarters of the message."""
+    """Three quarters of the message pile up in front of the slow link."""
     net = PacketNetwork([SPEED, SPEED / 4], delay=0.0)
     net.send([0, 1], 1000 * PACKET)
     net.run()
@@ -91,9 +92,9 @@ def test_without_pfc_all_waits_at_the_slow_link() -> None:
 
 
 def test_pfc_holds_up_who_only_passes_by() -> None:
-    """A bystander that shares a link with a flow to a slow one is as slow as that.
+    """A message that shares a link with one to a slow link becomes as slow.
 
-    However idle its own way is: the switch behind pauses the link for both.
+    Its own path is idle, but the switch behind pauses the shared link for both.
     """
     net = PacketNetwork([SPEED, SPEED, SPEED, SPEED / 4, SPEED], delay=DELAY, pfc=Pfc())
     size = 4000 * PACKET
@@ -116,10 +117,10 @@ def test_pfc_holds_up_who_only_passes_by() -> None:
 def test_control_keeps_queues_short(
     control: Callable[[PacketNetwork, list[int]], Control], late: float
 ) -> None:
-    """Four senders to one: no pause, equal shares, and a link that is next to full by a window.
+    """With four senders to one there are no pauses, and shares are equal.
 
-    A rate, which is cut at once and comes back in steps of 55 us, takes a fourth longer for so few
-    milliseconds.
+    A window keeps the link next to full. A rate, which is cut at once and comes back in steps of 55
+    us, takes a quarter longer for so few milliseconds.
     """
     net = PacketNetwork([SPEED] * 5, delay=DELAY, pfc=Pfc(2e6, 1.9e6), mark=100_000)
     size = 5000 * PACKET
@@ -133,7 +134,7 @@ def test_control_keeps_queues_short(
 
 
 def test_starts_are_kept() -> None:
-    """A message that starts later ends so much later."""
+    """A message that starts later ends later by the same time."""
     net = PacketNetwork([SPEED], delay=0.0)
     net.send([0], PACKET, start=1e-3)
     assert net.run() == pytest.approx(1e-3 + SECONDS)

@@ -1,4 +1,4 @@
-"""The published clusters at their published sizes, and refusals of shapes that are none."""
+"""The published clusters at their published sizes, and shapes that are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from heddle_emulator.topology import (
     ],
 )
 def test_sizes(name: str, nics: int, leaves: int, spines: int, cores: int) -> None:
-    """As many NICs and switches of each kind as were published."""
+    """There are as many NICs and switches of each kind as were published."""
     fabric = published(name)
     assert fabric.name == name
     kinds = np.bincount(fabric.structure.nodes.kind, minlength=len(NodeKind)).tolist()
@@ -37,7 +37,10 @@ def test_sizes(name: str, nics: int, leaves: int, spines: int, cores: int) -> No
 
 @pytest.mark.parametrize("name", ["meta-24k", "meta-32k"])
 def test_seven_to_one_between_zones(name: str) -> None:
-    """A zone sends a seventh of what its leaves have upwards, and leaves have what they need."""
+    """A seventh of the capacity below goes on to the cores.
+
+    Leaves have at least as much up as down.
+    """
     fabric = published(name)
     structure = fabric.structure
     total = np.bincount(structure.tier_of_arc, weights=structure.capacity)
@@ -65,7 +68,7 @@ def test_seven_to_one_between_zones(name: str) -> None:
     ],
 )
 def test_what_makes_no_fabric_is_refused(build: Callable[[], Fabric], record: str) -> None:
-    """The refusal names the option as it is written on the command line."""
+    """The error names the option as it is written on the command line."""
     with pytest.raises(InputError) as refused:
         build()
     assert refused.value.problems[0].record == record

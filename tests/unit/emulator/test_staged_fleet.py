@@ -1,4 +1,4 @@
-"""A fleet in virtual time: datagrams that take their time, cut relays, agents that hang."""
+"""A fleet in virtual time: delayed notices, cut relays, and agents that hang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ L0, S0 = (FABRIC.structure.index[name] for name in ("l0", "s0"))
 
 @pytest.fixture
 async def fleet() -> AsyncIterator[StagedFleet]:
-    """Agents of all switches, which know each other and find no controller."""
+    """Run agents of all switches that know each other and find no controller."""
     async with StagedFleet(FABRIC, name="fabrics/f", seed=1, notice=0.001, apart=["l0"]) as staged:
         agents = [agent.peer_notices for agent in staged.agents.values()]
         await until(lambda: all(d and d.peers and d.introduced == len(d.peers) for d in agents))
@@ -37,12 +37,12 @@ def _lost(fleet: StagedFleet) -> int:
 
 
 def _down(fleet: StagedFleet, switch: str) -> int:
-    """Links that a switch's agent believes down."""
+    """Return the number of links that a switch's agent believes to be down."""
     return len(fleet.agents[FABRIC.structure.index[switch]].forwarding.table.down)
 
 
 async def test_what_is_not_seen_is_not_repaired(fleet: StagedFleet) -> None:
-    """Packets are lost from the moment of the cut until the ends look; notices come later."""
+    """Packets are lost from the cut until both ends look. Notices arrive later."""
     (row,) = FABRIC.find_links("l0", "s0")
     fleet.change([row], up=False)
     assert _lost(fleet)
@@ -58,7 +58,7 @@ async def test_what_is_not_seen_is_not_repaired(fleet: StagedFleet) -> None:
 
 
 async def test_a_part_of_the_ends_may_look(fleet: StagedFleet) -> None:
-    """Each end sees it by itself."""
+    """Each end sees the loss by itself."""
     (row,) = FABRIC.find_links("l0", "s0")
     fleet.change([row], up=False)
     await fleet.see([row], {S0})
@@ -66,7 +66,7 @@ async def test_a_part_of_the_ends_may_look(fleet: StagedFleet) -> None:
 
 
 async def test_who_hangs_sees_nothing_but_the_kernel_does(fleet: StagedFleet) -> None:
-    """The table leaves dead next hops; the agent says nothing of it before it goes on."""
+    """The table avoids dead next hops, but the agent reports nothing until it goes on."""
     (row,) = FABRIC.find_links("l0", "s0")
     fleet.hang(L0)
     fleet.change([row], up=False)
@@ -79,7 +79,7 @@ async def test_who_hangs_sees_nothing_but_the_kernel_does(fleet: StagedFleet) ->
 
 
 async def test_notices_go_around_who_cannot_be_reached(fleet: StagedFleet) -> None:
-    """Cut off from the switch that saw it, a leaf hears of it from others, later."""
+    """A leaf cut off from the switch that saw the loss hears of it later from others."""
     (row,) = FABRIC.find_links("l0", "s0")
     fleet.notices.cut.add(frozenset(("s0", "l1")))
     fleet.change([row], up=False)
@@ -94,7 +94,7 @@ async def test_notices_go_around_who_cannot_be_reached(fleet: StagedFleet) -> No
 
 
 async def test_who_starts_anew_hears_from_its_peers_what_was_lost(fleet: StagedFleet) -> None:
-    """A link far away that was lost meanwhile is known once it has started."""
+    """An agent knows of a remote link that was lost while it was away, once it has started."""
     await fleet.crash(L0)
     (row,) = FABRIC.find_links("l2", "s0")
     fleet.change([row], up=False)
@@ -104,7 +104,7 @@ async def test_who_starts_anew_hears_from_its_peers_what_was_lost(fleet: StagedF
 
 
 async def test_who_cannot_reach_a_peer_starts_without_it(fleet: StagedFleet) -> None:
-    """It is not waited for."""
+    """A peer that cannot be reached is not waited for."""
     await fleet.crash(L0)
     fleet.notices.cut.add(frozenset(("l0", "s0")))
     await fleet.start(L0, PATIENCE)
@@ -114,7 +114,7 @@ async def test_who_cannot_reach_a_peer_starts_without_it(fleet: StagedFleet) -> 
 
 
 async def test_an_agent_that_comes_back_knows_what_its_links_are(fleet: StagedFleet) -> None:
-    """Crashed, it sees nothing; started again, it finds the world as it is."""
+    """A crashed agent sees nothing. After its start it sees its links as they are."""
     (row,) = FABRIC.find_links("l0", "s0")
     await fleet.crash(S0)
     fleet.change([row], up=False)
@@ -124,7 +124,7 @@ async def test_an_agent_that_comes_back_knows_what_its_links_are(fleet: StagedFl
 
 
 async def test_what_agents_say_by_themselves_has_no_moment() -> None:
-    """Only what is said because of something that happened is carried, and only where it can be."""
+    """Only datagrams that are sent because of an event are carried, if they can be."""
     network, heard = TimedNetwork(0.5), list[str]()
     network.attach("b").open(lambda datagram, source: heard.append(f"{source} {datagram.decode()}"))
     network.live = False
@@ -142,7 +142,7 @@ async def test_what_agents_say_by_themselves_has_no_moment() -> None:
 
 
 async def test_a_relay_can_be_cut_and_aimed_anew() -> None:
-    """Connections end when it is cut; none is made before it is joined again."""
+    """Connections end when the relay is cut, and none is made before it is joined again."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readline())
@@ -173,7 +173,7 @@ async def test_a_relay_can_be_cut_and_aimed_anew() -> None:
 
 
 def test_cables_are_as_bad_as_the_worst_of_them() -> None:
-    """Dark beats silent beats degraded; mended cables of a switch without power stay dark."""
+    """Dark beats silent, and silent beats degraded. Without power a mended cable stays dark."""
     cables, row = Cables(), 3
     whole = cables.capacity(FABRIC)[2 * row]
     cables.degraded[row] = 100.0

@@ -1,4 +1,4 @@
-"""An all-to-all as a user's matrix says: on the command line, and what it comes to by hand."""
+"""An all-to-all by a user's matrix: the command line, and times calculated by hand."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from heddle_emulator.topology import clos
 from heddle_emulator.traffic.matrix import load_matrix
 
 ASKED = [[7e6, 1e6, 0.0], [0.0, 0.0, 3e6], [2e6, 3e6, 0.0]]
-"""The third rank is the busiest: it sends others 5 MB."""
+"""Bytes from rank (row) to rank (column). The third rank is the busiest: it sends others 5 MB."""
 FREE = ["--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
 PLAIN = [*FREE, "--strategies", "ideal", "--json"]
 
 
 def _files(folder: Path) -> tuple[str, str]:
-    """A fabric of four NICs, and the matrix as CSV."""
+    """Write a fabric of four NICs, and the matrix as CSV. Return both names."""
     save_fabric_file(
         clos(leaves=4, spines=1, nics_per_leaf=1, nics_per_host=1), folder / "fabric.json"
     )
@@ -40,7 +40,7 @@ def test_either_form_is_read(tmp_path: Path) -> None:
 
 
 def test_the_busiest_rank_sets_the_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """5 MB out of one NIC of 50 GB/s; size is what the first rank has, its own 7 MB counted."""
+    """5 MB leave one NIC of 50 GB/s. The size is what the first rank has, with its own 7 MB."""
     fabric, name = _files(tmp_path)
     words = ["nccl", "--op", "alltoall", "--matrix", name, "--gpus", "1", "--fabric", fabric]
     assert run_command_line([*words, *PLAIN]) == 0
@@ -56,7 +56,7 @@ def test_the_busiest_rank_sets_the_time(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_iterations_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Computing, then the exchange; all but its last quarter hidden if they overlap."""
+    """The exchange follows the computing. With --overlap all but its last quarter is hidden."""
     fabric, name = _files(tmp_path)
     words = ["iterate", "--matrix", name, "--gpus", "1", "--fabric", fabric, "--seconds", "0.001"]
     for more, seconds in ([], 0.001 + 1e-4), (["--overlap"], 0.001 + 1e-4 / 4):
@@ -66,7 +66,7 @@ def test_iterations_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_flows_of_it_are_done_together(tmp_path: Path) -> None:
-    """A flow for each pair that sends, the busiest NIC at its line, all in proportion."""
+    """Each pair that sends has a flow. The busiest NIC sends at line rate, others in proportion."""
     fabric, name = _files(tmp_path)
     out = tmp_path / "flows.csv"
     words = ["traffic", "matrix", "--fabric", fabric, "--matrix", name, "--out", str(out)]
@@ -87,7 +87,7 @@ def test_flows_of_it_are_done_together(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_matrix_is_refused(tmp_path: Path, text: str, word: str) -> None:
-    """With the file and the place."""
+    """The error names the file and the place."""
     path = tmp_path / "m.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=word) as refused:
@@ -110,7 +110,7 @@ def test_what_is_no_matrix_is_refused(tmp_path: Path, text: str, word: str) -> N
 def test_matrices_that_do_not_fit_are_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], words: str, word: str
 ) -> None:
-    """Exit 2 and one line with what to do."""
+    """The exit status is 2, and one line says what to do."""
     fabric, name = _files(tmp_path)
     assert run_command_line(words.format(m=name, f=fabric).split()) == 2
     (line,) = capfd.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""What discovery programs and labs tell of cables, and what is refused of it."""
+"""What discovery programs and labs say of cables, and which errors in it are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _kinds(fabric: Fabric) -> dict[str, str]:
 
 
 def _view(far: str, port: str, *, switch: bool, medium: str = "") -> dict[str, Any]:
-    """What one port sees."""
+    """Return what one port sees."""
     return {
         "chassis": {far: {"capability": [{"type": "Router", "enabled": switch}]}},
         "port": {
@@ -102,7 +102,7 @@ def _view(far: str, port: str, *, switch: bool, medium: str = "") -> dict[str, A
 
 
 def lldp_of(**machines: dict[str, Any]) -> dict[str, Any]:
-    """What lldpctl prints on each machine."""
+    """Return what lldpctl prints on each machine."""
     return {
         name: {"lldp": {"interface": [{port: view} for port, view in ports.items()]}}
         for name, ports in machines.items()
@@ -117,7 +117,10 @@ PAIR = {
 
 
 def test_a_subnet_is_understood(tmp_path: Path) -> None:
-    """Hosts by the first word, tiers by who is beside whom, speeds by lanes; SHARP is left out."""
+    """Hosts follow from the first word, tiers from neighbours, speeds from lanes.
+
+    Nodes for SHARP are left out.
+    """
     fabric = _loaded(tmp_path, SUBNET)
     assert _kinds(fabric) == {
         "node001-mlx5_0": "nic",
@@ -130,7 +133,10 @@ def test_a_subnet_is_understood(tmp_path: Path) -> None:
 
 
 def test_a_lab_is_understood(tmp_path: Path) -> None:
-    """Kinds inherited, either form of endpoints; what has no cable in the lab is left out."""
+    """Kinds are inherited and either form of endpoints is read.
+
+    A node without cables is left out.
+    """
     fabric = _loaded(tmp_path, LAB, link_gbps=100)
     assert _kinds(fabric) == {
         "gpu1-eth1": "nic",
@@ -147,14 +153,14 @@ def test_a_lab_is_understood(tmp_path: Path) -> None:
 
 
 def test_neighbours_are_understood(tmp_path: Path) -> None:
-    """Seen from both ends or one, each cable is one link, as fast as its medium."""
+    """Each cable is one link, seen from one end or both, as fast as its medium."""
     fabric = _loaded(tmp_path, json.dumps(lldp_of(**PAIR)))
     assert _kinds(fabric) == {"h1": "nic", "h2": "nic", "leaf": "leaf"}
     assert sorted(fabric.structure.links.gbps.tolist()) == [25.0, 100.0]
 
 
 def test_a_graph_of_topograph_is_understood(tmp_path: Path) -> None:
-    """Instances are hosts; layers are leaf, spines and cores, as of a host table."""
+    """Instances are hosts. Layers are leaf, spine and core, as in a host table."""
     instances = [
         {"id": "I21", "network_layers": ["sw11", "sw2"], "labels": {}},
         {"id": "I22", "network_layers": ["sw12", "sw2"]},
@@ -214,21 +220,21 @@ BOMB = "name: x\na: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, text: str, wanted: str) -> None:
-    """The line or the object, what is wrong with it, and the cure."""
+    """The error names the line or the object, and says what is wrong or what to give."""
     with pytest.raises(InputError) as told:
         _loaded(tmp_path, text)
     assert any(wanted in f"{problem}" for problem in told.value.problems), told.value.problems
 
 
 def test_two_neighbours_of_one_port_are_refused(tmp_path: Path) -> None:
-    """As behind a hub: a cable has one other end."""
+    """A cable has one other end. Two neighbours are seen behind a hub."""
     views = [{"eth0": _view("a", "x", switch=True)}, {"eth0": _view("b", "x", switch=True)}]
     with pytest.raises(InputError, match="h1, port eth0: sees 'a' and 'b'"):
         _loaded(tmp_path, json.dumps({"h1": {"lldp": {"interface": views}}}), link_gbps=100)
 
 
 def test_a_pattern_that_fits_nothing_is_refused(tmp_path: Path) -> None:
-    """With a name of those that are there."""
+    """The error names the pattern or the word."""
     with pytest.raises(InputError, match=r"mapping leaf=tor.*: no machine has such a name"):
         _loaded(tmp_path, SUBNET, "leaf=tor*")
     with pytest.raises(InputError, match="unknown 'leef'; did you mean leaf"):

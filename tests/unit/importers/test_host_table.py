@@ -35,7 +35,7 @@ def _written(tmp_path: Path, text: str) -> Path:
 
 
 def _speeds(fabric: Fabric, tier: str) -> dict[tuple[str, str], list[float]]:
-    """Speeds of the links of a tier by their ends."""
+    """Return the speeds of the links of a tier, by their ends."""
     structure = fabric.structure
     found: dict[tuple[str, str], list[float]] = {}
     for row in np.flatnonzero(structure.tier_of_arc[::2] == structure.tiers.index(tier)).tolist():
@@ -47,7 +47,7 @@ def _speeds(fabric: Fabric, tier: str) -> dict[tuple[str, str], list[float]]:
 
 
 def test_leaf_is_known_by_its_spine_group_too(tmp_path: Path) -> None:
-    """S1 under P1 and S1 under P2 are two leaves; zones are the spine groups."""
+    """S1 under P1 and S1 under P2 are two leaves. Zones are the groups of spines."""
     fabric = load_fabric(_written(tmp_path, TABLE), options=SMALL)
     ids, nodes = fabric.structure.nodes.ids, fabric.structure.nodes
     leaves = [ids[row] for row in fabric.rows_of_kind(NodeKind.LEAF)]
@@ -60,7 +60,7 @@ def test_leaf_is_known_by_its_spine_group_too(tmp_path: Path) -> None:
 
 
 def test_leaf_uplinks_are_as_fast_as_its_nics(tmp_path: Path) -> None:
-    """Two hosts of 2 × 400 under P1.S1: two cables of 400 to each of the two spines."""
+    """Two hosts of 2 × 400 under P1.S1 give two cables of 400 to each of the two spines."""
     speeds = _speeds(load_fabric(_written(tmp_path, TABLE), options=SMALL), "leaf-spine")
     assert speeds["P1.S1", "P1-0"] == speeds["P1.S1", "P1-1"] == [400.0] * 2
     assert speeds["P2.S2", "P2-1"] == [400.0]
@@ -68,14 +68,14 @@ def test_leaf_uplinks_are_as_fast_as_its_nics(tmp_path: Path) -> None:
 
 
 def test_cables_can_be_slower_than_nics(tmp_path: Path) -> None:
-    """With cables of 200, 800 to a spine are four links."""
+    """With cables of 200, 800 to a spine need four links."""
     options = ImportOptions(nics_per_host=2, uplink_gbps=200.0)
     speeds = _speeds(load_fabric(_written(tmp_path, TABLE), options=options), "leaf-spine")
     assert speeds["P1.S1", "P1-0"] == [200.0] * 4
 
 
 def test_uplinks_are_rounded_up_to_whole_nics(tmp_path: Path) -> None:
-    """Four NICs over three spines: two NICs' worth each, for a flow has one path."""
+    """Four NICs over three spines give two NICs' worth each, because a flow has one path."""
     options = ImportOptions(nics_per_host=2, spines_per_group=3)
     speeds = _speeds(load_fabric(_written(tmp_path, TABLE), options=options), "leaf-spine")
     assert speeds["P1.S1", "P1-2"] == [400.0] * 2
@@ -83,18 +83,19 @@ def test_uplinks_are_rounded_up_to_whole_nics(tmp_path: Path) -> None:
 
 
 def test_cores_join_the_planes(tmp_path: Path) -> None:
-    """Spine 0 of each group meets the others at the cores of plane 0, and only there."""
+    """Spine 0 of each group is joined with the others by the cores of plane 0 alone."""
     options = ImportOptions(nics_per_host=4, cores_per_plane=2, core_taper=2.0)
     fabric = load_fabric(_written(tmp_path, TABLE), options=options)
     speeds = _speeds(fabric, "spine-core")
     assert len(speeds) == 2 * 4 * 2
     assert {spine[-1] == core.split("-")[1] for spine, core in speeds} == {True}
-    # 2 hosts × 4 NICs over 4 spines are 800 down, 400 up at 2:1, over 2 cores: one NIC at least.
+    # 2 hosts × 4 NICs over 4 spines are 800 down, so 400 up at 2:1. Over 2 cores that is 200 each,
+    # raised to one NIC's 400.
     assert speeds["P1-0", "G-0-1"] == [400.0]
 
 
 def test_several_groups_are_joined_even_without_a_core_column(tmp_path: Path) -> None:
-    """Or the fabric would be in pieces; one group needs no cores."""
+    """Without cores, several groups would be in pieces. One group needs no cores."""
     rows = "host,leaf,spine\nh1,S1,P1\nh2,S1,P2\n"
     fabric = load_fabric(_written(tmp_path, rows), options=SMALL)
     assert len(fabric.rows_of_kind(NodeKind.CORE)) == 16
@@ -110,7 +111,7 @@ def test_a_column_of_leaves_is_enough(tmp_path: Path) -> None:
 
 
 def test_mapped_columns_are_the_only_ones_besides_host_and_leaf(tmp_path: Path) -> None:
-    """Mapping some leaves the other layers out, though their names are known."""
+    """If some columns are mapped, other layers are left out, even if their names are known."""
     text = "machine,rack,spine,core\nh1,S1,P1,G1\nh2,S2,P1,G2\n"
     mapping = parse_mapping("host=machine, leaf=rack, spine=spine")
     fabric = load_fabric(_written(tmp_path, text), mapping=mapping, options=SMALL)
@@ -118,7 +119,7 @@ def test_mapped_columns_are_the_only_ones_besides_host_and_leaf(tmp_path: Path) 
 
 
 def test_nics_of_a_host_are_in_order(tmp_path: Path) -> None:
-    """Of 12 NICs, number 10 comes after 9."""
+    """With 12 NICs, number 10 comes after 9."""
     options = ImportOptions(nics_per_host=12)
     fabric = load_fabric(_written(tmp_path, TABLE), options=options)
     ids = [fabric.structure.nodes.ids[row] for row in fabric.structure.nics_of_host["h1"]]
@@ -126,14 +127,14 @@ def test_nics_of_a_host_are_in_order(tmp_path: Path) -> None:
 
 
 def test_packed_table(tmp_path: Path) -> None:
-    """The same through gzip, whatever the name."""
+    """A gzip file is read, whatever its name."""
     path = tmp_path / "hosts.dat"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + TABLE.encode()))
     assert load_fabric(path, options=SMALL).node_count == 31
 
 
 def _permutation(fabric: Fabric, seed: int) -> Flows:
-    """Every NIC sends 400 Gbit/s to another and hears from another."""
+    """Return flows in which every NIC sends 400 Gbit/s to another and receives from another."""
     nics = fabric.rows_of_kind(NodeKind.NIC)
     rng = np.random.default_rng(seed)
     source, count = rng.permutation(nics), len(nics)
@@ -159,7 +160,7 @@ def _permutation(fabric: Fabric, seed: int) -> Flows:
     st.integers(0, 3),
 )
 def test_every_permutation_fits(places: list[tuple[int, int]], nics: int, seed: int) -> None:
-    """However unevenly hosts lie under leaves, the wires below the cores hold nobody back."""
+    """However unevenly hosts are spread over leaves, links below the cores are not overloaded."""
     rows = "".join(f"h{n},S{leaf},P{spine}\n" for n, (spine, leaf) in enumerate(places))
     with tempfile.TemporaryDirectory() as folder:
         path = _written(Path(folder), "host,leaf,spine\n" + rows)
@@ -173,7 +174,7 @@ def test_every_permutation_fits(places: list[tuple[int, int]], nics: int, seed: 
 
 
 def test_lingjun() -> None:
-    """847 hosts under 119 pairs of PSW and ASW: 1:1 from NICs to spines, connected by cores."""
+    """847 hosts under 119 pairs of PSW and ASW: 1:1 from NICs to spines, joined by cores."""
     mapping = parse_mapping("host=ip,leaf=ASW,spine=PSW,core=DSW")
     fabric = load_fabric(shared_data("lingjun2023_topo.csv"), mapping=mapping)
     structure = fabric.structure
@@ -219,7 +220,7 @@ def test_lingjun() -> None:
 def test_what_is_no_host_table_is_refused(
     tmp_path: Path, text: str, mapping: str, told: str
 ) -> None:
-    """One line names the file, the line or column, and the cure."""
+    """One line names the file, the line or column, and what to do."""
     path = _written(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load_fabric(path, format="csv", mapping=parse_mapping(mapping), options=SMALL)
@@ -229,7 +230,7 @@ def test_what_is_no_host_table_is_refused(
 
 
 def test_garbage_is_refused(tmp_path: Path) -> None:
-    """Random bytes, and 100 MB of them, are neither JSON nor CSV."""
+    """Random bytes are neither JSON nor CSV. Files that are too large or empty are refused, too."""
     path = tmp_path / "fabric"
     path.write_bytes(b"\xff" + os.urandom(1 << 16))
     with pytest.raises(InputError, match="neither JSON nor UTF-8 text"):
@@ -256,14 +257,14 @@ def test_garbage_is_refused(tmp_path: Path) -> None:
 def test_options_that_cannot_be_built_are_refused(
     tmp_path: Path, options: ImportOptions, told: str
 ) -> None:
-    """Before anything is read or grown."""
+    """The error names the option."""
     with pytest.raises(InputError) as caught:
         load_fabric(_written(tmp_path, TABLE), options=options)
     assert told in str(caught.value)
 
 
 def test_mapping_in_words() -> None:
-    """OURS=THEIRS, by commas; what is not of that form is refused."""
+    """The form is OURS=THEIRS, separated by commas. Anything else is refused."""
     assert parse_mapping(" host=ip, leaf=ASW,") == {"host": "ip", "leaf": "ASW"}
     assert parse_mapping("") == {}
     for text, told in (("host", "give OURS=THEIRS"), ("a=b,a=c", "a is given twice")):

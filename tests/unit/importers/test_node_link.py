@@ -45,7 +45,10 @@ def _kind(fabric: Fabric, node: str) -> NodeKind:
 
 
 def test_common_words_are_understood(tmp_path: Path) -> None:
-    """Names, roles, pods, speeds with units and states in other words; hosts become NICs."""
+    """Names, roles, pods, speeds with units and other words for states are read.
+
+    Hosts become NICs.
+    """
     fabric = _loaded(tmp_path, THEIRS)
     assert set(fabric.structure.nodes.ids) == {
         *("srv1-nic0", "srv1-nic1", "srv2", "t1", "t2", "x1"),
@@ -61,7 +64,7 @@ def test_common_words_are_understood(tmp_path: Path) -> None:
 
 
 def test_words_can_be_mapped(tmp_path: Path) -> None:
-    """Fields by the attribute's name, kinds by its value."""
+    """Fields are mapped by the attribute's name, kinds by its value."""
     document = {
         "nodes": [
             {"uid": 1, "what": "end"},
@@ -83,7 +86,7 @@ def test_words_can_be_mapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("edges", ["links", "edges"])
 def test_what_networkx_writes(tmp_path: Path, edges: str) -> None:
-    """A graph without kinds: nodes with one link are NICs; both names of the list work."""
+    """In a graph without kinds, nodes with one link are NICs. Both names of the list are read."""
     graph = nx.random_regular_graph(3, 8, seed=1)
     for switch in range(8):
         graph.add_edge(switch, f"n{switch}")
@@ -95,7 +98,7 @@ def test_what_networkx_writes(tmp_path: Path, edges: str) -> None:
 
 
 def test_directed_graph_has_each_link_once(tmp_path: Path) -> None:
-    """Both directions of a link are one link; parallel links stay."""
+    """Both directions of a link are one link. Parallel links are kept."""
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     for nic in "ab":
         graph.add_node(nic, type="nic")
@@ -110,7 +113,7 @@ def test_directed_graph_has_each_link_once(tmp_path: Path) -> None:
 
 
 def test_undirected_list_of_both_ways(tmp_path: Path) -> None:
-    """Swapped ends without multigraph are one link; the same order twice is two links."""
+    """Without multigraph, swapped ends are one link, and the same order twice is two links."""
     document = {
         "nodes": [
             {"id": "a", "kind": "host"},
@@ -130,7 +133,7 @@ def test_undirected_list_of_both_ways(tmp_path: Path) -> None:
 
 
 def test_links_may_name_ends_by_name_or_place(tmp_path: Path) -> None:
-    """By the attribute "name" where the id is another, or by place as D3 does."""
+    """Ends may be given by the attribute "name" if the id is another, or by place as in D3."""
     nodes = [
         {"id": "id-a", "name": "a", "kind": "nic"},
         {"id": "id-b", "name": "b", "kind": "nic"},
@@ -145,7 +148,7 @@ def test_links_may_name_ends_by_name_or_place(tmp_path: Path) -> None:
 
 
 def test_our_own_form_goes_straight_through(tmp_path: Path) -> None:
-    """What Heddle wrote is read back the same, by "auto" and by "heddle"."""
+    """What Heddle wrote is read back unchanged in each of these formats."""
     ours = fabric_document(clos(2, 2, rails=True))
     path = tmp_path / "fabric.json"
     path.write_text(json.dumps(ours))
@@ -224,7 +227,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
 def test_what_is_no_fabric_is_refused(
     tmp_path: Path, document: object, mapping: str, told: str
 ) -> None:
-    """One line names the file, the record and the cure."""
+    """One line names the file and says what is wrong or what to do."""
     with pytest.raises(InputError) as caught:
         _loaded(tmp_path, document, mapping)
     assert str(caught.value).startswith(f"{tmp_path / 'theirs.json'}: ")
@@ -232,7 +235,7 @@ def test_what_is_no_fabric_is_refused(
 
 
 def test_unknown_format_is_refused(tmp_path: Path) -> None:
-    """The known ones are told."""
+    """The error lists the known formats."""
     with pytest.raises(InputError, match=r"unknown; use one of auto, heddle, node-link, csv"):
         load_fabric(tmp_path / "x", format="dot")
 
@@ -253,7 +256,7 @@ def test_unknown_format_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_speeds_in_words(value: object, gbps: float) -> None:
-    """All in Gbit/s; B is bytes."""
+    """Speeds are in Gbit/s. B means bytes."""
     assert gbps_of(value, "G") == pytest.approx(gbps)
 
 
@@ -261,13 +264,16 @@ def test_speeds_in_words(value: object, gbps: float) -> None:
     "value", ["", "G", "-4G", "nan", "4X", 0, -1, float("nan"), True, None, []]
 )
 def test_what_is_no_speed(value: object) -> None:
-    """Nothing but a finite speed above 0 gets through."""
+    """Only a finite speed above 0 is accepted."""
     with pytest.raises(ValueError, match="is not a speed"):
         gbps_of(value, "G")
 
 
 def test_a_gpu_of_a_nic_is_taken_and_of_others_is_not(tmp_path: Path) -> None:
-    """On a NIC a number says which GPU it serves; a model, or that of a host or switch, nothing."""
+    """A number on a NIC is the GPU that it serves. A model, or a number elsewhere, is ignored.
+
+    If gpu is mapped, a model is refused.
+    """
     nodes: list[dict[str, Any]] = [
         {"id": "a-1", "kind": "nic", "host": "a", "gpu": "1"},
         {"id": "a-2", "kind": "nic", "host": "a", "gpu": 0},

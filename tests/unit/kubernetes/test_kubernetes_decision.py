@@ -1,4 +1,4 @@
-"""What is decided about workloads: a pure function that takes whatever stands in an object."""
+"""What is decided about workloads: a pure function that accepts any content of an object."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def common(values: list[str]) -> str:
-    """What all begin with."""
+    """Return the longest common prefix of all values."""
     first, last = min(values), max(values)
     return first[: next((n for n, c in enumerate(first) if last[n : n + 1] != c), len(first))]
 
 
 def encoded(hosts: list[str], pods: list[int], draw: Any) -> Json:
-    """An assignment in one of the many forms that v1beta2 has for it."""
+    """Return an assignment in one of the many forms that v1beta2 has for it."""
     cuts = sorted(draw(st.sets(st.integers(1, len(hosts) - 1), max_size=3))) if hosts[1:] else []
     slices = []
     for begin, end in zip([0, *cuts], [*cuts, len(hosts)], strict=True):
@@ -58,7 +58,7 @@ def encoded(hosts: list[str], pods: list[int], draw: Any) -> Json:
 @given(data=st.data(), hosts=HOSTS)
 @settings(max_examples=examples(100, 2000), deadline=None)
 def test_an_assignment_is_read_as_it_is_meant(data: st.DataObject, hosts: list[str]) -> None:
-    """Whichever prefixes, suffixes, slices and common values it is written with."""
+    """Any form of prefixes, suffixes, slices and common values gives the same hosts and pods."""
     pods = data.draw(st.lists(st.integers(1, 9), min_size=len(hosts), max_size=len(hosts)))
     found = domains_of(encoded(hosts, pods, data.draw), "pods")
     assert found == list(zip(hosts, pods, strict=True))
@@ -74,7 +74,7 @@ JSON = st.recursive(
 
 
 def paths(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Where something stands in an object."""
+    """Return the path of everything in an object."""
     found = [path]
     if isinstance(value, dict):
         found += [each for name, one in value.items() for each in paths(one, (*path, name))]
@@ -84,7 +84,7 @@ def paths(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | i
 
 
 def replaced(value: Any, path: tuple[str | int, ...], new: object) -> Any:
-    """An object with something else at a path."""
+    """Return the object with something else at a path."""
     if not path:
         return new
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
@@ -96,11 +96,14 @@ def replaced(value: Any, path: tuple[str | int, ...], new: object) -> Any:
 @given(data=st.data())
 @settings(max_examples=examples(150, 2000), deadline=None)
 def test_no_object_is_too_odd(data: st.DataObject) -> None:
-    """A decision comes of it, with a reason where a check of ours waits and there is no job."""
+    """Every object gives a decision.
+
+    If one of our checks waits, it has either a job or a reason.
+    """
     whole = workload("w", ["n0", "n1"])
     one = whole
     for _ in range(data.draw(st.integers(1, 3))):
-        # what identifies an object is the API server's, and always there
+        # the API server always sets what identifies an object
         places = [path for path in paths(one) if path and path[0] in {"spec", "status"}]
         one = replaced(one, data.draw(st.sampled_from(places)), data.draw(JSON))
     found = decide(one, NAMES, {CHECK})
@@ -130,13 +133,13 @@ def test_no_object_is_too_odd(data: st.DataObject) -> None:
     ],
 )
 def test_a_broken_assignment_is_named(slices: list[Json], reason: str) -> None:
-    """The field, what stands there, and what has to."""
+    """The error names the field and says what is wrong with it."""
     with pytest.raises(Unfit, match=reason):
         domains_of({"levels": ["kubernetes.io/hostname"], "slices": slices}, "pods")
 
 
 def test_pods_of_one_host_are_one() -> None:
-    """Where slices or pod sets go on with the host that the one before ended with."""
+    """A host may continue in the next slice or pod set, but may not come back later."""
 
     def placed(name: str, *hosts: str) -> Json:
         slices = [
@@ -157,7 +160,7 @@ def test_pods_of_one_host_are_one() -> None:
 
 
 def test_jobs_of_two_clusters_and_of_two_workloads_never_meet() -> None:
-    """Names are short enough, readable, and differ by cluster and by uid alone."""
+    """Names are readable and at most 63 characters long, and differ by cluster and by uid."""
     one = {"metadata": {"name": "t" * 253, "namespace": "a", "uid": "1"}}
     other = {"metadata": {"name": "t" * 253, "namespace": "a", "uid": "2"}}
     names = {Names(cluster).of(each) for cluster in ("c1", "c2") for each in (one, other)}
@@ -168,7 +171,7 @@ def test_jobs_of_two_clusters_and_of_two_workloads_never_meet() -> None:
 
 
 def test_only_a_workload_that_holds_its_quota_has_a_job() -> None:
-    """And only one with a check of ours; what is decided changes with what matters alone."""
+    """A workload without a check of ours has no job. Changes of other fields change no decision."""
     one = workload("w", ["n0", "n1"], reserved="2026-01-01T00:00:00Z")
     found = decide(one, NAMES, {CHECK})
     assert (found.checks, found.since) == ((CHECK,), 1767225600.0)
@@ -180,7 +183,7 @@ def test_only_a_workload_that_holds_its_quota_has_a_job() -> None:
 
 
 def test_a_workload_may_say_which_gpus_it_has() -> None:
-    """Then it has these of each host, and not the whole of them."""
+    """The job then has these GPUs of each host, and not all of them."""
     found = decide(workload("w", ["n1", "n2"], "gpus=2-3 tp=2"), NAMES, {CHECK})
     spec = JobSpec.FromString(found.spec)
     assert (list(spec.hosts), spec.gpus_per_host) == (["n1", "n2"], 2)

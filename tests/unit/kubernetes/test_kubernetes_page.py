@@ -1,4 +1,4 @@
-"""The manifests and the pages name what the program has."""
+"""The manifests and pages use names that the program has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENTS = {
 
 
 def options() -> dict[str, str]:
-    """Words of ``serve`` by the variables that say the same."""
+    """Return the options of ``serve`` by the names of their variables."""
     found = {}
     for parameter in main.commands["serve"].params:
         assert isinstance(parameter.envvar, str), parameter.name
@@ -33,7 +33,7 @@ def options() -> dict[str, str]:
 
 
 def test_the_manifest_says_what_the_program_takes() -> None:
-    """Its command, its variables, its probes, and the controller of its check."""
+    """The manifest has the program's command, variables, probes and check controller."""
     (container,) = DOCUMENTS["Deployment"]["spec"]["template"]["spec"]["containers"]
     (word,) = container["args"]
     assert word in main.commands
@@ -47,7 +47,7 @@ def test_the_manifest_says_what_the_program_takes() -> None:
 
 
 def test_the_pages_name_what_there_is() -> None:
-    """Options, and the shapes that they show."""
+    """The pages name options that exist, and show shapes that can be read."""
     words = set(options().values()) | {"--no-tiers"}
     assert set(re.findall(r"`(--[a-z-]+)`", PAGE)) <= words
     front = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def test_the_pages_name_what_there_is() -> None:
 
 
 async def test_probes_are_answered() -> None:
-    """It lives from the first moment, and is ready once the cluster was read."""
+    """The program is alive from the start, and ready once the cluster was read."""
     health = Health()
     mirror = Mirror(Cluster(None), NODE, lambda *_: None)  # type: ignore[arg-type]
     health.watch(mirror)

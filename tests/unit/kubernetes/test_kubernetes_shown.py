@@ -1,4 +1,4 @@
-"""What a cluster is to show of a fabric: a pure function of the fabric and of the nodes."""
+"""What a cluster shows of a fabric: a pure function of the fabric and of the nodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CHECKS = {kind.kind: kind.validate for kind in EVERYTHING}
 
 
 def nodes(*names: str) -> list[Json]:
-    """As kubelets register them."""
+    """Return nodes as kubelets register them."""
     return [{"metadata": {"name": name, "labels": {HOSTNAME: name}}} for name in names]
 
 
 def sound(found: Shown) -> None:
-    """What is to be written is what the schemas take, and every name leads somewhere."""
+    """Check that the schemas accept what is to be written, and that every name has its object."""
     for one in (*found.topologies.values(), *found.hyper_nodes.values()):
         assert CHECKS[one["kind"]](None, one) == [], one
     for name, labels in found.labels.items():
@@ -43,7 +43,7 @@ def sound(found: Shown) -> None:
 
 
 def test_zones_are_a_tier() -> None:
-    """Leaf, zone, fabric; a topology with all of them, the highest first."""
+    """Tiers are leaf, zone and fabric. The topology has all of them, the highest first."""
     fabric = three_tier(
         zones=2, leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1, cores=2, taper=1.0
     )
@@ -59,7 +59,7 @@ def test_zones_are_a_tier() -> None:
 
 
 def test_hosts_on_the_same_rails_are_below_one_value() -> None:
-    """A unit of rails has a name of its own, the same whatever else there is."""
+    """A unit of rails has its own name, which does not depend on other nodes."""
     fabric = fabric_pb2.Fabric(name="fabrics/r")
     for rail in range(4):
         fabric.nodes.add(id=f"rail {rail}", kind=fabric_pb2.NODE_KIND_LEAF)
@@ -76,7 +76,7 @@ def test_hosts_on_the_same_rails_are_below_one_value() -> None:
 
 
 def test_no_node_of_a_fabric_is_no_error() -> None:
-    """Nothing is labelled; the topology is there for nodes to come."""
+    """No node is labelled, and the topology is there for nodes that come later."""
     found = shown(
         fabric_to_pb("f1", clos(leaves=2, spines=2, nics_per_leaf=8)), nodes("other"), "heddle"
     )
@@ -92,7 +92,7 @@ WORDS = st.text(min_size=1, max_size=90)
 def test_odd_names_are_names_that_the_api_takes(
     leaves: list[str], zone: str, data: st.DataObject
 ) -> None:
-    """Of switches, zones and fabrics, in any script and of any length; two stay two."""
+    """Names of any script and length become valid names, and different names stay different."""
     name = data.draw(st.from_regex(r"\A[A-Za-z0-9_.-]{1,63}\Z"))
     fabric = fabric_pb2.Fabric(name=f"fabrics/{name}")
     for place, leaf in enumerate(leaves):

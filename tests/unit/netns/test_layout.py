@@ -1,4 +1,4 @@
-"""The lab of a fabric on paper: names, addresses, scripts; no kernel is asked."""
+"""The lab of a fabric on paper: names, addresses and scripts, without a kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _addressed(fabric: Fabric, addresses: dict[int, str]) -> Fabric:
 def test_every_interface_and_address_is_there_once(
     leaves: int, spines: int, nics: int, hosts: int, parallel: int
 ) -> None:
-    """Whatever the shape, names fit the kernel and no two ends of a namespace or cable clash."""
+    """In any shape, names fit the kernel, and no two ends in a namespace or on a cable clash."""
     layout = lay_out(
         clos(
             leaves=leaves,
@@ -69,7 +69,7 @@ def test_every_interface_and_address_is_there_once(
 
 
 def test_long_names_become_short_interfaces() -> None:
-    """Where a neighbour's name is too long for the kernel, the alias still has it whole."""
+    """If a neighbour's name is too long for the kernel, the alias still has all of it."""
     name = "a-leaf-with-quite-a-long-name-for-an-interface"
     layout = lay_out(_renamed(clos(leaves=2, spines=1, nics_per_leaf=1), "l0", name))
     (port,) = [port for port in layout.ports["s0"] if port.peer == name]
@@ -79,7 +79,7 @@ def test_long_names_become_short_interfaces() -> None:
 
 @pytest.mark.parametrize("name", ["mgmt", "a/b", "a b", "..", "-x"])
 def test_names_that_no_namespace_can_have_are_refused(name: str) -> None:
-    """The message names the node and what is allowed."""
+    """The error says that the name cannot be a namespace's."""
     fabric = _renamed(clos(leaves=2, spines=1, nics_per_leaf=1), "l0", name)
     with pytest.raises(InputError, match="cannot name a namespace"):
         lay_out(fabric)
@@ -95,13 +95,13 @@ def test_names_that_no_namespace_can_have_are_refused(name: str) -> None:
     ],
 )
 def test_addresses_that_the_lab_cannot_have_are_refused(address: str, said: str) -> None:
-    """Refused before anything is built, with the node."""
+    """The error comes before anything is built and says why the address cannot be used."""
     with pytest.raises(InputError, match=said):
         lay_out(_addressed(clos(leaves=2, spines=1, nics_per_leaf=1), {0: address}))
 
 
 def test_an_address_given_twice_is_refused() -> None:
-    """Two nodes of one address could not both be reached."""
+    """Two nodes with one address could not both be reached."""
     with pytest.raises(InputError, match="belongs to another node too"):
         lay_out(
             _addressed(clos(leaves=2, spines=1, nics_per_leaf=1), {0: "10.9.9.9", 1: "10.9.9.9"})
@@ -109,7 +109,7 @@ def test_an_address_given_twice_is_refused() -> None:
 
 
 def test_nodes_without_address_are_given_free_ones() -> None:
-    """Addresses of the file stay, the others are filled in around them."""
+    """Addresses in the file stay, and the other nodes get free ones."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     rows = range(fabric.node_count)
     layout = lay_out(_addressed(fabric, dict.fromkeys(rows, "") | {4: "10.0.0.1"}))
@@ -120,7 +120,7 @@ def test_nodes_without_address_are_given_free_ones() -> None:
 
 
 def test_too_large_a_fabric_is_refused() -> None:
-    """One machine carries so much and no more, and the message says how much."""
+    """The error says how much one machine carries."""
     with pytest.raises(InputError, match="one machine carries"):
         lay_out(clos(leaves=300, spines=4, nics_per_leaf=3, nics_per_host=1))
 
@@ -130,20 +130,20 @@ def _as_numbers(layout: Layout) -> dict[str, int]:
 
 
 def test_spines_of_a_zone_share_an_as_and_leaves_do_not() -> None:
-    """So that a route that came down never climbs again."""
+    """With these AS numbers, a route that came down never climbs again."""
     layout = lay_out(three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2))
     numbers = Counter(_as_numbers(layout).values())
     assert sorted(numbers.values()) == [1, 1, 1, 1, 2, 2, 2]  # leaves, spines by zone, cores
 
 
 def test_switches_of_a_graph_without_tiers_have_an_as_each() -> None:
-    """There any switch may be on the way between any two."""
+    """In such a graph any switch may be on the way between any two."""
     layout = lay_out(random_regular(switches=8, degree=3, nics_per_switch=1, seed=1))
     assert len(set(_as_numbers(layout).values())) == len(layout.switches)
 
 
 def test_bgp_speaks_to_every_neighbour_of_the_switch_and_to_no_host() -> None:
-    """One session for each cable between switches, parallel ones too."""
+    """There is one session for each cable between switches, including parallel ones."""
     layout = lay_out(clos(leaves=2, spines=2, nics_per_leaf=2, parallel=2))
     text = frr.bgpd_config(layout, "l0", frr.Bfd(100))
     assert text.count("remote-as") == 4
@@ -153,7 +153,7 @@ def test_bgp_speaks_to_every_neighbour_of_the_switch_and_to_no_host() -> None:
 
 
 def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
-    """A cable of half the speed has half the rate; CS6 has a class of its own."""
+    """A cable of half the speed has half the rate. CS6 has a class of its own."""
     layout = lay_out(clos(leaves=1, spines=1, nics_per_leaf=1, nic_gbps=400, uplink_gbps=200))
     script = lab.shaping_script(layout, "l0", 0.05)
     assert "rate 20000000bit" in script
@@ -162,14 +162,17 @@ def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
 
 
 def test_agents_are_told_what_their_cables_are_meant_for() -> None:
-    """In Gbit/s of the lab, where speed is limited; where it is not, nobody minds it."""
+    """Speeds are in Gbit/s of the lab. If speeds are not limited, none is given."""
     layout = lay_out(clos(leaves=1, spines=1, nics_per_leaf=1, nic_gbps=400, uplink_gbps=200))
     assert "alias s0,0,0.01 up" in lab.switch_script(layout, "l0", 0.05)
     assert "alias s0,0 up" in lab.switch_script(layout, "l0")
 
 
 def test_no_two_interfaces_have_an_index_in_common() -> None:
-    """Ends of one index tell of a lost carrier late; so do ends in the management network."""
+    """If both ends had one index, a lost carrier would be reported late.
+
+    This includes the ends in the management network.
+    """
     layout = lay_out(clos(leaves=2, spines=2, nics_per_leaf=2, parallel=2))
     script = lab.cables_script(layout, {node: node for node in layout.namespaces})
     words = script.split()
@@ -178,7 +181,7 @@ def test_no_two_interfaces_have_an_index_in_common() -> None:
 
 
 def test_hash_seeds_differ_by_switch_and_by_seed() -> None:
-    """Switches of one seed would all hash alike, and polarise."""
+    """Switches with equal seeds would all hash alike, and so polarise."""
     seeds = {lab.hash_seed(f"s{row}", seed) for row in range(50) for seed in range(4)}
     assert len(seeds) == 200
     assert 0 not in seeds

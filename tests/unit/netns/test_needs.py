@@ -1,4 +1,4 @@
-"""What a machine lacks for a lab is told at once, with what would cure it."""
+"""What a machine lacks for a lab is reported at once, with what would help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heddle_emulator.netns import LabError, tools
 def test_no_root_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line on standard error, exit code 1, and nothing is tried."""
+    """One line goes to standard error, the exit status is 1, and nothing is tried."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert run_command_line(["lab", "up"]) == 1
     error = capsys.readouterr().err
@@ -27,7 +27,7 @@ def test_no_root_is_said(
 def test_missing_programs_are_named_by_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """All that is missing, in the form that installs it."""
+    """The error names all that is missing, in the command that installs it."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(tools, "FRR", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/bin/{tool}")
@@ -39,7 +39,7 @@ def test_missing_programs_are_named_by_package(
 def test_names_that_no_lab_can_have_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """Before anything is looked for, with what is allowed."""
+    """The error comes before anything is looked for and says which names are allowed."""
     monkeypatch.setattr(tools, "check_needs", lambda: None)
     assert run_command_line(["lab", "status", "--name", name]) == 2
     assert "up to 40 letters" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 
 
 def random_entries(random: Random, count: int) -> tuple[Entries, Fabric]:
-    """Entries of switch "s1" of a fabric, sorted by nothing in particular."""
+    """Return random entries of switch "s1", in no particular order, and their fabric."""
     fabric = random_fabric(random, 6, 12)
     switch = fabric.structure.index["s1"]
     arcs = out_arcs(fabric, switch)
@@ -54,7 +54,7 @@ def _column(values: Iterable[int]) -> Ints:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_is_the_digest_of_the_agent(seed: int) -> None:
-    """Controller and agent, each by its own code, have one digest for the same entries."""
+    """Controller and agent compute one digest for the same entries, each by its own code."""
     entries, fabric = random_entries(Random(seed), 40)
     table = SwitchTable()
     for row in range(len(entries)):
@@ -66,6 +66,6 @@ def test_it_is_the_digest_of_the_agent(seed: int) -> None:
 
 
 def test_nothing_has_no_digest() -> None:
-    """An empty table's digest is empty."""
+    """The digest of an empty table is empty."""
     _, fabric = random_entries(Random(0), 1)
     assert table_digest(fabric, no_entries()) == b"" == SwitchTable().digest()

@@ -1,4 +1,4 @@
-"""How often a rollout looks at everything while the answers of many switches come one by one."""
+"""How often a rollout evaluates while the answers of many switches come one by one."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.support.waiting import until
 
 
 class HandClock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.time = 0.0
         self._moved = asyncio.Condition()
 
     def now(self) -> float:
-        """See the port."""
+        """Implement ``Clock.now``."""
         return self.time
 
     def monotonic(self) -> float:
-        """See the port."""
+        """Implement ``Clock.monotonic``."""
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        """See the port."""
+        """Implement ``Clock.sleep``."""
         end = self.time + seconds
         async with self._moved:
             await self._moved.wait_for(lambda: self.time >= end)
 
     async def move(self, seconds: float) -> None:
-        """Let time pass, and whoever waited go on."""
+        """Advance the clock and let those who waited go on."""
         async with self._moved:
             self.time += seconds
             self._moved.notify_all()
@@ -48,7 +48,7 @@ class HandClock:
 
 
 class SlowGateway(MemoryGateway):
-    """One before which each look takes a second."""
+    """A gateway with which each evaluation takes a second."""
 
     def __init__(self, clock: HandClock, switches: int) -> None:
         super().__init__("f1", all_switches(clos(leaves=switches - 2)))
@@ -57,19 +57,19 @@ class SlowGateway(MemoryGateway):
 
     @override
     def held_aside(self, fabric: str) -> Mapping[str, str]:
-        self.looks += 1  # each look asks for it once
+        self.looks += 1  # asked once in each evaluation
         self._clock.time += 1.0
         return super().held_aside(fabric)
 
 
 async def turns() -> None:
-    """Let all go on that does not wait for anything of ours."""
+    """Let every task go on that waits for nothing in this test."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
 async def test_answers_that_come_one_by_one_are_looked_at_together(tmp_path: Path) -> None:
-    """Between two looks passes four times what one takes, unless nothing more is due."""
+    """Between two evaluations passes four times the time of one, unless all answers are in."""
     clock, fabric = HandClock(), clos(leaves=6)
     gateway = SlowGateway(clock, switches=8)
     store = await open_embedded(tmp_path / "store")

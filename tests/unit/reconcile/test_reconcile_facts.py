@@ -6,7 +6,7 @@ from tests.support.store_samples import job
 
 
 def record(name: str = "j1", etag: str = "e1", **facts: object) -> JobRecord:
-    """A job as stored, ACCEPTED at 1 unless told otherwise."""
+    """Return a job's record, ACCEPTED at time 1 unless ``facts`` say otherwise."""
     known = {"state": JobState.ACCEPTED, "state_time": 1.0} | facts
     return JobRecord(job(name), etag, 1.0, JobFacts(etag, **known))  # type: ignore[arg-type]
 
@@ -17,7 +17,10 @@ LOST = JobProgress(JobState.DEGRADED, "1 flow without a path: f: cut off", 8, 1)
 
 
 def test_a_job_on_its_way() -> None:
-    """ACCEPTED, PLANNED, PROGRAMMED, each with its time, under the first plan that held it."""
+    """A job is PLANNED and then PROGRAMMED, each with its time.
+
+    Its generation is that of the first plan that held it.
+    """
     account = Account(generation=5, jobs=(record(),))
     first = job_facts(account, {"j1": GOING}, {}, 2.0)
     assert first == {"j1": JobFacts("e1", JobState.PLANNED, "", 8, 0, 5, 2.0)}
@@ -27,7 +30,7 @@ def test_a_job_on_its_way() -> None:
 
 
 def test_only_news_is_told() -> None:
-    """What was told already, or stands in the record, is not told again."""
+    """Facts that were reported before or are in the record are not reported again."""
     account = Account(generation=5, jobs=(record(),))
     told = job_facts(account, {"j1": DONE}, {}, 2.0)
     assert job_facts(account, {"j1": DONE}, told, 9.0) == {}
@@ -36,14 +39,14 @@ def test_only_news_is_told() -> None:
 
 
 def test_a_new_reason_keeps_the_time_of_the_state() -> None:
-    """A job that stays DEGRADED for another reason has been so since then."""
+    """A job that stays DEGRADED for another reason keeps the time since when it is DEGRADED."""
     account = Account(generation=5, jobs=(record(state=JobState.DEGRADED, state_time=4.0),))
     (fact,) = job_facts(account, {"j1": LOST}, {}, 9.0).values()
     assert (fact.reason, fact.unrouted_count, fact.state_time) == (LOST.reason, 1, 4.0)
 
 
 def test_a_new_specification_begins_anew() -> None:
-    """What was told of the specification before says nothing of this one."""
+    """Facts of the earlier specification say nothing of the new one."""
     told = {"j1": JobFacts("old", JobState.PROGRAMMED, "", 8, 0, 3, 2.0)}
     account = Account(generation=5, jobs=(record(etag="new"),))
     (fact,) = job_facts(account, {"j1": GOING}, told, 9.0).values()
@@ -51,13 +54,13 @@ def test_a_new_specification_begins_anew() -> None:
 
 
 def test_a_job_without_flows_is_programmed() -> None:
-    """There is nothing to wait for."""
+    """The job has nothing to wait for."""
     (fact,) = job_facts(Account(generation=5, jobs=(record(),)), {}, {}, 2.0).values()
     assert (fact.state, fact.flow_count) == (JobState.PROGRAMMED, 0)
 
 
 def test_trouble_is_told_to_all() -> None:
-    """Those in the old plan keep their progress beside it; those in none have only it."""
+    """Jobs in the old plan have the trouble beside their progress. Others have only a reason."""
     account = Account(
         generation=5,
         jobs=(record("j1"),),
@@ -75,5 +78,5 @@ def test_trouble_is_told_to_all() -> None:
 
 
 def test_jobs_that_wait_for_a_plan_are_left_alone() -> None:
-    """Without trouble there is nothing to say of a job that is not planned yet."""
+    """Without trouble there is nothing to report of a job that is not planned yet."""
     assert job_facts(Account(generation=5, others=(record(),)), {}, {}, 2.0) == {}

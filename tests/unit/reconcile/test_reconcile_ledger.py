@@ -26,7 +26,7 @@ from tests.support.reconcile_switches import Match, Way, match_of, way_of
 
 
 def line() -> Fabric:
-    """Switches s0 to s3, all joined, with a NIC at each end."""
+    """Return a fabric of switches s0 to s3, all joined, with a NIC at each end."""
     nodes = [{"id": f"s{n}", "kind": "switch"} for n in range(4)]
     nodes += [{"id": "a", "kind": "nic"}, {"id": "b", "kind": "nic"}]
     edges = [{"source": f"s{m}", "target": f"s{n}", "gbps": 1} for n in range(4) for m in range(n)]
@@ -38,7 +38,7 @@ def line() -> Fabric:
 
 
 def way(fabric: Fabric, *nodes: str) -> list[int]:
-    """The arcs from node to node."""
+    """Return the arcs from node to node."""
     index, links = fabric.structure.index, fabric.structure.links
     arcs = []
     for here, there in pairwise(nodes):
@@ -48,7 +48,7 @@ def way(fabric: Fabric, *nodes: str) -> list[int]:
 
 
 def test_depth_is_the_longest_way_that_is_left() -> None:
-    """Where two paths share a switch, what is further along the longer one comes first."""
+    """A switch's depth is the longest way that is left, over all paths through it."""
     fabric = line()
     short = way(fabric, "a", "s0", "s2", "s3", "b")
     long = way(fabric, "a", "s0", "s1", "s2", "s3", "b")
@@ -62,7 +62,7 @@ def test_depth_is_the_longest_way_that_is_left() -> None:
 
 
 def test_opposite_orders_are_left_to_the_stages() -> None:
-    """Two paths that cross two switches in opposite orders have no depth, but are known to be."""
+    """Two paths that cross two switches in opposite orders have no depth, but count as crossed."""
     fabric = line()
     one = way(fabric, "a", "s0", "s1", "s2", "s3", "b")
     other = way(fabric, "a", "s0", "s2", "s1", "s3", "b")
@@ -77,9 +77,10 @@ def test_opposite_orders_are_left_to_the_stages() -> None:
 
 
 def test_what_an_earlier_leader_may_have_set_goes_in_its_turn() -> None:
-    """Entries of a plan half brought about when its leader died are known when a third comes.
+    """Entries of a plan whose leader died midway are known when a third plan comes.
 
-    Else a switch further on gives up its own of them first, and sends packets back.
+    Otherwise a switch further on would remove its entries of that plan first, and send packets
+    back.
     """
     fabric = line()
     ends = [(fabric.structure.index["a"], fabric.structure.index["b"])]
@@ -99,9 +100,10 @@ def test_what_an_earlier_leader_may_have_set_goes_in_its_turn() -> None:
 
 
 def test_a_leader_knows_what_plans_that_did_not_come_about_have_left() -> None:
-    """Of a plan that switches hold still, when the two after it never got to their end.
+    """A new leader knows the entries of an old plan that switches still hold.
 
-    Else these entries are swept in any order, and packets of those further up are sent back.
+    The two plans after it were never completed. Without this, these entries would be swept in any
+    order, and packets from switches further up would be sent back.
     """
     fabric = line()
     ends = [(fabric.structure.index["a"], fabric.structure.index["b"])]
@@ -127,7 +129,7 @@ def test_a_leader_knows_what_plans_that_did_not_come_about_have_left() -> None:
 
 
 def random_entries(random: Random, fabric: Fabric) -> Entries:
-    """Entries of a random plan."""
+    """Return the entries of a random plan."""
     nics = np.flatnonzero(fabric.structure.nodes.kind == 0).tolist()
     pairs = [(one, other) for one in nics for other in nics if one != other]
     chosen = random.sample(pairs, min(12, len(pairs)))
@@ -135,7 +137,7 @@ def random_entries(random: Random, fabric: Fabric) -> Entries:
 
 
 def named(fabric: Fabric, entries: Entries) -> dict[tuple[str, Match], Way]:
-    """Entries by names."""
+    """Return entries by the names of their switches, matches and ways."""
     ids = fabric.structure.nodes.ids
     return {
         (ids[entries.switch[row]], match_of(fabric, entries, row)): way_of(fabric, entries, row)
@@ -145,7 +147,7 @@ def named(fabric: Fabric, entries: Entries) -> dict[tuple[str, Match], Way]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_entries_in_the_rows_of_another_fabric(seed: int) -> None:
-    """Whatever the rows, the same entries; a switch with one that cannot be named is unknown."""
+    """Entries keep their names in the new rows. A switch that loses an entry counts as unknown."""
     random = Random(seed)
     fabric = random_fabric(random, 6, 6)
     entries = random_entries(random, fabric)
@@ -174,7 +176,7 @@ def test_entries_in_the_rows_of_another_fabric(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_partners_are_of_one_match(seed: int) -> None:
-    """Entries of one switch and match find each other, the rest finds nobody."""
+    """Entries of one switch and match find each other. The others have no partner."""
     random = Random(seed)
     fabric = random_fabric(random, 5, 5)
     old, new = random_entries(random, fabric), random_entries(random, fabric)
@@ -187,6 +189,6 @@ def test_partners_are_of_one_match(seed: int) -> None:
 
 
 def test_distinct() -> None:
-    """Each value once, in order."""
+    """Each value comes once, in ascending order."""
     assert distinct(np.array([3, 1, 3, -1, 1])).tolist() == [-1, 1, 3]
     assert distinct(np.empty(0, dtype=np.int64)).tolist() == []

@@ -38,28 +38,28 @@ J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
 
 
 def wanted(fabric: Fabric, *jobs: Job) -> Wanted:
-    """The flows of jobs on a fabric."""
+    """Return what jobs want on a fabric, without demand sets."""
     return Wanted(fabric, concatenate([ENGINE.flows_of_job(job, fabric) for job in jobs]), ())
 
 
 def record(job: Job) -> JobRecord:
-    """A job as stored."""
+    """Return a job's record."""
     return JobRecord(job, "e", 0.0, JobFacts("e", JobState.ACCEPTED))
 
 
 def down(fabric: Fabric, a: str, b: str, state: State = State.DOWN) -> Fabric:
-    """A fabric with a link in another state."""
+    """Return the fabric with a link in another state."""
     return fabric.with_links(dict.fromkeys(fabric.find_links(a, b), state))
 
 
 @pytest.fixture
 def plan() -> Plan:
-    """The plan of job j1."""
+    """Return the plan of job j1."""
     return make_plan(wanted(FABRIC, J1), None, None, ENGINE).plan
 
 
 def test_wanted_is_jobs_and_demands() -> None:
-    """Flows of all jobs and demand sets, demands of a job with its weight."""
+    """Flows come from all jobs and demand sets. A job's demands have the job's weight."""
     own = replace(demands(("n0.0.1", "n1.0.1")), job=("j1",))
     intent = Intent(
         name="f1",
@@ -83,7 +83,7 @@ def test_wanted_is_jobs_and_demands() -> None:
 
 @pytest.mark.parametrize("name", ["a", "z"])
 def test_what_comes_stands_behind_all_that_is_known(name: str) -> None:
-    """Rows of jobs and demand sets stay where they are when a job comes, however it is called."""
+    """Rows of known jobs and demand sets stay in place when a job comes, whatever its name."""
     before = Intent(
         name="f1",
         version=1,
@@ -102,7 +102,7 @@ def test_what_comes_stands_behind_all_that_is_known(name: str) -> None:
 
 
 def test_only_jobs_that_are_new_are_expanded_again() -> None:
-    """One more among many costs itself, and what comes out is as if all had been expanded."""
+    """Only the new or changed job is expanded. The result is as if all had been expanded."""
     expanded: list[str] = []
 
     def flows_of_job(job: Job, fabric: Fabric) -> Flows:
@@ -128,9 +128,10 @@ def test_only_jobs_that_are_new_are_expanded_again() -> None:
 
 
 def test_two_sets_cannot_share_a_flow_id() -> None:
-    """The later set is left out with the reason, by what no job is called; the earlier is planned.
+    """The later set is left out with a reason, and the earlier set is planned.
 
-    Only sets that an older Heddle stored, or two replicas at the same moment, come so far.
+    This happens only with sets that an older Heddle stored, or two replicas at the same moment. The
+    name in the reason cannot be a job's.
     """
     one, other = demands(("n0.0.1", "n1.0.1")), demands(("n0.0.2", "n1.0.2"))
     records = (DemandRecord("d1", one, "e", 0.0), DemandRecord("d2", other, "e", 0.0))
@@ -150,7 +151,7 @@ def test_two_sets_cannot_share_a_flow_id() -> None:
 
 
 def test_same_input(plan: Plan) -> None:
-    """Equal flows on an equal fabric are the same, however they were come by; else not."""
+    """Equal flows on an equal fabric are the same input. Any difference makes another input."""
     assert same_input(plan, wanted(FABRIC, J1))
     assert same_input(plan, wanted(down(FABRIC, "l0.0", "s0.0", State.UP), J1))
     assert not same_input(plan, wanted(FABRIC, J1, J2))
@@ -162,7 +163,7 @@ def test_same_input(plan: Plan) -> None:
 
 
 def test_only_losses(plan: Plan) -> None:
-    """Links that go are losses; links that come, jobs that come or go, another fabric are not."""
+    """Links that go are losses. Links or jobs that come, or another fabric, are not."""
     lossy = down(FABRIC, "l0.0", "s0.0")
     assert only_losses(plan, wanted(lossy, J1))
     assert only_losses(plan, wanted(down(FABRIC, "l0.0", "s0.0", State.DRAINED), J1))
@@ -175,25 +176,25 @@ def test_only_losses(plan: Plan) -> None:
 
 @dataclass
 class Scripted:
-    """An engine whose plans are good or bad at will, and that tells what was asked of it."""
+    """A repairer and solver whose plans are as good as the test says, and which record calls."""
 
     repaired: float | None = 1.0
-    """Worst utilisation of repaired plans; None where repair fails."""
+    """Worst utilisation of repaired plans; None if repair fails."""
     fresh: float | None = 1.0
-    """The same of plans made anew."""
+    """Worst utilisation of plans made anew; None if solving fails."""
     fresh_unrouted: int = 0
     better: float | None = None
-    """Worst utilisation of relieved plans; None where there is none."""
+    """Worst utilisation of relieved plans; None if there is no such plan."""
 
     def __post_init__(self) -> None:
         self.asked: list[str] = []
 
     def engine(self) -> Engine:
-        """The engine."""
+        """Return an engine that makes plans anew with ``solve``."""
         return replace(ENGINE, solve=self.solve)
 
     def solve(self, fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
-        """A plan made anew."""
+        """Return a plan made anew."""
         self.asked.append("solve")
         if self.fresh is None:
             raise RuntimeError("cannot solve")
@@ -203,10 +204,10 @@ class Scripted:
         return replace(plan, certificate=certificate, unrouted=lost, notes=("fresh",))
 
     def beside(self, fabric: Fabric, flows: Flows) -> None:
-        """See the port: nothing is known without a repair."""
+        """Implement ``Repair.beside``: nothing is known without a repair."""
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """A repaired plan."""
+        """Return a repaired plan."""
         self.asked.append("repair")
         if self.repaired is None:
             raise RuntimeError("cannot repair")
@@ -215,7 +216,7 @@ class Scripted:
         return replace(plan, certificate=certificate, notes=("repaired",))
 
     def relieved(self) -> Plan | None:
-        """A relieved plan."""
+        """Return a relieved plan, or None."""
         self.asked.append("relieve")
         if self.better is None:
             return None
@@ -223,29 +224,29 @@ class Scripted:
         return replace(plan, certificate=Certificate(self.better, 1.0, "cut"), notes=("relieved",))
 
     def copy(self, *, backups: bool = True) -> Scripted:  # noqa: ARG002 - a port
-        """See the port."""
+        """Implement ``Repair.copy``."""
         return self
 
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
-        """See the port."""
+        """Implement ``Repair.is_ready_for``."""
         return False
 
 
 def choose(plan: Plan, after: Wanted, script: Scripted) -> tuple[str, list[str]]:
-    """Which plan is taken, and what was asked for."""
+    """Return the note of the plan that is taken, and the calls."""
     engine = replace(script.engine(), verify=lambda *_: None)
     planned = make_plan(after, plan, script, engine)
     return planned.plan.notes[0], script.asked
 
 
 def test_repair_is_enough_where_it_meets_its_bound(plan: Plan) -> None:
-    """Nothing is solved anew where repair cannot be beaten."""
+    """No plan is made anew if the repaired plan is near its bound."""
     script = Scripted(repaired=1.01, fresh=1.0)
     assert choose(plan, wanted(FABRIC, J1, J2), script) == ("repaired", ["repair"])
 
 
 def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
-    """However much better a new plan might be, flows to which nothing happened stay."""
+    """Flows that lost nothing keep their paths, even if a new plan would be much better."""
     script = Scripted(repaired=2.0, fresh=1.0)
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, script) == ("repaired", ["repair"])
@@ -261,7 +262,7 @@ def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
     ],
 )
 def test_a_new_plan_must_be_worth_the_moves(plan: Plan, script: Scripted, taken: str) -> None:
-    """When few flows come, a plan made anew is taken where it wins and leaves nobody out."""
+    """When few flows come, a plan made anew is used if it is better and leaves no flow out."""
     asked = ["repair", "relieve", "solve"]
     assert choose(plan, wanted(FABRIC, J1, J2), script) == (taken, asked)
 
@@ -271,7 +272,7 @@ def test_a_new_plan_must_be_worth_the_moves(plan: Plan, script: Scripted, taken:
 def test_nobody_who_waits_for_a_path_waits_for_many_flows_planned_anew(
     plan: Plan, jobs: tuple[Job, ...], better: float | None, taken: str
 ) -> None:
-    """Where links, jobs come or go, repair decides, and a few flows that move where that does."""
+    """When links or jobs come or go and flows are many, only repair and relief decide."""
     lossy = down(FABRIC, "l0.0", "s0.0")
     before = ENGINE.solve(lossy, plan.flows, None)
     script = Scripted(repaired=2.0, fresh=1.0, better=better)
@@ -281,7 +282,7 @@ def test_nobody_who_waits_for_a_path_waits_for_many_flows_planned_anew(
 
 
 def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
-    """A repair that fails, or whose plan is unsound, is no reason to be without a plan."""
+    """If repair fails or its plan is invalid, a plan is made anew."""
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, Scripted(repaired=None)) == ("fresh", ["repair", "solve"])
 
@@ -296,13 +297,13 @@ def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
 
 
 def test_where_both_fail_the_caller_is_told(plan: Plan) -> None:
-    """The error of the last attempt goes up."""
+    """The error of the last attempt is raised."""
     with pytest.raises(RuntimeError, match="cannot solve"):
         choose(plan, wanted(FABRIC, J1, J2), Scripted(repaired=None, fresh=None))
 
 
 def test_in_peace_backups_alone_may_change() -> None:
-    """After a repair: no flow moves, entries follow, and then there is no more to change."""
+    """After a repair backups change, but no flow moves. A second time, nothing changes."""
     fabric = two_tiers(leaves=8, spines=5, nics_per_leaf=12)
     flows = flows_between(fabric, "permutation", seed=2)
     lost = fabric.with_links({fabric.find_links("l0", "s0")[0]: State.DOWN})
@@ -340,7 +341,7 @@ def test_moved_flows_are_counted(plan: Plan) -> None:
 def test_a_plan_gives_way_to_one_that_wins_by_the_threshold(
     plan: Plan, before: float, fresh: float, unrouted: int, taken: int
 ) -> None:
-    """Only a plan made anew that is better by a tenth, and leaves nobody out, is worth it."""
+    """Only a plan made anew that is better by a tenth and leaves no flow out replaces it."""
     stands = replace(plan, certificate=Certificate(before, 1.0, "cut"))
     script = Scripted(fresh=fresh, fresh_unrouted=unrouted)
     engine = replace(script.engine(), verify=lambda *_: None)
@@ -353,7 +354,7 @@ def test_a_plan_gives_way_to_one_that_wins_by_the_threshold(
 def test_a_plan_gives_way_where_jobs_are_faster_at_the_same_worst_link(
     spine: str, taken: int
 ) -> None:
-    """A link that no plan can relieve is no reason for another job to be slow."""
+    """A job that could be faster is reason enough, even if the worst link stays as it is."""
     fabric = clos(leaves=4, nics=4)
     full = {f"full{row}": Wish(f"n{8 + row}", f"n{12 + row}", job="full") for row in range(4)}
     slow = {f"slow{row}": Wish(f"n{row}", f"n{4 + row}", job="slow") for row in range(2)}
@@ -370,9 +371,9 @@ def test_a_plan_gives_way_where_jobs_are_faster_at_the_same_worst_link(
 
 
 def test_the_plan_that_stands_is_ready_once() -> None:
-    """Each plan is indexed once: one made here after it was told, another when asked.
+    """The planning core indexes each plan once, when it is made ready or prepared.
 
-    A question whose answer is to keep the plan undoes neither.
+    A question that keeps the plan does not undo this.
     """
     indexed: list[Plan] = []
 
@@ -400,9 +401,9 @@ def test_the_plan_that_stands_is_ready_once() -> None:
 
 @pytest.mark.parametrize("name", ["a", "z"])
 def test_a_tried_job_leaves_the_rows_of_others(plan: Plan, name: str) -> None:
-    """However it is called, its flows come behind those of jobs and demands that are there.
+    """The flows of a tried job come behind those of known jobs and demands, whatever its name.
 
-    So what stands is repaired as it is indexed, and how it fares is the same under any name.
+    So the current plan is repaired with its index, and the result does not depend on the name.
     """
     others = DemandRecord("d", demands(("n0.0.1", "n1.0.1")), "e", 0.0)
     intent = Intent("f1", 1, 0.0, 1, FABRIC, (record(J1),), (others,))

@@ -1,4 +1,4 @@
-"""Ending a task: who does it can be ended himself at every step of that."""
+"""Ending a task, when the one that ends it is itself cancelled at any step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from heddle_controller.store.applier import end
 
 STEPS = 6
-"""That the task takes over its end."""
+"""Steps that the task takes to end."""
 
 
 async def tidy() -> None:
-    """Work until cancelled, then put things away."""
+    """Work until cancelled, then clean up in several steps."""
     try:
         await asyncio.Event().wait()
     finally:
@@ -23,7 +23,10 @@ async def tidy() -> None:
 
 @pytest.mark.parametrize("steps", range(1, STEPS + 3))
 async def test_who_is_cancelled_while_another_ends_is_cancelled(steps: int) -> None:
-    """Whenever that is: taken for the other's, it would be lost, and he would go on for ever."""
+    """A task that is cancelled while it ends another is cancelled itself, at whatever step.
+
+    If the cancellation were taken for that of the other task, the task would run for ever.
+    """
     other = asyncio.create_task(tidy())
     await asyncio.sleep(0)
 
@@ -42,7 +45,7 @@ async def test_who_is_cancelled_while_another_ends_is_cancelled(steps: int) -> N
 
 
 async def test_a_task_that_was_over_is_no_trouble() -> None:
-    """Whether it came to its end or had been cancelled before."""
+    """The task may have come to its end or have been cancelled before."""
     for cancelled in (False, True):
         task = asyncio.create_task(asyncio.sleep(0))
         if cancelled:
@@ -53,7 +56,7 @@ async def test_a_task_that_was_over_is_no_trouble() -> None:
 
 
 async def test_what_a_task_failed_with_is_told() -> None:
-    """Before it was to end, or while it did."""
+    """The error is raised, whether the task failed before or while it was ended."""
 
     async def fail() -> None:
         try:

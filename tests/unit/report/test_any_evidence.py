@@ -1,4 +1,4 @@
-"""Whatever evidence says, as long as it fits together: a page comes of it, and it is sound."""
+"""Any evidence that is consistent gives a page, and the page is valid."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ EVIDENCE = st.builds(
 @settings(max_examples=60)
 @given(EVIDENCE)
 def test_a_page_comes_of_it(evidence: Evidence) -> None:
-    """No section fails for want of values, for extremes of them, or for what they are called."""
+    """No section fails because values are missing or extreme, or because of names."""
     known = from_plain(Evidence, to_plain(evidence))
     assert not list(flaws(known))
     reader = Reader(page(known))

@@ -34,7 +34,7 @@ GOOD = CampaignEvidence(
 
 
 def test_a_campaign_tells_its_spread_and_its_worst() -> None:
-    """The worst value is bold, whichever end it is at, and what is always the same is said so."""
+    """The worst value is bold, at whichever end it is. Equal values are said to be the same."""
     reader = Reader(campaign_page(GOOD))
     assert (reader.wrong, reader.open) == ([], [])
     assert "All 4 trials left no flow stranded" in reader.text
@@ -53,7 +53,7 @@ def test_a_campaign_tells_its_spread_and_its_worst() -> None:
     ],
 )
 def test_what_is_not_well_comes_first(change: dict[str, int], sentence: str) -> None:
-    """A campaign that was ended, or has bad trials, has not held."""
+    """A campaign that was ended or has bad trials has not held."""
     evidence = replace(GOOD, **change)  # type: ignore[arg-type]
     assert not evidence.held
     reader = Reader(campaign_page(evidence))
@@ -63,7 +63,7 @@ def test_what_is_not_well_comes_first(change: dict[str, int], sentence: str) -> 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
 def test_no_trial_is_left_out_of_a_histogram(values: list[float]) -> None:
-    """The first and the last bin are there, and numbers are those of trials."""
+    """The first and the last bin are drawn if values differ."""
     row = _row(SpreadChart("x", "", tuple(values)))
     assert (row.path == "") == (min(values) == max(values))
     if row.path:
@@ -72,7 +72,7 @@ def test_no_trial_is_left_out_of_a_histogram(values: list[float]) -> None:
 
 
 def test_names_of_a_campaign_are_only_text() -> None:
-    """They come from a user's file."""
+    """Names come from a user's file."""
     evil = "<script>alert(1)</script>"
     broken = replace(GOOD, name=evil, trials=(TrialLine(1, evil, evil, bad=True, replay=evil),))
     reader = Reader(campaign_page(broken))

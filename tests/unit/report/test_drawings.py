@@ -1,4 +1,4 @@
-"""Where things are drawn, and that nothing that happened is left out."""
+"""Where things are drawn, and that no event is left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USED = st.none() | st.floats(0, 3)
 
 @given(st.lists(EVENT, max_size=40))
 def test_every_event_is_on_the_timeline(events: list[Event]) -> None:
-    """In the lane of its kind, alone or counted among those too close to be told apart."""
+    """Each event is in the lane of its kind, by itself or counted with others close to it."""
     story = Story("run", seconds=100.0, events=tuple(events))
     track = timeline.overview(story)
     assert (track is None) == (not events)
@@ -51,7 +51,7 @@ def test_every_event_is_on_the_timeline(events: list[Event]) -> None:
 
 
 def test_a_reaction_of_milliseconds_is_told_apart() -> None:
-    """In the episode of its fault each event has a mark of its own; in the whole run not."""
+    """In its fault's episode, each event has a mark of its own."""
     story = Story("run", seconds=60.0, events=EVENTS)
     (episode,) = timeline.reactions(story)
     assert sum(len(lane.dots) for lane in episode.lanes) == len(EVENTS) - 1
@@ -62,7 +62,7 @@ def test_a_reaction_of_milliseconds_is_told_apart() -> None:
 
 
 def test_faults_of_one_moment_are_one_episode() -> None:
-    """A second fault before the first was dealt with belongs to the same story."""
+    """A second fault before the first was repaired belongs to the same episode."""
     second = Event(0.105, Mark.FAULT, "cable s1 to l1 cut")
     later = [Event(9.0, Mark.FAULT, "again"), Event(9.001, Mark.DETECTED, "seen")]
     story = Story("run", seconds=10.0, events=(*EVENTS, second, *later))
@@ -73,7 +73,7 @@ def test_faults_of_one_moment_are_one_episode() -> None:
 def test_extremes_of_a_line_are_drawn_however_many_points_there_are(
     points: list[tuple[float, float | None]],
 ) -> None:
-    """What many points share a pixel column, the least and the greatest are in the path."""
+    """Of many points in one pixel column, the path contains the least and the greatest."""
     points.sort(key=lambda point: point[0])
     times, values = zip(*points, strict=True)
     known = [value for value in values if value is not None]
@@ -93,7 +93,7 @@ def test_extremes_of_a_line_are_drawn_however_many_points_there_are(
 
 
 def test_a_dip_of_milliseconds_is_drawn_by_itself() -> None:
-    """A run of seconds shows it as a line; around the fault it has a width, on the same scale."""
+    """A dip is a thin line in a run of seconds, and wide around the fault, on the same scale."""
     rates = Chart("rate", "", (TimeSeries("a", (0.0, 0.1, 0.12, 10.0), (8.0, 2.0, 7.0, 7.0)),))
     story = Story("run", seconds=10.0, events=EVENTS, charts=(rates,))
     whole, closer = lines.plots(story, [story])
@@ -108,13 +108,13 @@ def test_a_dip_of_milliseconds_is_drawn_by_itself() -> None:
 
 
 def _width(path: str) -> float:
-    """Pixels from the first step of a path to the second."""
+    """Return the pixels from the first step of a path to the second."""
     first, second, *_ = (float(x) for x in re.findall(r"H([\d.]+)", path))
     return second - first
 
 
 def test_charts_of_one_title_have_one_scale() -> None:
-    """So that variants can be compared by eye."""
+    """With one scale, variants can be compared by eye."""
     small = Story("a", charts=(Chart("rate", "", (TimeSeries("x", (0, 1), (10, 10)),)),))
     large = Story("b", charts=(Chart("rate", "", (TimeSeries("x", (0, 1), (40, 40)),)),))
     (first,), (second,) = (lines.plots(one, [small, large]) for one in (small, large))
@@ -132,7 +132,7 @@ def test_charts_of_one_title_have_one_scale() -> None:
 def test_every_cell_of_a_map_is_drawn_once_in_its_band(
     values: list[list[float | None]], data: st.DataObject
 ) -> None:
-    """What the strokes paint and what the bytes say is what was given."""
+    """Strokes and bytes draw exactly the given values."""
     cells = [(r, c) for r, line in enumerate(values) for c, v in enumerate(line) if v is not None]
     dead = set(data.draw(st.lists(st.sampled_from(cells), max_size=3))) if cells else set()
     moment = Moment("now", 0.0, tuple(map(tuple, values)), tuple(Dead(*one) for one in dead))
@@ -174,7 +174,7 @@ def _painted(strokes: tuple[tuple[int, str], ...]) -> dict[tuple[int, int], int]
 
 
 def test_the_fullest_cable_is_named_by_its_ends_in_its_direction() -> None:
-    """In the table that stands beside every map."""
+    """The table beside every map names the fullest cable."""
     (story,) = held().stories
     up, down = heat.heats(story)
     assert up.panels[1].worst_cable.startswith("l")
@@ -185,7 +185,7 @@ def test_the_fullest_cable_is_named_by_its_ends_in_its_direction() -> None:
 
 
 def test_stages_are_as_long_as_they_took() -> None:
-    """Runs from the slowest, each stage beginning where the one before ended."""
+    """Runs are sorted, the slowest first. Each stage begins where the one before ended."""
     quick, slow = Stages("run 1", (0.01, 0.02)), Stages("run 2", (0.05, 0.15))
     drawn = lines.bars(Convergence(("detect", "program"), (quick, slow)))
     assert drawn is not None
@@ -198,7 +198,7 @@ def test_stages_are_as_long_as_they_took() -> None:
 
 
 def test_a_strip_has_a_mark_for_each_value() -> None:
-    """And none for runs in which it never came; equal runs share one."""
+    """A run without a value has no mark, and equal runs share one."""
     three = Measured("lost", "", "packets", "", "", (1.0, 2.0, None, 3.0))
     assert lines.strip(three) == (4.0, 75.0, 146.0)
     assert len(lines.strip(replace(three, runs=(5.0, 5.0)))) == 1
@@ -207,7 +207,7 @@ def test_a_strip_has_a_mark_for_each_value() -> None:
 
 @given(st.floats(1e-9, 1e12))
 def test_ticks_are_round_and_few(high: float) -> None:
-    """Steps are 1, 2 or 5 of some power of ten, and there are not more than asked for."""
+    """Steps are 1, 2 or 5 times a power of ten, and there are at most 6 ticks."""
     step = round_step(high / 5)
     digits = f"{step:.0e}"[0]
     assert digits in "125"
@@ -215,14 +215,14 @@ def test_ticks_are_round_and_few(high: float) -> None:
 
 
 def test_decades_are_as_long_as_each_other() -> None:
-    """What comes at once, or before, stands at the very beginning."""
+    """Values at or below the start of the axis are at its beginning."""
     axis = LogAxis(1e-3, 1.0, 0, 300)
     assert [axis.at(value) for value in (0, 1e-3, 1e-2, 1e-1, 1.0)] == [0, 0, 100, 200, 300]
     assert [tick.place for tick in axis.ticks(words.tick)] == [0, 100, 200, 300]
 
 
 def test_numbers_are_written_as_people_write_them() -> None:
-    """In the unit that suits their size, with no digits that say nothing."""
+    """The unit suits the size, and there are no useless digits."""
     told = [words.seconds(value) for value in (0, 4.2e-5, 0.00123, 0.0456, 1.5, 200, None)]
     assert told == ["0", "42 µs", "1.23 ms", "45.6 ms", "1.50 s", "3 min 20 s", "never"]
     assert [words.percent(value) for value in (1.0, 0.875, None)] == ["100 %", "87.5 %", "–"]

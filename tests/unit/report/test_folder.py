@@ -16,7 +16,7 @@ from tests.support.report_evidences import Reader, held, lost, unplayed
 
 
 def test_a_folder_has_a_page_and_its_data_for_each_drill(tmp_path: Path) -> None:
-    """And an index that links each page, those that failed first, and says how many did."""
+    """An index links each page, those of failed drills first, and says how many failed."""
     write(tmp_path, [held(), lost(), unplayed()])
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index.html", "junit.xml", "lost.html", "lost.json", "remote-link.html",
@@ -30,7 +30,7 @@ def test_a_folder_has_a_page_and_its_data_for_each_drill(tmp_path: Path) -> None
 
 
 def test_a_folder_holds_the_newest_of_each_drill(tmp_path: Path) -> None:
-    """What another command left there stays in the index and in junit.xml."""
+    """Reports that another command left in the folder stay in the index and in junit.xml."""
     write(tmp_path, [held(), lost()])
     write(tmp_path, [replace(lost(), held=True, expectations=held().expectations)])
     assert "All 2 drills held" in Reader((tmp_path / "index.html").read_text()).text
@@ -41,7 +41,7 @@ def test_a_folder_holds_the_newest_of_each_drill(tmp_path: Path) -> None:
 def test_pages_are_made_again_from_their_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command, for a folder and for a file: the same as was written."""
+    """The command makes the same pages again, for a folder and for a file."""
     write(tmp_path, [held()])
     page = (tmp_path / "remote-link.html").read_text()
     for name in ("remote-link.html", "index.html"):
@@ -68,7 +68,7 @@ def test_pages_are_made_again_from_their_data(
 def test_what_is_no_report_is_refused(
     text: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2, and one line with the file, the place and the reason."""
+    """The exit status is 2, and one line has the file, the place and the reason."""
     path = tmp_path / "x.json"
     path.write_text(text)
     assert run_command_line(["report", str(path)]) == 2
@@ -97,7 +97,7 @@ def test_what_is_no_report_is_refused(
 def test_a_report_that_does_not_fit_together_is_refused(
     change: Callable[[Any], object], place: str, tmp_path: Path
 ) -> None:
-    """Rather than drawn wrongly, or with a traceback."""
+    """An inconsistent report is refused with the place, not drawn wrongly."""
     write(tmp_path, [held()])
     path = tmp_path / "remote-link.json"
     document = json.loads(path.read_text())
@@ -109,7 +109,7 @@ def test_a_report_that_does_not_fit_together_is_refused(
 
 
 def test_a_file_whose_name_is_a_url_is_linked_as_a_file(tmp_path: Path) -> None:
-    """Somebody may have put it there."""
+    """A file whose name looks like a URL is linked as a file, because anybody may put it there."""
     write(tmp_path, [held()])
     (tmp_path / "remote-link.json").rename(tmp_path / "javascript:alert(1) #x.json")
     render(tmp_path)
@@ -119,14 +119,14 @@ def test_a_file_whose_name_is_a_url_is_linked_as_a_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_no_report_is_refused(tmp_path: Path) -> None:
-    """Whatever else is in it: other JSON is nobody's report."""
+    """JSON that is not a report does not count."""
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match="has no report in it"):
         render(tmp_path)
 
 
 def test_drills_are_files_whatever_they_are_called() -> None:
-    """No name leaves the folder, hides, or takes another's place."""
+    """File names stay in the folder, are not hidden, and differ."""
     names = ["../../etc/passwd", "a/b", "a b", "index", ".", "x" * 500, "", "a-b"]
     found = file_names([replace(held(), drill=name) for name in names])
     assert len(set(found)) == len(names)
@@ -138,7 +138,7 @@ def test_drills_are_files_whatever_they_are_called() -> None:
 
 
 def test_a_page_of_a_name_that_is_no_file_name_is_linked(tmp_path: Path) -> None:
-    """The index leads to the file that was written."""
+    """The index links the file that was written."""
     write(tmp_path, [held(drill="a/b <c>")])
     reader = Reader((tmp_path / "index.html").read_text())
     (link,) = [attrs["href"] for tag, attrs in reader.tags if tag == "a"][1:]
@@ -146,7 +146,7 @@ def test_a_page_of_a_name_that_is_no_file_name_is_linked(tmp_path: Path) -> None
 
 
 def test_junit_has_a_case_for_each_expectation() -> None:
-    """Failures and errors with their reason, and nothing that XML cannot hold."""
+    """Failures and errors have their reason, and characters that XML cannot hold are replaced."""
     suites = ET.fromstring(junit([lost(), unplayed(), replace(held(), drill="a\x00<b>")]))
     first, second, third = suites
     assert (first.get("tests"), first.get("failures"), first.get("errors")) == ("2", "1", "0")
@@ -160,7 +160,7 @@ def test_junit_has_a_case_for_each_expectation() -> None:
 
 
 def test_the_data_is_plain_json(tmp_path: Path) -> None:
-    """No infinity and no NaN, which are no JSON: null."""
+    """Infinity and NaN are not JSON, so they are written as null."""
     write(tmp_path, [held()])
     text = (tmp_path / "remote-link.json").read_text()
 

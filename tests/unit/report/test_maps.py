@@ -10,7 +10,7 @@ from heddle_emulator.topology.flat import random_regular
 
 
 def _used(fabric: Fabric, **of: float) -> Floats:
-    """Utilisation 0 but for arcs given as tail__head."""
+    """Return utilisations: 0 except for arcs given as tail__head."""
     ids, structure = fabric.structure.index, fabric.structure
     used = np.zeros(2 * fabric.link_count)
     for name, value in of.items():
@@ -20,7 +20,7 @@ def _used(fabric: Fabric, **of: float) -> Floats:
 
 
 def test_a_cable_stands_where_its_ends_say_in_both_directions() -> None:
-    """Upwards and downwards are two maps."""
+    """One map shows cables upwards, another shows them downwards."""
     fabric = clos(leaves=11, spines=3, nics_per_leaf=1, nics_per_host=1)
     now = Snapshot("before", 0.0, _used(fabric, l10__s2=0.75, s0__l01=1.5), fabric.carries)
     up, down = heat_maps(fabric, [now])
@@ -33,7 +33,7 @@ def test_a_cable_stands_where_its_ends_say_in_both_directions() -> None:
 
 
 def test_a_cable_that_is_down_is_dead_at_that_moment_only() -> None:
-    """The cell says so in the snapshot of the broken fabric, not in the one before."""
+    """The cell is dead in the snapshot of the broken fabric, not in the one before."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1, nics_per_host=1)
     (row,) = fabric.find_links("l1", "s0")
     broken = fabric.with_links({row: State.DOWN})
@@ -47,7 +47,7 @@ def test_a_cable_that_is_down_is_dead_at_that_moment_only() -> None:
 
 
 def test_each_zone_has_maps_and_cores_are_shared() -> None:
-    """Cells without a cable are None, and every cable between switches is in one cell each way."""
+    """A cell without a cable is None. Every cable is in at most one cell for each direction."""
     fabric = three_tier(zones=2, leaves=3, spines=2, cores=2, nics_per_leaf=1, nics_per_host=1)
     maps = heat_maps(fabric, [Snapshot("before", 0, _used(fabric), fabric.carries)])
     assert len(maps) == 6
@@ -57,7 +57,7 @@ def test_each_zone_has_maps_and_cores_are_shared() -> None:
 
 
 def test_a_fabric_without_tiers_is_switches_by_switches() -> None:
-    """The rows are where an arc begins."""
+    """A row is the switch at which an arc begins."""
     fabric = random_regular(switches=6, degree=3, nics_per_switch=1, nics_per_host=1, seed=1)
     (only,) = heat_maps(fabric, [Snapshot("before", 0, _used(fabric), fabric.carries)])
     values = only.moments[0].values

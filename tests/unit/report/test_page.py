@@ -18,7 +18,7 @@ MOST_BYTES = 2_000_000
 
 @pytest.mark.parametrize("evidence", [held(), lost(), unplayed()], ids=lambda one: one.drill)
 def test_a_page_is_sound_html_that_needs_nothing_beside_it(evidence: Evidence) -> None:
-    """Every tag is closed, ids are there once, links lead somewhere, nothing is fetched."""
+    """Every tag is closed, ids are unique, links have targets, and nothing is fetched."""
     reader = Reader(page(evidence))
     assert (reader.wrong, reader.open) == ([], [])
     ids = [str(attrs["id"]) for _, attrs in reader.tags if "id" in attrs]
@@ -34,7 +34,7 @@ def test_a_page_is_sound_html_that_needs_nothing_beside_it(evidence: Evidence) -
 
 
 def test_the_verdict_comes_first_and_says_what_it_rests_on() -> None:
-    """A word, the claim, and the numbers of what failed."""
+    """The page has a word, the claim, and the numbers of what failed."""
     assert verdict(held()).word == "Held"
     assert verdict(held()).sentence == "The one expectation held, over 3 runs."
     told = verdict(lost())
@@ -46,7 +46,7 @@ def test_the_verdict_comes_first_and_says_what_it_rests_on() -> None:
 
 
 def test_a_page_tells_all_that_is_known() -> None:
-    """Every section has what the evidence has, in words as well as drawings."""
+    """Every section has the evidence in words as well as in drawings."""
     text = Reader(page(held())).text
     for word in (
         "6.1 ms", "p99 at most 10.0 ms", "l3 flips 9 entries to backups", "l1 → s0", "87.5 %",
@@ -57,14 +57,14 @@ def test_a_page_tells_all_that_is_known() -> None:
 
 
 def test_what_is_not_known_has_no_section() -> None:
-    """A drill that could not be played leaves no empty tables and drawings."""
+    """A drill that could not be played leaves no empty tables or drawings."""
     reader = Reader(page(unplayed()))
     assert reader.count("table") == 0
     assert [attrs.get("id") for tag, attrs in reader.tags if tag == "h2"] == []
 
 
 def test_names_from_users_files_are_only_ever_text() -> None:
-    """Wherever a text stands, in tables, drawings, attributes or titles, it stays that text."""
+    """In tables, drawings, attributes and titles, a user's text stays that text."""
     evil_story = replace(
         held().stories[0],
         title=EVIL,
@@ -112,9 +112,9 @@ def _evil(one: HeatMap) -> HeatMap:
 
 
 def test_the_largest_fabric_makes_a_page_that_can_be_sent() -> None:
-    """24,576 NICs, every link as full as hashing makes it: below 2 MB.
+    """A page of 24,576 NICs with every link as full as hashing makes it is below 2 MB.
 
-    Of its 18 maps four are open, the one with the cable that was cut before all others.
+    Of its 18 maps 4 are open. The first is the one with the cut cable.
     """
     fabric = published("meta-24k")
     chance = np.random.default_rng(5).poisson(16, 2 * fabric.link_count) / 16
@@ -127,14 +127,14 @@ def test_the_largest_fabric_makes_a_page_that_can_be_sent() -> None:
 
 
 def test_text_is_escaped_once() -> None:
-    """An ampersand is not seen as an entity."""
+    """An ampersand is not taken for an entity."""
     text = page(replace(held(), proves="A & B"))
     assert "A &amp; B" in text
     assert not re.search(r"&amp;(amp|lt|quot|#)", text)
 
 
 def test_a_story_with_nothing_in_it_is_passed_over() -> None:
-    """A world that can tell nothing of a run leaves no heading for it."""
+    """A run of which nothing is known has no heading."""
     text = Reader(page(replace(held(), stories=(Story("run 1"),)))).text
     assert "What happened" not in text
     assert "Rates over time" not in text

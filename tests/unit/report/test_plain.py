@@ -14,14 +14,14 @@ from heddle_emulator.report.plain import PlainError, from_plain, to_plain
 @settings(max_examples=25)
 @given(st.from_type(Evidence))
 def test_evidence_comes_back_from_its_json(evidence: Evidence) -> None:
-    """What is written and read is what was there, but for numbers that are not finite."""
+    """Evidence that is written and read is the same, except for numbers that are not finite."""
     written = json.dumps(to_plain(evidence), allow_nan=False)
     again = from_plain(Evidence, json.loads(written))
     assert json.dumps(to_plain(again)) == written
 
 
 def test_what_never_came_is_null() -> None:
-    """JSON has no infinity: it is null, and None when it is read."""
+    """JSON has no infinity, so it is written as null and read as None."""
     measured = Measured("recovered", "", "s", "one", "", (0.5, float("inf")), max=float("inf"))
     written = to_plain(measured)
     assert (written["runs"], written["max"]) == ([0.5, None], None)
@@ -49,13 +49,13 @@ def test_a_wrong_form_is_refused_with_its_place(change: dict[str, object], place
 
 
 def test_keys_of_a_newer_version_are_passed_over() -> None:
-    """A reader keeps reading when new fields are added."""
+    """Files with additional fields can still be read."""
     plain = to_plain(Measured("lost", "", "packets", "", "", (1.0,)))
     assert from_plain(Measured, plain | {"mode": 3}).runs == (1.0,)
 
 
 def test_every_field_has_a_form_that_is_known() -> None:
-    """A field of a form that cannot be read back would only show when a file has it."""
+    """Each field has a type that can be read back, even if no file has it yet."""
     for name, form in get_type_hints(Evidence).items():
         assert get_origin(form) is not list, name
         assert get_args(form) or isinstance(form, type), name

@@ -30,7 +30,7 @@ UNWELL: Mapping[Ends, Condition] = {}
 
 
 def plan_of_two() -> Plan:
-    """j1/f0 of 400 Gbit/s over s0, and j1/f1 of 12.5 Gbit/s over s1."""
+    """Return a plan of j1/f0, 400 Gbit/s over s0, and j1/f1, 12.5 Gbit/s over s1."""
     plan = plan_of(clos())
     arcs = np.array(walk(plan.fabric, "n0.1", "l0", "s1", "l1", "n1.1"))
     second = replace(
@@ -57,7 +57,7 @@ def case(
     measured: Mapping[str, MeasuredRate] | None = None,
     held: int = 1,
 ) -> JobCase:
-    """All that is known of job j1, whose agents are all there."""
+    """Return all that is known of job j1, whose agents are all connected."""
     program = program_of(plan, 1, 1)
     fabric = plan.fabric
     committed = Committed(plan, program, PlanFacts(2, 0.1, 5.0), Programmed(held))
@@ -76,12 +76,12 @@ def case(
 
 
 def bad(told: pb.JobExamination) -> list[pb.Finding]:
-    """Findings that ask for something."""
+    """Return the findings that ask for something."""
     return [one for one in told.findings if one.severity > pb.SEVERITY_INFO]
 
 
 def test_a_job_that_is_well_has_nothing_to_be_done() -> None:
-    """Its fullest link is told, and that its packets are pinned."""
+    """The examination names the slowest flow and says that its packets are pinned."""
     told = examine(case(plan_of_two()))
     assert bad(told) == []
     assert (told.slowest.flow, told.slowest.share, told.pinned) == ("j1/f0", 1.0, True)
@@ -89,7 +89,7 @@ def test_a_job_that_is_well_has_nothing_to_be_done() -> None:
 
 
 def test_a_link_that_offers_less_makes_its_flow_the_slowest() -> None:
-    """Full by its speed, twice as full by what it has to offer; the cure is to drain it."""
+    """A full link that offers half of its speed gives its flow half. The cure is to drain it."""
     slow = {("l0", "s0", "0"): Condition("slow", rate_ratio=0.5)}
     told = examine(case(plan_of_two(), unwell=slow))
     assert (told.slowest.flow, told.slowest.share) == ("j1/f0", 0.5)
@@ -99,7 +99,7 @@ def test_a_link_that_offers_less_makes_its_flow_the_slowest() -> None:
 
 
 def test_a_flow_over_a_grey_link_comes_before_one_over_a_full_link() -> None:
-    """Both get all by the plan; the one that loses packets is named."""
+    """Both flows get all that they ask for by the plan. The one that loses packets is named."""
     grey = {("l0", "s1", "0"): Condition("grey", loss_ratio=0.02)}
     told = examine(case(plan_of_two(), unwell=grey))
     assert told.slowest.flow == "j1/f1"
@@ -110,7 +110,7 @@ def test_a_flow_over_a_grey_link_comes_before_one_over_a_full_link() -> None:
 
 
 def test_what_was_measured_stands_beside_what_is_expected() -> None:
-    """Far below is told with the hosts; nothing at all points to the ports."""
+    """A low rate is reported with its hosts. A rate of 0 points to the ports."""
     short = examine(case(plan_of_two(), measured={"j1/f0": MeasuredRate(9.0, 100.0)}))
     assert short.measured_gbps == 100.0
     (found,) = bad(short)
@@ -123,14 +123,14 @@ def test_what_was_measured_stands_beside_what_is_expected() -> None:
 
 
 def test_a_flow_is_not_pinned_before_its_switches_say_so() -> None:
-    """The switch that lacks the plan is named."""
+    """The finding names the switch that lacks the plan."""
     told = examine(case(plan_of_two(), held=0))
     assert not told.pinned
     assert "Switch l0 does not hold plan 1 yet" in bad(told)[0].text
 
 
 def test_a_flow_without_a_path_is_the_slowest() -> None:
-    """Its reason is told, and it is expected to get nothing."""
+    """The finding has the reason, and the expected rate is 0."""
     told = examine(case(plan_of(clos())))
     assert (told.slowest.flow, told.slowest.unrouted_count) == ("j1/f1", 1)
     assert (told.expected_gbps, told.pinned) == (0.0, False)

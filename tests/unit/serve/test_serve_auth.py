@@ -52,7 +52,7 @@ READ = Method("heddle.v1.FabricService", "GetFabric", streams=False)
 
 
 class Call:
-    """As much of gRPC's context as auth looks at."""
+    """The part of gRPC's context that authentication uses."""
 
     def __init__(
         self, peer: str, about: Mapping[str, list[bytes]] | None = None, token: str = ""
@@ -63,25 +63,25 @@ class Call:
         self.status: Any = None
 
     def peer(self) -> str:
-        """Where the call comes from."""
+        """Return the caller's address."""
         return self._peer
 
     def auth_context(self) -> Mapping[str, list[bytes]]:
-        """What the transport knows."""
+        """Return what the transport knows."""
         return self._about
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        """What the client says."""
+        """Return what the client sent."""
         return self._metadata
 
     async def abort_with_status(self, status: Any) -> None:
-        """As gRPC does, it raises."""
+        """Record the status and raise, as gRPC does."""
         self.status = status
         raise PermissionError
 
 
 async def let_in(auth: Auth, method: Method, call: Any) -> Caller:
-    """Who calls, by what the rest of the call is told."""
+    """Return the caller that the rest of the call sees."""
 
     async def rest() -> Caller:
         return current_caller()
@@ -92,7 +92,7 @@ async def let_in(auth: Auth, method: Method, call: Any) -> Caller:
 
 
 def certificate(*uris: str, **names: str) -> dict[str, list[bytes]]:
-    """The auth context of a verified certificate."""
+    """Return the auth context of a verified certificate."""
     keys = {"cn": "x509_common_name", "dns": "peer_dns", "subject": "x509_subject"}
     told = {keys[name]: [value.encode()] for name, value in names.items()}
     uri = {"peer_uri": [uri.encode() for uri in uris]} if uris else {}
@@ -112,7 +112,7 @@ def certificate(*uris: str, **names: str) -> dict[str, list[bytes]]:
 async def test_plain_text_from_other_hosts_is_turned_away(
     peer: str, *, insecure: bool, admitted: bool
 ) -> None:
-    """Whatever the server listens on, unless the operator vouches for it."""
+    """Only --insecure admits plain text from other hosts, at any address of the server."""
     call: Any = Call(peer, {"transport_security_type": [b"insecure"]})
     auth = Auth(Admission(insecure=insecure))
     if admitted:
@@ -125,7 +125,7 @@ async def test_plain_text_from_other_hosts_is_turned_away(
 
 
 async def test_a_certificate_without_a_role_may_do_nothing() -> None:
-    """Verified is not enough, on this host neither; a role that is not the method's is denied."""
+    """Being verified is not enough, even on this host. A role that lacks the method is denied."""
     auth = Auth(Admission(insecure=True))
     for about, method, code in (
         (certificate(cn="somebody"), READ, "UNAUTHENTICATED"),
@@ -146,7 +146,7 @@ async def test_a_certificate_without_a_role_may_do_nothing() -> None:
 
 
 def test_every_method_has_its_row() -> None:
-    """And there is no row without a method: a renamed one would be refused to everybody."""
+    """Every row has a method, too. A renamed method would otherwise be refused to everybody."""
     methods = {
         f"{service.full_name}/{method.name}"
         for module in PROTOS
@@ -159,7 +159,10 @@ def test_every_method_has_its_row() -> None:
 
 
 def test_what_roles_may_do() -> None:
-    """Nobody reads; readers change nothing; schedulers leave fabrics alone; agents have streams."""
+    """NOBODY may not even read, readers change nothing, and schedulers change only work.
+
+    Of Heddle's methods, agents may call ``Session`` alone.
+    """
     changing = {"Put", "Set", "Submit", "Update", "Delete", "Report"}
     for name, roles in PERMISSIONS.items():
         service, method = name.split("/")
@@ -174,7 +177,10 @@ def test_what_roles_may_do() -> None:
 
 
 def test_hosts_read_and_tell_of_their_own_nics_alone() -> None:
-    """And call nothing else but health; another host, another fabric, or NICs by name: no."""
+    """Apart from health, a host may call nothing else.
+
+    Another host, another fabric and NICs by name are refused.
+    """
     caller = Mapper().caller({"uri": ["spiffe://heddle/host/f1/node-17"]})
     assert (caller.role, caller.fabric, caller.speaks_for) == (Role.HOST, "f1", "node-17")
     mine = {name for name, roles in PERMISSIONS.items() if Role.HOST in roles}
@@ -201,7 +207,7 @@ def test_hosts_read_and_tell_of_their_own_nics_alone() -> None:
 
 
 def test_agents_speak_for_their_own_switch() -> None:
-    """Ids with characters that a URI may not hold are percent-encoded."""
+    """Characters that a URI may not contain are percent-encoded in ids."""
     caller = Mapper().caller({"uri": ["spiffe://heddle/agent/f1/leaf%2F0%20a"]})
     assert (caller.role, caller.fabric, caller.speaks_for) == (Role.AGENT, "f1", "leaf/0 a")
     assert caller.may_speak_for("f1", "leaf/0 a")
@@ -214,7 +220,7 @@ def test_agents_speak_for_their_own_switch() -> None:
     "second", ["reader/ann", "operator/bob", "agent/f1/leaf0", "operator/", "x"]
 )
 def test_a_certificate_says_one_role(second: str) -> None:
-    """With two nobody knows which counts: it is refused, whichever comes first."""
+    """A certificate with two roles is refused, whichever comes first."""
     one, other = "spiffe://heddle/operator/ann", f"spiffe://heddle/{second}"
     for uris in ([one, other], [other, one]):
         shown = Admission().shown(cast("Any", Call("ipv4:10.0.0.9:1", certificate(*uris))))
@@ -226,7 +232,10 @@ def test_a_certificate_says_one_role(second: str) -> None:
 
 
 def test_other_certificates_by_rules(tmp_path: Path) -> None:
-    """By CN, OU and DNS name; the first rule that fits counts; a URI of ours comes before all."""
+    """Rules match CN, OU and DNS name, and the first that matches counts.
+
+    A URI of Heddle's comes before all rules.
+    """
     path = tmp_path / "roles"
     path.write_text(
         "# of the old authority\n\nou netops operator\ncn slurm-* scheduler  # both clusters\n"
@@ -256,13 +265,13 @@ def test_other_certificates_by_rules(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_cannot_pretend_to_be_a_unit(subject: str) -> None:
-    """Separators inside a value are escaped, and stay part of it."""
+    """Separators inside a value are escaped and remain part of it."""
     mapper = Mapper(rules=(Rule("ou", "netops", Caller(Role.OPERATOR, "")),))
     assert mapper.caller(names_of(certificate(subject=subject))).role is Role.NOBODY
 
 
 def test_rules_that_are_none(tmp_path: Path) -> None:
-    """Each line is named with what is wrong."""
+    """Each line is named, with what is wrong with it."""
     path = tmp_path / "roles"
     path.write_text("cn a\nwho b operator\ncn c king\ncn d agent\ncn e reader f1\n")
     with pytest.raises(InputError) as found:
@@ -273,7 +282,7 @@ def test_rules_that_are_none(tmp_path: Path) -> None:
 
 
 def test_tokens(tmp_path: Path) -> None:
-    """Taken until they expire or their line goes; whatever is wrong with one, it is nobody's."""
+    """A token is valid until it expires or its line is removed. No other text is accepted."""
     path, clock = tmp_path / "tokens", [1000.0]
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 2000.0)
     other, theirs = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 9000.0)
@@ -306,7 +315,7 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_of_tokens_lets_nobody_in(tmp_path: Path) -> None:
-    """At the start it is refused; later all tokens end until it is put right."""
+    """At the start the file is refused. Later no token is valid until it is repaired."""
     path = tmp_path / "tokens"
     token, grant = new_token(Caller(Role.READER, ""), "r", time.time() + 100)
     path.write_text(grant.line())
@@ -332,7 +341,7 @@ def test_a_broken_file_of_tokens_lets_nobody_in(tmp_path: Path) -> None:
     ],
 )
 def test_tokens_over_plain_text(tmp_path: Path, peer: str, *, secure: bool, taken: bool) -> None:
-    """From this host only, whatever --insecure says: elsewhere it has been read already."""
+    """Tokens are accepted from this host only, even with --insecure: elsewhere others read them."""
     path = tmp_path / "tokens"
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", time.time() + 100)
     path.write_text(grant.line())
@@ -347,7 +356,7 @@ def test_tokens_over_plain_text(tmp_path: Path, peer: str, *, secure: bool, take
 
 
 def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
-    """Who shows a token is taken at it; so is one who shows another scheme."""
+    """A caller that shows a token is judged by the token."""
     path = tmp_path / "tokens"
     path.write_text("")
     for admission in (Admission(), Admission(tokens=TokenFile(path))):
@@ -357,23 +366,23 @@ def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
 
 
 class EndedCall(Call):
-    """A call that gRPC has let go of: where it is asked anything more, gRPC crashes."""
+    """A call that gRPC has released. Asking it anything more would crash gRPC."""
 
     ended = False
 
     def __getattribute__(self, name: str) -> Any:
-        """Only aborting is safe then."""
+        """Fail for anything that is not safe on an ended call."""
         if name in {"peer", "auth_context", "invocation_metadata"} and self.ended:
             pytest.fail(f"{name} of a call that has ended crashes gRPC")
         return super().__getattribute__(name)
 
     async def abort_with_status(self, status: Any) -> None:
-        """As gRPC does, it raises."""
+        """Raise, as gRPC does."""
         raise aio.AbortError(status)
 
 
 async def test_a_stream_that_has_ended_is_not_asked_for_its_peer(tmp_path: Path) -> None:
-    """A look at the open streams reads nothing of a call, as it may have ended just then."""
+    """Looking at the open streams reads nothing from a call, because it may just have ended."""
     path = tmp_path / "tokens"
     token, grant = new_token(Caller(Role.READER, ""), "noc", time.time() + 100)
     path.write_text(grant.line())
@@ -400,7 +409,7 @@ async def test_a_stream_that_has_ended_is_not_asked_for_its_peer(tmp_path: Path)
 
 
 def test_budget() -> None:
-    """A burst, then the rate; the wait that is told is enough; each client has its own."""
+    """A burst is allowed, then the rate. The returned wait suffices, and clients are separate."""
     clock = [0.0]
     budget = Budget(Allowance(10.0, 5.0, 2), lambda: clock[0], remembered=2)
     assert [budget.call("a") for _ in range(5)] == [0.0] * 5
@@ -414,5 +423,5 @@ def test_budget() -> None:
     assert budget.open("a")
     for stranger in ("c", "d", "e"):
         budget.call(stranger)
-    assert not budget.open("a")  # who has streams open is not forgotten
+    assert not budget.open("a")  # a client with open streams is not forgotten
     assert Budget(Allowance(0.0, 1.0, 0), lambda: 0.0).call("x") == 0.0

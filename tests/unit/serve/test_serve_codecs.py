@@ -20,7 +20,7 @@ from tests.support.store_samples import demands, plain
 
 
 def addressed(fabric: Fabric) -> Fabric:
-    """The same fabric with an address of each end of each link."""
+    """Return the same fabric with an address for each end of each link."""
     links = fabric.structure.links
     ends = tuple((f"192.0.2.{row}", f"198.51.100.{row}") for row in range(fabric.link_count))
     structure = replace(fabric.structure, links=replace(links, address=ends))
@@ -46,7 +46,7 @@ def test_a_fabric_survives_the_wire(fabric: Fabric) -> None:
 
 
 def test_every_faulty_record_of_a_fabric_is_named() -> None:
-    """An unknown kind, a negative speed and a stranger at the end of a link: three problems."""
+    """An unknown kind is reported by itself. Faults of several links are reported together."""
     good = fabric_codec.fabric_to_pb("f1", clos(leaves=1, spines=1, nics_per_leaf=2))
     good.nodes[0].kind = fabric_pb2.NODE_KIND_UNSPECIFIED
     with pytest.raises(InputError, match="kind"):
@@ -67,7 +67,7 @@ def test_every_faulty_record_of_a_fabric_is_named() -> None:
     ("key", "model"), [("0", 0), ("17", 17), ("017", "017"), ("a", "a"), ("9" * 5000, "9" * 5000)]
 )
 def test_a_link_key_is_a_number_where_it_reads_as_one(key: str, model: LinkKey) -> None:
-    """Fabric files number parallel links; other keys stay text, whatever their length."""
+    """Fabric files number parallel links. Other keys stay text, whatever their length."""
     assert fabric_codec.key_from_pb(key) == model
 
 
@@ -91,13 +91,13 @@ JOB = Job(
 
 
 def test_a_job_survives_the_wire() -> None:
-    """Every operation, group and algorithm comes back as itself."""
+    """Every operation, group and algorithm comes back unchanged."""
     assert job_codec.job_from_pb("j1", job_codec.job_to_pb(JOB)) == JOB
 
 
 @pytest.mark.parametrize("enum", ["CollectiveOperation", "GroupKind", "CollectiveAlgorithm"])
 def test_wire_names_of_enums_are_those_of_the_model(enum: str) -> None:
-    """A new word on either side cannot shift the others unnoticed."""
+    """A new name on either side cannot shift the others unnoticed."""
     model = {
         "CollectiveOperation": ("COLLECTIVE_OPERATION_", Operation),
         "GroupKind": ("GROUP_KIND_", Group),
@@ -133,7 +133,7 @@ def test_a_faulty_field_of_a_job_is_named(spec: str, field: str) -> None:
 
 
 def test_unset_numbers_of_a_job_have_their_defaults() -> None:
-    """QPs of 0 count as 1, priority is left to the traffic; the class is bandwidth."""
+    """QPs of 0 count as 1, priority is left to the traffic, and the class is bandwidth."""
     job = job_codec.job_from_pb("j", placement_pb2.JobSpec(hosts=["h"], gpus_per_host=1))
     assert (job.priority, job.qps, job.traffic_class) == (0.0, 1, TrafficClass.BANDWIDTH)
 
@@ -146,7 +146,7 @@ def test_demands_survive_the_wire() -> None:
 
 
 def test_a_demand_without_id_or_with_an_unknown_class_is_named() -> None:
-    """The field path holds the row."""
+    """The path of the field includes the row."""
     good = demand_pb2.FlowDemand(flow="f", source="a", destination="b", gbps=1)
     with pytest.raises(InputError, match=r"demands\[1\]\.flow"):
         demand_codec.demands_from_pb([good, demand_pb2.FlowDemand(source="a")])
@@ -156,7 +156,7 @@ def test_a_demand_without_id_or_with_an_unknown_class_is_named() -> None:
 
 
 def test_demands_told_in_parts() -> None:
-    """They come to what they would in one piece, and a fault is named by its place in all."""
+    """Parts give the same demands as one piece, and errors have the row among all demands."""
     told = [
         demand_pb2.FlowDemand(flow=f"f{row}", source="a", destination="b", gbps=row, qps=row)
         for row in range(7)
@@ -175,21 +175,21 @@ def test_demands_told_in_parts() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_states_survive_the_wire(state: State) -> None:
-    """UP, DOWN and DRAINED are themselves on both sides."""
+    """UP, DOWN and DRAINED have the same name on both sides."""
     assert common.state_from_pb(common.state_to_pb(state), "state") is state
     assert common_pb2.State.Name(common.state_to_pb(state)) == f"STATE_{state.name}"
 
 
 @pytest.mark.parametrize("value", [0, 4, -1])
 def test_a_state_has_to_be_said(value: int) -> None:
-    """Unspecified and unknown states are refused by the name of the field."""
+    """Unspecified and unknown states are refused with the name of the field."""
     with pytest.raises(InputError, match="admin_state"):
         common.state_from_pb(value, "admin_state")
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1_795_179_632.25])
 def test_times_survive_the_wire(seconds: float) -> None:
-    """To the microsecond, as far as a float carries."""
+    """Times are kept as precisely as a float holds them."""
     assert common.time_from_pb(common.time_to_pb(seconds)) == seconds
 
 
@@ -197,7 +197,7 @@ def test_times_survive_the_wire(seconds: float) -> None:
     "name", ["", "f1", "fabrics/", "fabrics/f 1", "fabric/f1", "fabrics/f1/", "fabrics/" + "x" * 64]
 )
 def test_a_malformed_name_is_refused_with_its_form(name: str) -> None:
-    """The message names the field and the form."""
+    """The error names the field and the form."""
     with pytest.raises(InputError, match=r"parent: .*fabrics/\{fabric\}"):
         names.fabric_name.fabric(name, "parent")
 

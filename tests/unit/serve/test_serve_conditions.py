@@ -1,4 +1,4 @@
-"""Links that are not well: the worse of what both ends say."""
+"""Conditions of unhealthy links: the worse of what both ends report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINK: Ends = ("l0", "s0", "0")
 
 
 def agent(switch: str) -> AgentSession:
-    """Of a switch of the fabric f1."""
+    """Return a session of a switch in fabric f1."""
     return AgentSession(
         id=1,
         fabric="f1",
@@ -28,7 +28,7 @@ def agent(switch: str) -> AgentSession:
 
 
 def report(reason: str, loss: float = 0.0, rate: float = 0.0) -> pb.LinkStateReport:
-    """What an agent says of the one link."""
+    """Return what an agent reports of the one link."""
     link = pb.LinkObservation(
         link=common_pb2.LinkRef(source="s0", target="l0", key="0"),
         reason=reason,
@@ -39,7 +39,7 @@ def report(reason: str, loss: float = 0.0, rate: float = 0.0) -> pb.LinkStateRep
 
 
 def test_both_ends_count_each_by_itself() -> None:
-    """The worse of everything, until either says that all is well or is gone."""
+    """The worse of each value counts, until an end reports a healthy link or is gone."""
     book = LinkBook(Telemetry())
     book.take(agent("l0"), report("grey", loss=0.25))
     book.take(agent("s0"), report("slow", rate=0.5))

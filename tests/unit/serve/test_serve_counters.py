@@ -34,13 +34,13 @@ class Recorder(RateBook):
         self.batches: list[Rates] = []
 
     def publish(self, fabric: str, source: str, rates: Rates) -> None:
-        """Keep it, too."""
+        """Keep the batch, then do what the parent does."""
         self.batches.append(rates)
         super().publish(fabric, source, rates)
 
 
 async def planned(path: Path) -> EmbeddedStore:
-    """A store with one fabric, and a plan of the flow j1/f0 from n0.0 to n1.0."""
+    """Return a store with one fabric, and a plan of the flow j1/f0 from n0.0 to n1.0."""
     store = await open_embedded(path / "store.sqlite3")
     await store.put_fabric("f1", clos())
     epoch = await store.acquire_leadership("test")
@@ -53,12 +53,12 @@ async def planned(path: Path) -> EmbeddedStore:
 
 
 def agent(switch: str = "l0", instance: str = "i") -> AgentSession:
-    """A session of a switch."""
+    """Return a session of a switch."""
     return AgentSession(1, "f1", switch, instance, "", frozenset(), 0, 0, 0, b"")
 
 
 def report(time: float, size: int, port: int = 0) -> pb.CounterReport:
-    """What a switch counted of packets from n0.0 to n1.0."""
+    """Return a switch's counts of bytes from n0.0 to n1.0, and of a NIC that nobody knows."""
     return pb.CounterReport(
         time=common.time_to_pb(time),
         endpoints=[pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n1.0"), pb.Endpoint(nic="gone")],
@@ -71,13 +71,13 @@ def report(time: float, size: int, port: int = 0) -> pb.CounterReport:
 
 
 async def told(book: CounterBook, about: AgentSession, counters: codec.Counters) -> None:
-    """A report that was taken in whole."""
+    """Add a report and wait until it is evaluated."""
     book.put(about, counters)
     await book.reckoned()
 
 
 async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
-    """100 GB in 4 s are 200 Gbit/s; NICs that are not known count for nothing."""
+    """100 GB in 4 s are 200 Gbit/s. Unknown NICs do not count."""
     store, rates, telemetry = await planned(tmp_path), Recorder(), Telemetry()
     book = CounterBook(FlowIndexes(store), rates, telemetry, Observations())
     await told(book, agent(), codec.counters_from_pb(report(1000.0, 5_000_000)))
@@ -92,7 +92,7 @@ async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
 
 
 async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> None:
-    """The spine sees the same bytes again."""
+    """The spine sees the same bytes again, and they are not counted."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     for time, size in ((1.0, 0), (2.0, 1000)):
@@ -102,7 +102,7 @@ async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> No
 
 
 async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
-    """Its counters do not compare with those of the one before."""
+    """Counters of a new instance do not compare with those of the one before."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     await told(book, agent(instance="a"), codec.counters_from_pb(report(1.0, 900)))
@@ -115,7 +115,7 @@ async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
 
 
 async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_path: Path) -> None:
-    """Of a hundred switches each is counted once; one that leaves meanwhile has no rates."""
+    """Each of a hundred switches is counted once. One that leaves meanwhile has no rates."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     every = [agent(f"s{number}") for number in range(100)]
@@ -123,7 +123,7 @@ async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_
         for about in every:
             book.put(about, codec.counters_from_pb(report(time, int(time))))
         if time > 1.0:
-            await asyncio.sleep(0)  # the first are being reckoned
+            await asyncio.sleep(0)  # the first are being evaluated
             book.forget(every[0])
             book.forget(every[99])
         await book.reckoned()
@@ -135,7 +135,7 @@ async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_
 async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
     tmp_path: Path,
 ) -> None:
-    """Drawn switches, NICs, ports and sizes, some entries twice, some counters that fell."""
+    """Switches, NICs, ports and sizes are drawn. Some entries come twice, some counters fall."""
     store = await planned(tmp_path)
     for seed in fresh_seeds(6):
         chance = np.random.default_rng(seed)
@@ -169,7 +169,7 @@ async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
 
 
 async def test_a_report_of_an_agent_that_leaves_at_once_is_nobodys(tmp_path: Path) -> None:
-    """It waits for others to be reckoned with; when its agent goes meanwhile it is forgotten."""
+    """A report that is waiting is forgotten when its agent leaves."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     book.put(agent(), codec.counters_from_pb(report(10.0, 1_000_000)))
@@ -184,7 +184,7 @@ async def test_a_report_of_an_agent_that_leaves_at_once_is_nobodys(tmp_path: Pat
 
 
 async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> None:
-    """A counter that fell was reset: what it shows now is what was counted since."""
+    """A counter that fell was reset, so its value is what was counted since."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), Observations())
     for time, size in ((1.0, 9_000_000_000), (2.0, 1_000_000_000)):
@@ -203,7 +203,7 @@ async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> N
     ],
 )
 def test_a_malformed_counter_report_is_refused(change: dict[Any, Any], text: str) -> None:
-    """The message says what is wrong with the columns."""
+    """The error says what is wrong with the columns."""
     message = report(1.0, 1)
     for name, value in change.items():
         message.ClearField(name)
@@ -216,7 +216,7 @@ def test_a_malformed_counter_report_is_refused(change: dict[Any, Any], text: str
 def with_pairs(
     time: float, size: int, *pairs: tuple[pb.Endpoint, pb.Endpoint, int]
 ) -> codec.Counters:
-    """What a switch counted of the entry from n0.0 to n1.0, and of pairs without one."""
+    """Return counts of the entry from n0.0 to n1.0, and of pairs without an entry."""
     told = report(time, size)
     for source, destination, unmatched in pairs:
         told.unmatched_sources.append(len(told.endpoints))
@@ -229,13 +229,13 @@ def with_pairs(
 
 N00, N01 = pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n0.1")
 BY_ADDRESS = pb.Endpoint(address="10.1.0.1")
-"""n1.1."""
+"""The address of n1.1."""
 
 
 async def test_what_nobody_announced_is_found_by_id_and_by_address(tmp_path: Path) -> None:
-    """100 Gbit/s from n0.0 to n1.1 are found; what pairs of a plan sent without an entry is theirs.
+    """100 Gbit/s from n0.0 to n1.1 are found. Bytes of a planned pair count for its flow.
 
-    NICs elsewhere, switches, a NIC to itself and what nobody knows are nothing.
+    NICs elsewhere, switches, a NIC to itself and unknown addresses do not count.
     """
     store, rates, seen = await planned(tmp_path), Recorder(), Observations(TERMS)
     book = CounterBook(FlowIndexes(store), rates, Telemetry(), seen)
@@ -260,9 +260,9 @@ async def test_what_nobody_announced_is_found_by_id_and_by_address(tmp_path: Pat
 
 
 async def test_an_elephant_is_the_same_one_when_it_gets_its_entry(tmp_path: Path) -> None:
-    """What entries of its pair count goes on from what none matched.
+    """Counts of the pair's new entries continue what was counted without an entry.
 
-    A pair that its switch has forgotten, and that begins anew, is no burst.
+    A pair that its switch has forgotten, and that begins again, is no burst.
     """
     store, seen = await planned(tmp_path), Observations(TERMS)
     book = CounterBook(FlowIndexes(store), Recorder(), Telemetry(), seen)

@@ -1,4 +1,4 @@
-"""What is told of demand sets, by the intent and the plan that the real engine makes of it."""
+"""Facts of demand sets, from the intent and the plan that the real engine makes of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.store_samples import clos, demands, job
 def intent_of(
     sets: dict[str, Demands], jobs: Sequence[str] = (), fabric: Fabric | None = None
 ) -> Intent:
-    """An intent of some sets by name, and of jobs with two hosts each."""
+    """Return an intent with these sets by name, and with jobs of two hosts each."""
     hosts = iter([("h0.0", "h1.0"), ("h0.1", "h1.1")])
     return Intent(
         name="f1",
@@ -37,13 +37,13 @@ def intent_of(
 
 
 def planned(intent: Intent) -> Plan:
-    """The plan that the controller makes."""
+    """Return the plan that the controller makes."""
     engine = planning_engine(None)
     return make_plan(wanted_of(intent, engine), None, None, engine).plan
 
 
 def facts_of(intent: Intent, plan: Plan | None) -> dict[str, DemandFacts]:
-    """What is told."""
+    """Return the facts of demand sets under a plan."""
     return demand_facts(
         intent, plan, {flow: row for row, flow in enumerate(plan.flows.ids)} if plan else {}
     )
@@ -53,7 +53,7 @@ A = demands(("n0.0", "n1.0"), ("n1.0", "n0.1"), ids="a")
 
 
 def test_a_set_is_planned_once_the_plan_has_what_it_asks_for() -> None:
-    """ACCEPTED before, and again where it asks for something else now."""
+    """A set is ACCEPTED before, and again when it asks for something else."""
     intent = intent_of({"a": A})
     assert facts_of(intent, None) == {"a": DemandFacts()}
     plan = planned(intent)
@@ -68,7 +68,7 @@ def test_a_set_is_planned_once_the_plan_has_what_it_asks_for() -> None:
 
 
 def test_of_sets_that_share_an_id_one_is_planned_and_the_others_say_why() -> None:
-    """As stored by a release without the check: nothing that is stored is left out unsaid."""
+    """Sets stored by a release without the check are never left out without a reason."""
     sets = {"a": A, "b": replace(A, gbps=A.gbps * 2), "c": demands(("n0.0", "n1.1"), ids="c")}
     intent = intent_of(sets)
     plan = planned(intent)
@@ -84,7 +84,7 @@ def test_of_sets_that_share_an_id_one_is_planned_and_the_others_say_why() -> Non
 
 
 def test_the_id_of_a_jobs_flow_is_the_jobs() -> None:
-    """The job is planned, the set says why it is not; without the job the set is."""
+    """The job is planned, and the set says why it is not. Without the job the set is planned."""
     own = planned(intent_of({}, ["j1"])).flows.ids
     mine = replace(A, ids=(own[0], "mine"))
     intent = intent_of({"a": mine}, ["j1"])
@@ -99,7 +99,7 @@ def test_the_id_of_a_jobs_flow_is_the_jobs() -> None:
 
 
 def test_flows_without_a_path_are_told() -> None:
-    """How many, and why the first has none."""
+    """The facts have the number of such flows, and why the first has no path."""
     whole = clos()
     nic, links = whole.structure.index["n1.0"], whole.structure.links
     cut = (links.a == nic) | (links.b == nic)

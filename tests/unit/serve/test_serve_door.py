@@ -37,7 +37,7 @@ ENTRIES = st.lists(
     ),
     max_size=150,
 )
-"""Literal fields, kept or not, and references to those kept before, by how many were kept since."""
+"""Fields: literals (name, value, whether kept), or references to kept ones, newest first."""
 
 
 @pytest.mark.deep
@@ -46,7 +46,7 @@ ENTRIES = st.lists(
 def test_what_passes_is_no_larger_than_it_may_be(
     entries: list[int | tuple[bytes, bytes, bool]],
 ) -> None:
-    """Against a table kept whole: each field at its full size, evicted as RFC 7541 says."""
+    """A block passes exactly if its fields, by a table kept as in RFC 7541, are within limits."""
     table: list[tuple[bytes, bytes]] = []
     block, sizes = b"", []
     for entry in entries:
@@ -84,20 +84,20 @@ def test_what_passes_is_no_larger_than_it_may_be(
     ],
 )
 def test_malformed_headers(block: bytes) -> None:
-    """Entry 0, endless numbers, strings beyond the end."""
+    """Entry 0, endless numbers, and strings beyond the end of the block are refused."""
     with pytest.raises(Unbearable):
         Headers().weigh(block)
 
 
 def test_huffman_counts_for_the_most() -> None:
-    """A coded string may hold 8/5 of its bytes; a table of such entries is taken for fuller."""
+    """A coded string may stand for 8/5 of its bytes, so it counts for that many."""
     headers = Headers()
-    value = b"\xff" * 2000  # 3,200 at most
+    value = b"\xff" * 2000  # at most 3,200 decoded
     coded = b"\x40\x01x\xff" + bytes([(2000 - 127) % 128 + 128, (2000 - 127) // 128]) + value
     headers.weigh(coded)
     with pytest.raises(Unbearable):
         headers.weigh(b"\xbe" * 6)
-    headers.weigh(b"\xbf")  # never kept: counts as the largest there can be
+    headers.weigh(b"\xbf")  # not in the table, so it counts as the largest possible entry
 
 
 SAID = PREFACE + b"".join(
@@ -119,7 +119,7 @@ SAID = PREFACE + b"".join(
 @settings(max_examples=examples(40, 2000))
 @given(st.lists(st.integers(0, len(SAID)), max_size=30).map(sorted))
 def test_however_it_is_cut_it_passes_as_it_is(cuts: list[int]) -> None:
-    """Each byte once and in order; calls begin and are taken back where they do."""
+    """Each byte passes once and in order, and calls begin and are reset where they do."""
     frames, out = Frames(), b""
     began, reset = [], []
     for low, high in zip([0, *cuts], [*cuts, len(SAID)], strict=True):
@@ -144,14 +144,14 @@ def test_however_it_is_cut_it_passes_as_it_is(cuts: list[int]) -> None:
     ],
 )
 def test_what_is_not_borne(said: bytes) -> None:
-    """Another protocol, headers broken off, without a beginning, without an end, too many."""
+    """Refused are other protocols, and headers that are interrupted, without begin or too many."""
     with pytest.raises(Unbearable):
         Frames().take(said)
 
 
 @given(st.lists(st.integers(0, 60), max_size=10).map(sorted))
 def test_answers_are_told_however_they_are_cut(cuts: list[int]) -> None:
-    """The calls of frames of headers and of resets, not those of data."""
+    """Frames of headers and resets give their calls, and frames of data do not."""
     said = (
         frame(HEADERS, 0, 1, b"h" * 7) + frame(DATA, 0, 3, b"d" * 9) + frame(RESET, 0, 5, bytes(4))
     )
@@ -163,7 +163,7 @@ def test_answers_are_told_however_they_are_cut(cuts: list[int]) -> None:
 
 
 def test_many_small_frames_are_read_later() -> None:
-    """A frame without data takes its turn, however short it is."""
+    """Every frame takes its turn, even if it has no data."""
     now = 0.0
     frames = Frames(lambda: now)
     frames.take(PREFACE + frame(PING, 0, 0, bytes(8)) * 4000)

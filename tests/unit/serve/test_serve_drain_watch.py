@@ -1,4 +1,4 @@
-"""The progress of a drain, while the fabric is replaced under it."""
+"""The progress of a drain while the fabric is replaced."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.support.store_samples import clos, plan_of, program_of
 
 
 def test_a_link_that_the_plan_does_not_know_carries_nothing() -> None:
-    """The fabric has grown by a leaf since the plan was made: its link is told of, not refused.
+    """A link of a leaf that came after the plan was made carries 0 flows and is not refused.
 
-    The link of an old leaf, beside it, is told with the flows that the plan has on it.
+    The link of an old leaf, beside it, has the flows that the plan has on it.
     """
     plan = plan_of(clos(leaves=2))
     committed = Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
@@ -30,7 +30,7 @@ def test_a_link_that_the_plan_does_not_know_carries_nothing() -> None:
 
 
 def test_a_link_that_the_fabric_does_not_have_is_refused() -> None:
-    """Also while the plan is still of a fabric that has it."""
+    """The link is refused even while the plan is still of a fabric that has it."""
     plan = plan_of(clos(leaves=3))
     committed = Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
     watch = DrainWatch(pb.WatchDrainRequest(switches=["l2"]))

@@ -21,7 +21,7 @@ ENTRIES = [program_of(plan_of(fabric), 1, 1).entries for fabric in FABRICS]
 
 @dataclass(eq=False)
 class Waiting:
-    """A push of one of two fabrics."""
+    """A push of one of two fabrics that waits for its encoding."""
 
     push: Push
     message: entries.Encoded | None = None
@@ -29,23 +29,23 @@ class Waiting:
 
     @property
     def waits(self) -> bool:
-        """Until it is encoded or lost."""
+        """Whether the push is neither encoded nor lost."""
         return self.message is None and not self.lost
 
 
 def waiting(fabric: int = 0, generation: int = 1) -> Waiting:
-    """A push with the sample's entries."""
+    """Return a waiting push with the sample's entries."""
     sets = ENTRIES[fabric]
     return Waiting(Push(PushMode.INCREMENTAL, 1, generation, FABRICS[fabric], sets, no_entries()))
 
 
 def whole(made: entries.Encoded) -> pb.Push:
-    """A push for an agent that was told nothing."""
+    """Return the push for an agent that knows no names yet."""
     return made.named(SentNames()).push
 
 
 def queued(*pushes: Waiting) -> Encoder:
-    """An encoder that was told of these."""
+    """Return an encoder with these pushes added."""
     encoder = Encoder()
     for push in pushes:
         encoder.add(push)
@@ -53,7 +53,10 @@ def queued(*pushes: Waiting) -> Encoder:
 
 
 async def test_pushes_that_wait_are_encoded_with_the_first() -> None:
-    """Each is what it would be alone; one that was lost meanwhile is left out."""
+    """Each push gets the message that it would get alone.
+
+    One that was lost meanwhile is left out.
+    """
     pushes = [waiting(generation=number) for number in range(4)]
     pushes[2].lost = True
     encoder = queued(*pushes)
@@ -66,7 +69,7 @@ async def test_pushes_that_wait_are_encoded_with_the_first() -> None:
 
 
 async def test_fabrics_are_encoded_apart() -> None:
-    """Rows of one mean nothing in another; whoever asks is answered, in whatever order."""
+    """Rows of one fabric mean nothing in another. Each push is encoded, in any order of asking."""
     pushes = [waiting(fabric) for fabric in (0, 1, 0)]
     encoder = queued(*pushes)
     await encoder.message(pushes[0])
@@ -79,7 +82,7 @@ async def test_fabrics_are_encoded_apart() -> None:
 
 
 async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is beyond the share of a turn waits for the next; what is large alone, for a thread."""
+    """What exceeds the share of a turn waits for the next. A large push is encoded in a thread."""
     each = len(ENTRIES[0])
     monkeypatch.setattr(room, "_TOGETHER", 3 * each)
     pushes = [waiting() for _ in range(5)]

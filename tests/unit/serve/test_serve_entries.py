@@ -23,7 +23,7 @@ FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
 NICS = FABRIC.rows_of_kind(NodeKind.NIC).tolist()
 NIC_IDS = {FABRIC.structure.nodes.ids[row] for row in NICS}
 ARCS = np.flatnonzero(FABRIC.structure.tail == FABRIC.structure.index["l0"]).tolist()
-"""Those that leave l0."""
+"""Arcs that leave l0."""
 
 RISKS = st.lists(st.integers(0, FABRIC.link_count - 1), unique=True, max_size=4).map(sorted)
 Row = tuple[int, int, int, int, int, list[int], list[int]]
@@ -39,7 +39,7 @@ ROW = st.tuples(
 
 
 def entries_of(rows: list[Row]) -> Entries:
-    """Entries of leaf l0 from plain tuples."""
+    """Return entries of leaf l0 from plain tuples."""
     if not rows:
         return no_entries()
     columns = [np.array([row[i] for row in rows], dtype=np.int64) for i in range(5)]
@@ -60,7 +60,7 @@ def entries_of(rows: list[Row]) -> Entries:
 
 
 def expected(row: Row) -> tuple[object, ...]:
-    """An entry in words, from the model."""
+    """Return an entry in names, by the model."""
     structure = FABRIC.structure
     ids, links = structure.nodes.ids, structure.links
 
@@ -82,12 +82,12 @@ def expected(row: Row) -> tuple[object, ...]:
 
 
 def push_of(sets: Entries, deletes: Entries) -> pb.Push:
-    """For an agent that was told nothing."""
+    """Return the push for an agent that knows no names yet."""
     return push_to_pb(Push(PushMode.INCREMENTAL, 1, 1, FABRIC, sets, deletes), nonce=1)
 
 
 def unlike(rows: list[Row]) -> list[Row]:
-    """The rows without those whose match another had before."""
+    """Return the rows, keeping one row for each match."""
     return list({row[:3]: row for row in rows}.values())
 
 
@@ -96,7 +96,7 @@ BATCH = st.lists(ROW, max_size=12).map(unlike)
 
 @given(st.lists(st.tuples(BATCH, st.integers(0, 4)), min_size=1, max_size=4))
 def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) -> None:
-    """Of pushes encoded together each is read as its own: sets, then deletes."""
+    """Each of several pushes encoded together is read with its own sets, then its deletes."""
     parts = [(rows[count:], rows[:count]) for rows, count in told]
     pushes = [
         Push(PushMode.INCREMENTAL, 1, 1, FABRIC, entries_of(sets), entries_of(deletes))
@@ -120,7 +120,7 @@ def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) 
 
 @given(BATCH)
 def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
-    """No name, next hop, link, risk group or way stands twice in a batch."""
+    """No name, next hop, link, risk group or way occurs twice in a batch."""
     push = push_of(entries_of(rows), no_entries())
     operations, made = decode_push(push).operations, push.operations
     assert len(set(made.names)) == len(made.names)
@@ -134,7 +134,7 @@ def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("dense", [0, 1 << 40])
 def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a table or by sorting: owner by owner, ascending, each value once."""
+    """A table and sorting give the same numbers: by owner, ascending, each value once."""
     monkeypatch.setattr("heddle_controller.serve.codec.entries.DENSE", dense)
     owner, value = np.array([0, 0, 2, 2, 0, 2]), np.array([5, 3, 3, 3, 5, 0])
     found = distinct_by_owner(owner, value, 3, 6)
@@ -144,7 +144,7 @@ def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.Monkey
 
 
 def test_a_batch_of_deletes_alone_has_no_ways() -> None:
-    """Columns of next hops, risks and ways are empty."""
+    """The columns of next hops, risks and ways are empty."""
     row: Row = (NICS[0], NICS[1], 7, 0, NONE, [], [])
     made = push_of(no_entries(), entries_of([row])).operations
     used = {field.name for field, _ in made.ListFields()}
@@ -173,7 +173,10 @@ def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
 
 @given(st.lists(st.tuples(BATCH, st.integers(0, 4), st.booleans()), min_size=1, max_size=5))
 def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) -> None:
-    """Encoded together or not, each push gives what no other has; a new epoch begins anew."""
+    """A push gives only names that no earlier push of the session gave.
+
+    A new epoch starts again.
+    """
     sides, received, epoch, given_names = SentNames(), ReceivedNames(), 1, set[str]()
     for rows, count, elected in told:
         if elected:
@@ -191,7 +194,7 @@ def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) 
 
 
 def test_whoever_forgets_is_told_again() -> None:
-    """After a refusal, and of another fabric, every name comes again, and says that it does."""
+    """After a refusal, and for another fabric, all names are sent again, and the push says so."""
     row: Row = (NICS[0], NICS[1], 7, ARCS[0], NONE, [], [])
     other = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
     told, names = SentNames(), []

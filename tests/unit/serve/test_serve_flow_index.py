@@ -1,4 +1,4 @@
-"""The index of a fabric's newest plan, asked for once or again and again."""
+"""The index of a fabric's newest plan, for callers that ask once or again and again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE
 
 
 async def commit(store: EmbeddedStore, epoch: int, generation: int) -> None:
-    """The next plan of the fabric f1."""
+    """Commit the next plan of the fabric f1."""
     plan = plan_of((await store.get_fabric("f1")).fabric)
     program = program_of(plan, epoch, generation)
     await store.commit(
@@ -30,13 +30,13 @@ async def commit(store: EmbeddedStore, epoch: int, generation: int) -> None:
 
 
 def generation(index: FlowIndex | None) -> int:
-    """Of the plan that an index is of."""
+    """Return the generation of an index's plan."""
     assert index is not None
     return index.generation
 
 
 async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_path: Path) -> None:
-    """``of`` gives a new plan at once; ``lately`` may give the one before, for a moment."""
+    """``of`` returns a new plan at once. ``lately`` may return the one before, for a moment."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     await store.put_fabric("f1", clos())
     epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
@@ -57,7 +57,7 @@ async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_p
 async def test_a_store_that_came_back_older_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index is of the plan that the store has, though a newer one was known of it."""
+    """The index follows the store's plan, even if a newer one was known before."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     await store.put_fabric("f1", clos())
     epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
@@ -76,7 +76,7 @@ async def test_a_store_that_came_back_older_is_believed(
 
 
 async def test_what_was_asked_of_a_plan_is_ready_for_the_next(tmp_path: Path) -> None:
-    """Its index is made unasked; what no one looked up in the last one is not made."""
+    """Only what was looked up in the last plan's index is prepared for the next plan."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     await store.put_fabric("f1", clos())
     epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
@@ -100,7 +100,7 @@ async def test_what_was_asked_of_a_plan_is_ready_for_the_next(tmp_path: Path) ->
 async def test_a_flow_is_explained_at_once_where_that_is_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once all it takes is made, where the flow has few paths; a flow nobody knows, likewise."""
+    """Explaining is quick once the indexes are made, for flows of few paths and unknown flows."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     await store.put_fabric("f1", clos())
     epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)

@@ -29,7 +29,7 @@ ENTRIES = program_of(plan_of(FABRIC), 1, 1).entries
 
 
 def session(gateway: Gateway, switch: str = "l0", instance: str = "i") -> AgentSession:
-    """An agent as it introduces itself."""
+    """Return an agent's session as the agent introduces itself."""
     return AgentSession(
         id=gateway.next_id(),
         fabric="f1",
@@ -45,12 +45,12 @@ def session(gateway: Gateway, switch: str = "l0", instance: str = "i") -> AgentS
 
 
 def push(generation: int = 1) -> Push:
-    """One entry to set."""
+    """Return a push that sets one entry."""
     return Push(PushMode.INCREMENTAL, 5, generation, FABRIC, ENTRIES, no_entries())
 
 
 def result(nonce: int, stage: pb.PushStage.ValueType, **more: Any) -> pb.PushResult:
-    """An agent's answer to ``push()``."""
+    """Return an agent's answer to ``push()``."""
     told: dict[str, Any] = {
         "epoch": 5,
         "generation": 1,
@@ -62,18 +62,18 @@ def result(nonce: int, stage: pb.PushStage.ValueType, **more: Any) -> pb.PushRes
 
 @pytest.fixture
 def telemetry() -> Telemetry:
-    """Real meters."""
+    """Return real meters."""
     return Telemetry()
 
 
 @pytest.fixture
 def gateway(telemetry: Telemetry) -> Gateway:
-    """At most three unanswered pushes."""
+    """Return a gateway that allows three unanswered pushes."""
     return Gateway(telemetry, queue_limit=3)
 
 
 async def test_a_push_is_answered_by_its_fib_result(gateway: Gateway) -> None:
-    """RIB alone does not end the waiting; both stages are in the report."""
+    """A RIB result does not end the wait. Both stages are in the report."""
     about = session(gateway)
     stream = gateway.open(about)
     waiting = asyncio.ensure_future(gateway.push(about, push()))
@@ -93,7 +93,7 @@ async def test_a_push_is_answered_by_its_fib_result(gateway: Gateway) -> None:
 
 
 async def test_a_push_refused_whole_has_no_fib_stage(gateway: Gateway) -> None:
-    """STALE_EPOCH at the RIB stage ends the push, and says what the agent has seen."""
+    """STALE_EPOCH at the RIB stage ends the push and has the highest epoch the agent has seen."""
     about = session(gateway)
     stream = gateway.open(about)
     waiting = asyncio.ensure_future(gateway.push(about, push()))
@@ -107,7 +107,7 @@ async def test_a_push_refused_whole_has_no_fib_stage(gateway: Gateway) -> None:
 
 
 async def test_a_fib_ack_stands_for_a_rib_ack_that_was_lost(gateway: Gateway) -> None:
-    """Packets follow the entries, so the table must have taken them."""
+    """Once the FIB has the entries, the table must have accepted them."""
     about = session(gateway)
     stream = gateway.open(about)
     waiting = asyncio.ensure_future(gateway.push(about, push()))
@@ -134,7 +134,7 @@ async def test_a_fib_ack_stands_for_a_rib_ack_that_was_lost(gateway: Gateway) ->
 async def test_an_answer_that_contradicts_its_push_is_refused(
     gateway: Gateway, answer: pb.PushResult
 ) -> None:
-    """The agent's fault is told by field; the push stays unanswered."""
+    """The error names the field, and the push stays unanswered."""
     about = session(gateway)
     stream = gateway.open(about)
     waiting = asyncio.ensure_future(gateway.push(about, push()))
@@ -160,7 +160,7 @@ async def test_pushes_leave_in_the_order_of_the_calls(gateway: Gateway) -> None:
 
 
 async def test_cancelling_stops_the_waiting_not_the_push(gateway: Gateway) -> None:
-    """The push is still sent, and its answer is taken without anybody waiting."""
+    """The push is still sent, and its answer is accepted although nobody waits."""
     about = session(gateway)
     stream = gateway.open(about)
     waiting = asyncio.ensure_future(gateway.push(about, push()))
@@ -174,7 +174,7 @@ async def test_cancelling_stops_the_waiting_not_the_push(gateway: Gateway) -> No
 
 
 async def test_names_come_again_where_the_agent_may_have_others(gateway: Gateway) -> None:
-    """Once a session, and again after a refusal and after a push of another leader."""
+    """Names are sent once a session, and again after a refusal."""
     about = session(gateway)
     stream = gateway.open(about)
     outgoing = stream.outgoing()
@@ -196,7 +196,7 @@ async def test_names_come_again_where_the_agent_may_have_others(gateway: Gateway
 async def test_a_queue_that_overflows_becomes_a_new_session(
     gateway: Gateway, telemetry: Telemetry
 ) -> None:
-    """What waited is lost, the stream lives on under a new id, and nothing is known of it."""
+    """Waiting pushes are lost. The stream continues under a new id with an unknown table."""
     about = session(gateway)
     stream = gateway.open(about)
     events = gateway.events()
@@ -219,7 +219,7 @@ async def test_a_queue_that_overflows_becomes_a_new_session(
 
 
 async def test_a_second_session_of_a_switch_replaces_the_first(gateway: Gateway) -> None:
-    """The older stream ends with ABORTED; its pushes are lost; its end changes nothing."""
+    """The older stream ends with ABORTED and its pushes are lost. Its end changes nothing else."""
     older = session(gateway)
     stream = gateway.open(older)
     waiting = asyncio.ensure_future(gateway.push(older, push()))
@@ -237,7 +237,7 @@ async def test_a_second_session_of_a_switch_replaces_the_first(gateway: Gateway)
 
 
 async def test_a_push_to_a_session_that_is_over_is_lost(gateway: Gateway) -> None:
-    """So is one to a session that another has replaced."""
+    """A push to a session that has ended is lost."""
     about = session(gateway)
     with pytest.raises(SessionLost):
         await gateway.push(about, push())
@@ -248,7 +248,7 @@ async def test_a_push_to_a_session_that_is_over_is_lost(gateway: Gateway) -> Non
 
 
 async def test_events_keep_only_the_newest_of_each_switch(gateway: Gateway) -> None:
-    """A reader that is slow gets one event a switch, however often it came and went."""
+    """A slow reader gets one event a switch, however often the switch came and went."""
     events = gateway.events()
     for _ in range(5):
         stream = gateway.open(session(gateway, "l0"))
@@ -260,7 +260,7 @@ async def test_events_keep_only_the_newest_of_each_switch(gateway: Gateway) -> N
 
 
 async def test_closing_ends_every_session_and_takes_no_new_one(gateway: Gateway) -> None:
-    """Agents are told to go elsewhere; readers of events end."""
+    """Agents are told to go elsewhere, and readers of events end."""
     streams = [gateway.open(session(gateway, switch)) for switch in ("l0", "l1")]
     events = gateway.events()
     gateway.close()

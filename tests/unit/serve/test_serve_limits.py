@@ -12,12 +12,12 @@ METHOD = Method("s", "m", streams=False)
 
 
 class Call:
-    """As much of gRPC's context as limits look at."""
+    """The part of gRPC's context that limits use."""
 
     status: Any = None
 
     async def abort_with_status(self, status: Any) -> None:
-        """As gRPC does, it raises."""
+        """Record the status and raise, as gRPC does."""
         self.status = status
         raise PermissionError
 
@@ -35,7 +35,7 @@ class Call:
     ],
 )
 async def test_who_is_limited(caller: Caller, *, limited: bool) -> None:
-    """All but plain text from the controller's own host, also where --insecure lets others in."""
+    """Everybody is limited except callers in plain text on the controller's own host."""
     limits = Limits(Budget(Allowance(1.0, 1.0, 1), lambda: 0.0))
     set_caller(caller)
     call: Any = Call()

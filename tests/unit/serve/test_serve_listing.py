@@ -1,4 +1,4 @@
-"""What agents tell of their entries arrives as it is held, or is refused."""
+"""The entries that agents report are read as they are held, or refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HELD: dict[Match, Group] = {
 
 @given(st.lists(ROW, unique_by=lambda row: row[:3]))
 def test_what_is_told_is_what_is_held(rows: list[Row]) -> None:
-    """The very entries come out, so their digest is the agent's."""
+    """Exactly the held entries are read, so their digest is the agent's."""
     entries = entries_of(rows)
     held = {
         match_of(FABRIC, entries, row): Group(*way_of(FABRIC, entries, row))
@@ -43,7 +43,7 @@ def test_what_is_told_is_what_is_held(rows: list[Row]) -> None:
 
 
 def test_what_repeats_is_told_once() -> None:
-    """Ten thousand entries over a few next hops are some bytes each, in one message."""
+    """Ten thousand entries over a few next hops take at most 22 bytes each."""
     groups = [Group(UP, SPARE, (BEYOND,), ()) for _ in range(16)]
     held = {(f"n{row % 100}", f"m{row // 100}", row, 4791): groups[row % 16] for row in range(9999)}
     told = listing(held)
@@ -52,7 +52,7 @@ def test_what_repeats_is_told_once() -> None:
 
 
 def test_the_fabric_lacks_what_is_told() -> None:
-    """Entries over a link, or for a NIC, that is gone: nothing is said of the table."""
+    """If a link or NIC of the entries is gone, the result is None."""
     for match, group in (
         (("gone", "l1-h0-n0", 0, 0), Group(UP)),
         (("l0-h0-n0", "l1-h0-n0", 0, 0), Group(NextHop("s0", "9"))),
@@ -84,7 +84,7 @@ def test_the_fabric_lacks_what_is_told() -> None:
     ],
 )
 def test_malformed_entries_are_refused(change: dict[str, bytes], fault: str) -> None:
-    """With the column that is at fault."""
+    """The error says what is wrong with which column."""
     told = listing(HELD)
     assert entries_from_pb(told, FABRIC, "l0") is not None
     for name, column in change.items():
@@ -94,7 +94,7 @@ def test_malformed_entries_are_refused(change: dict[str, bytes], fault: str) -> 
 
 
 def test_few_bytes_do_not_stand_for_very_many_links() -> None:
-    """A group of many links, named by many ways, is refused before it is written out."""
+    """A group of many links that many ways use is refused before it is expanded."""
     links = FABRIC.structure.links
     ids, ends = FABRIC.structure.nodes.ids, zip(links.a, links.b, links.key, strict=True)
     every = tuple(Link.between(ids[a], ids[b], str(key)) for a, b, key in ends)

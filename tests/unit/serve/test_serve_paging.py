@@ -11,13 +11,13 @@ from heddle_controller.serve.request import Page, page
 
 
 def asked(collection: str, size: int, token: str) -> Page:
-    """The page that a request asks for."""
+    """Return the page that a request asks for."""
     request = ListFabricsRequest(page_size=size, page_token=token)
     return page(collection, request, default=10, ceiling=20)
 
 
 def test_sizes_are_held_to_the_ceiling() -> None:
-    """0 is the default, more than the ceiling is the ceiling, less than 0 is refused."""
+    """0 means the default, more than the ceiling is cut to it, and less than 0 is refused."""
     assert asked("c", 0, "").size == 10
     assert asked("c", 99, "").size == 20
     with pytest.raises(InputError, match="page_size"):
@@ -25,7 +25,7 @@ def test_sizes_are_held_to_the_ceiling() -> None:
 
 
 def test_a_token_goes_on_where_the_page_before_ended() -> None:
-    """Name and row survive; the stamp is compared."""
+    """The token keeps name and row, and its stamp is compared."""
     first = asked("c", 0, "")
     following = asked("c", 0, first.token(30, "e1"))
     assert following.row("e1") == 30
@@ -33,7 +33,7 @@ def test_a_token_goes_on_where_the_page_before_ended() -> None:
 
 
 def test_a_token_dies_with_its_content() -> None:
-    """A stamp that has changed is ABORTED, not a page of something else."""
+    """A stamp that has changed gives ABORTED, not a page of something else."""
     token = asked("c", 0, "").token(30, "e1")
     with pytest.raises(Refusal) as caught:
         asked("c", 0, token).row("e2")
@@ -49,14 +49,14 @@ def test_a_token_of_another_list_is_refused() -> None:
 
 @given(st.text(max_size=60))
 def test_no_token_makes_anything_but_a_refusal(text: str) -> None:
-    """What a client makes up is an InputError."""
+    """A made-up token gives an InputError."""
     assume(text)
     with pytest.raises(InputError, match="page_token"):
         asked("c", 0, text)
 
 
 def test_a_row_that_is_no_number_is_refused() -> None:
-    """A token whose position is text is of no list by rows."""
+    """A token with a text as its position cannot belong to a list by rows."""
     token = asked("c", 0, "").token("²", "e1")
     with pytest.raises(InputError, match="page_token"):
         asked("c", 0, token).row("e1")

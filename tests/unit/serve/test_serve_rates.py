@@ -20,12 +20,12 @@ FABRIC = clos()
 
 
 def ints(*values: int) -> Ints:
-    """A column."""
+    """Return a column."""
     return np.array(values, dtype=np.int64)
 
 
 def committed(*flows: tuple[str, str, str, int, float]) -> Committed:
-    """A plan of flows given as id, source, destination, QPs and Gbit/s."""
+    """Return a plan of flows given as id, source, destination, QPs and Gbit/s."""
     index, count = FABRIC.structure.index, len(flows)
     made = Flows(
         ids=tuple(flow[0] for flow in flows),
@@ -54,7 +54,7 @@ FLOWS = FlowIndex(
 
 
 def shares(*packets: tuple[str, str, int]) -> list[tuple[int, str, float]]:
-    """Element, flow id and share of packets given by source, destination and port."""
+    """Return element, flow id and share of packets given as source, destination and port."""
     index = FABRIC.structure.index
     pair = FLOWS.pairs(ints(*(index[p[0]] for p in packets)), ints(*(index[p[1]] for p in packets)))
     found = FLOWS.shares(pair, ints(*(p[2] for p in packets)))
@@ -68,7 +68,7 @@ def shares(*packets: tuple[str, str, int]) -> list[tuple[int, str, float]]:
     ids=["first", "last", "next", "its last"],
 )
 def test_a_port_belongs_to_the_flow_whose_qps_it_counts(offset: int, flow: str) -> None:
-    """Flows of one pair have ports that follow one another, one a QP."""
+    """Flows of one pair of NICs have consecutive ports, one for each QP."""
     assert shares(("n0.0", "n1.0", FIRST_SOURCE_PORT + offset)) == [(0, flow, 1.0)]
 
 
@@ -78,30 +78,30 @@ def test_a_port_belongs_to_the_flow_whose_qps_it_counts(offset: int, flow: str) 
     ids=["beyond the last", "before the first", "another pair"],
 )
 def test_packets_of_no_flow_are_left_out(packet: tuple[str, str, int]) -> None:
-    """Nothing is guessed."""
+    """Packets that belong to no flow have no share."""
     assert shares(packet) == []
 
 
 def test_any_port_is_shared_by_the_flows_of_the_pair() -> None:
-    """By their demands: three quarters and one."""
+    """Shares follow demands: three quarters and one quarter."""
     found = shares(("n0.1", "n1.1", 0), ("n0.0", "n1.0", 0))
     assert sorted(found) == [(0, "b", 1.0), (1, "a", 0.75), (1, "c", 0.25)]
 
 
 def test_an_empty_plan_owns_no_packets() -> None:
-    """No flow, no share."""
+    """Without flows there are no shares."""
     empty = FlowIndex(committed())
     assert [len(column) for column in empty.shares(ints(5), ints(7))] == [0, 0, 0]
     assert [len(column) for column in empty.shares(ints(5), ints(0))] == [0, 0, 0]
 
 
 def rates(time: float) -> Rates:
-    """One flow at 1 Gbit/s."""
+    """Return rates of one flow at 1 Gbit/s."""
     return Rates(time, 1.0, ("a",), np.ones(1))
 
 
 async def test_a_watcher_hears_the_newest_of_each_source_first() -> None:
-    """Then whatever comes."""
+    """A watcher first gets the newest rates of each source, and then every new batch."""
     book = RateBook()
     book.publish("f1", "s0", rates(1.0))
     book.publish("f1", "s0", rates(2.0))
@@ -114,7 +114,7 @@ async def test_a_watcher_hears_the_newest_of_each_source_first() -> None:
 
 
 async def test_a_source_that_is_gone_is_forgotten() -> None:
-    """A new watcher does not hear rates of a switch that left."""
+    """A new watcher does not get rates of a switch that left."""
     book = RateBook()
     book.publish("f1", "s0", rates(1.0))
     book.forget("f1", "s0")
@@ -126,7 +126,7 @@ async def test_a_source_that_is_gone_is_forgotten() -> None:
 
 
 async def test_a_slow_watcher_is_cut_off_with_a_clear_status() -> None:
-    """RESOURCE_EXHAUSTED, and its queue is freed; others go on."""
+    """The slow watcher's stream ends with RESOURCE_EXHAUSTED. Other watchers go on."""
     book = RateBook()
     book.publish("f1", "s0", rates(0.0))
     async with aclosing(book.watch("f1")) as slow, aclosing(book.watch("f1")) as quick:
@@ -141,7 +141,7 @@ async def test_a_slow_watcher_is_cut_off_with_a_clear_status() -> None:
 
 
 async def test_watchers_end_with_the_controller() -> None:
-    """UNAVAILABLE, so that they come back elsewhere."""
+    """Watchers get a refusal, so that they come back at another controller."""
     book = RateBook()
     async with aclosing(book.watch("f1")) as batches:
         waiting = asyncio.create_task(anext(batches))

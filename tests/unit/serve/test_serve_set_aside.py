@@ -7,22 +7,25 @@ from heddle_controller.serve.agents.link_book import BURST, SHARE, Pace
 
 
 class Clock:
-    """Time as the test has it."""
+    """A clock that the test sets."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return self.now
 
 
 def test_it_comes_back_and_later_each_time() -> None:
-    """A minute, two, four, at most an hour; a minute again once it was well for long."""
+    """A switch is set aside for one minute, then two, four, at most an hour.
+
+    After a long time without a fault it is one minute again.
+    """
     clock = Clock()
     aside = SetAside(clock)
     for seconds in (60, 120, 240, 480, 960, 1920, 3600, 3600):
         assert aside.put("f1", "l0", "says too much") == seconds
-        assert aside.put("f1", "l0", "says too much") == seconds  # no longer for saying it twice
+        assert aside.put("f1", "l0", "says too much") == seconds  # a second fault adds no time
         assert aside.of("f1") == {
             "l0": f"set aside for {seconds} s more, as its agent says too much"
         }
@@ -35,7 +38,7 @@ def test_it_comes_back_and_later_each_time() -> None:
 
 
 def test_faults_are_forgiven_one_by_one() -> None:
-    """So many at once, and one more a minute; each switch by itself."""
+    """A few faults at once are allowed, and one more each minute, separately for each switch."""
     clock = Clock()
     aside = SetAside(clock)
     assert [aside.faulty("f1", "l0") for _ in range(int(FAULTS) + 1)] == [False] * 5 + [True]
@@ -45,7 +48,7 @@ def test_faults_are_forgiven_one_by_one() -> None:
 
 
 def test_an_agent_takes_no_more_than_its_share() -> None:
-    """What it took at once beyond the burst it waits for, as long as its share of that takes."""
+    """Beyond the burst, an agent waits until its share has paid for what it used."""
     clock = Clock()
     pace = Pace(clock)
     assert pace.rest(BURST / 2) == 0

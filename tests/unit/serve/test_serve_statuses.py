@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Message)
 
 
 def details(status: status_pb2.Status | None, kind: type[M]) -> list[M]:
-    """The details of one kind in a status."""
+    """Return the details of one kind in a status."""
     assert status is not None
     found = []
     for packed in status.details:
@@ -44,7 +44,7 @@ def details(status: status_pb2.Status | None, kind: type[M]) -> list[M]:
     ],
 )
 def test_every_port_error_has_its_status(error: Exception, code: str) -> None:
-    """The code is that of the ports' table; the message is the error's own line."""
+    """The code is that of the table, and the message has the error's text."""
     status = status_of(error)
     assert status is not None
     assert status.code == grpc.StatusCode[code].value[0]
@@ -53,7 +53,7 @@ def test_every_port_error_has_its_status(error: Exception, code: str) -> None:
 
 
 def test_every_port_error_that_reaches_a_client_is_in_the_table() -> None:
-    """A new error of the ports does not become INTERNAL unnoticed; SessionLost stays inside."""
+    """A new error cannot become INTERNAL unnoticed. SessionLost never reaches a client."""
     known = {
         error
         for error in vars(ports).values()
@@ -68,13 +68,13 @@ def test_every_port_error_that_reaches_a_client_is_in_the_table() -> None:
 
 
 def test_a_fault_of_ours_has_no_status() -> None:
-    """The interceptor makes it INTERNAL with an incident id."""
+    """An error of the controller's own has no status. The interceptor makes it INTERNAL."""
     assert status_of(KeyError("x")) is None
     assert status_of(ports.SessionLost("l0")) is None
 
 
 def test_every_problem_is_a_field_violation() -> None:
-    """Record and reason arrive apart from each other."""
+    """Record and reason arrive as separate fields."""
     status = status_of(InputError("f", Problem("node 'a'", "twice"), Problem("node 'b'", "none")))
     (bad,) = details(status, error_details_pb2.BadRequest)
     assert [(v.field, v.description) for v in bad.field_violations] == [
@@ -93,7 +93,7 @@ def test_hosts_in_use_are_precondition_violations() -> None:
 
 @pytest.mark.parametrize("kind", [InputError, ports.FailedPrecondition])
 def test_a_status_fits_in_headers(kind: Callable[..., Exception]) -> None:
-    """However many and long the problems, trailers stay below the 8 KiB clients take."""
+    """However many and long the problems are, trailers stay below the 8 KiB that clients accept."""
     problems = [Problem(f"flow '{i:05}'" + "x" * 300, "y" * 3000) for i in range(500)]
     told = status_of(kind("s" * 5000, *problems))
     assert told is not None
@@ -103,14 +103,14 @@ def test_a_status_fits_in_headers(kind: Callable[..., Exception]) -> None:
 
 
 def test_unavailable_says_when_to_retry() -> None:
-    """RetryInfo carries the store's hint."""
+    """RetryInfo has the store's hint."""
     status = status_of(ports.Unavailable("busy", retry_after=2.5))
     (retry,) = details(status, error_details_pb2.RetryInfo)
     assert retry.retry_delay.ToMilliseconds() == 2500
 
 
 def test_the_request_is_named_in_the_status() -> None:
-    """What a client is told leads to the log lines of its call."""
+    """The request id in the status leads a client to the log lines of its call."""
     status = errors.with_request(errors.refused(errors.internal("abc")), "req-1")
     assert status.code is grpc.StatusCode.INTERNAL
     assert "abc" in status.details

@@ -1,4 +1,4 @@
-"""What everybody is told of the newest plan, counted once."""
+"""The summary of the newest plan, which is made once for everybody."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.serve.test_serve_flow_index import commit
 
 
 async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
-    """Asked twice, the very same message; another once a switch or a plan has come."""
+    """Asking twice gives the same message. A new plan or a switch's progress gives another."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     summaries = Summaries(store, Observations())
     with pytest.raises(NotFound):
@@ -51,7 +51,7 @@ async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
 
 
 async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path) -> None:
-    """Those without entries too: they may hold entries of plans before."""
+    """Switches without entries count too, because they may hold entries of earlier plans."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     summaries = Summaries(store, Observations())
     await store.put_fabric("f1", clos())
@@ -76,7 +76,7 @@ async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path
 
 
 async def test_it_says_whether_a_plan_is_of_links_as_they_are(tmp_path: Path) -> None:
-    """Not from when an agent tells of a lost link, or an operator drains one, until all is back."""
+    """Links are not current from a loss or a drain until all are back."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     observations = Observations()
     summaries = Summaries(store, observations)

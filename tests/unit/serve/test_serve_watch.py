@@ -33,7 +33,7 @@ class Torn:
         return getattr(self._store, name)
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
-        """Of others as it is."""
+        """Raise for the one fabric, and return the plan of any other."""
         if fabric == self._fabric:
             raise ValueError("columns of unlike lengths")
         return await self._store.committed(fabric, generation)
@@ -50,7 +50,7 @@ class Flaky:
         return getattr(self._store, name)
 
     async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
-        """One notice, then none; the next time all."""
+        """Break off at the first notice, and yield all the next time."""
         async for name in self._store.changes(facts=facts):
             if not self.broken:
                 self.broken = True
@@ -58,12 +58,12 @@ class Flaky:
             yield name
 
     async def follow(self, look: Callable[[str], Awaitable[object]], *, facts: bool = True) -> None:
-        """As the store does, by these notices."""
+        """Implement ``Store.follow`` with these notices."""
         await Store.follow(cast("Store", self), look, facts=facts)
 
 
 async def test_a_watcher_hears_of_changes_and_merges_those_it_missed(tmp_path: Path) -> None:
-    """Woken at the start, and then far less often than there are writes."""
+    """A watcher is woken at the start, and then far less often than there are writes."""
     store = await open_embedded(tmp_path / "s")
     await store.put_fabric("f1", clos())
     changes = Changes(store, Observations())
@@ -86,7 +86,7 @@ async def test_a_watcher_hears_of_changes_and_merges_those_it_missed(tmp_path: P
 
 
 async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
-    """The hub asks again, and nothing that changed meanwhile is missed."""
+    """The hub asks again, and no change is missed."""
     store = await open_embedded(tmp_path / "s")
     await store.put_fabric("f1", clos())
     flaky = Flaky(store)
@@ -102,7 +102,7 @@ async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
 
 
 async def test_watchers_end_when_the_controller_stops(tmp_path: Path) -> None:
-    """Those that wait, and those that come later."""
+    """Watchers that wait are refused, and so are those that come later."""
     store = await open_embedded(tmp_path / "s")
     changes = Changes(store, Observations())
     watch = changes.watch("f1")
@@ -115,7 +115,7 @@ async def test_watchers_end_when_the_controller_stops(tmp_path: Path) -> None:
 
 
 async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
-    """It is logged, and those of other fabrics are told of after it."""
+    """The error is logged, and metrics of other fabrics follow."""
     store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
     following = asyncio.create_task(follow_plans(cast("Store", Torn(store, "f1")), telemetry))
     epoch = await store.acquire_leadership("test")
@@ -143,7 +143,7 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
 
 
 async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) -> None:
-    """Of the newest plan; a break of the store's notices does not end it."""
+    """Metrics are those of the newest plan. A break in the store's notices does not stop them."""
     store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
     await store.put_fabric("f1", clos())
     following = asyncio.create_task(follow_plans(cast("Store", Flaky(store)), telemetry))

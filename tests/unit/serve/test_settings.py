@@ -18,7 +18,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_serve_this_host_alone() -> None:
-    """Loopback, one SQLite file, no plain text elsewhere."""
+    """By default: loopback, one SQLite file, and no plain text for other hosts."""
     settings = load_settings()
     assert (settings.listen, settings.metrics_port) == ("127.0.0.1:7400", 7401)
     assert settings.store == "sqlite:///heddle.sqlite3"
@@ -26,7 +26,7 @@ def test_defaults_serve_this_host_alone() -> None:
 
 
 def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the environment beats the default; None is not given."""
+    """The environment overrides the default, and None means that an option is not given."""
     monkeypatch.setenv("HEDDLE_LISTEN", "10.0.0.1:1")
     monkeypatch.setenv("HEDDLE_METRICS_PORT", "9")
     settings = load_settings(listen="127.0.0.1:2", metrics_port=None)
@@ -54,7 +54,7 @@ def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_setting_that_makes_no_sense_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, text: str
 ) -> None:
-    """By its variable, with what would do; in one line."""
+    """The error names the variable or says what to give, in one line."""
     monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=text) as caught:
         load_settings()
@@ -62,7 +62,7 @@ def test_a_setting_that_makes_no_sense_is_named(
 
 
 def test_a_refused_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A secret in the wrong variable does not end up in a log."""
+    """A secret in the wrong variable does not get into a log."""
     monkeypatch.setenv("HEDDLE_METRICS_PORT", "s3cret")
     with pytest.raises(InputError) as caught:
         load_settings()
@@ -70,7 +70,7 @@ def test_a_refused_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_tls_files_come_together() -> None:
-    """Certificate and key, and then an authority if wanted."""
+    """A certificate needs its key, and may have an authority."""
     settings = load_settings(tls_cert="c", tls_key="k", tls_client_ca="a")
     assert settings.tls_client_ca == Path("a")
 
@@ -80,7 +80,7 @@ def test_tls_files_come_together() -> None:
     [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:7400", ("::1", 7400)), ("h:1", ("h", 1))],
 )
 def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
-    """Names, IPv4, and IPv6 in brackets."""
+    """Names, IPv4, and IPv6 in brackets are split."""
     assert split_address(text) == parts
 
 
@@ -96,13 +96,13 @@ def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
     ],
 )
 def test_doors_that_make_no_sense(given: dict[str, str], text: str) -> None:
-    """A server that lets nobody in, or a port on which tokens could be read, is not started."""
+    """The controller does not start if nobody could get in or tokens could be read."""
     with pytest.raises(InputError, match=text):
         load_settings(**given)
 
 
 def test_doors_that_do() -> None:
-    """TLS with certificates, with tokens, or with both."""
+    """TLS works with certificates, with tokens, or with both."""
     pair = {"tls_cert": "c", "tls_key": "k"}
     assert load_settings(**pair, tokens="t").tls_client_ca is None
     both = load_settings(**pair, tls_client_ca="a", tokens="t", token_listen="0.0.0.0:7403")
@@ -110,7 +110,7 @@ def test_doors_that_do() -> None:
 
 
 def test_help_tells_each_setting_with_its_variable_kind_and_default() -> None:
-    """An operator reads in ``--help`` what a setting does, how to write it, and its default."""
+    """``--help`` says what a setting does, how to write it, and its default."""
     shown = " ".join(CliRunner().invoke(main, ["serve", "--help"]).output.split())
     for name in Settings.model_fields:
         assert f"--{name.replace('_', '-')} " in shown, name

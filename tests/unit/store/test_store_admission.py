@@ -20,7 +20,7 @@ from tests.support.store_samples import clos, demands, job, plain
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A store with fabric f1: two leaves of two hosts."""
+    """Yield a store with fabric f1: two leaves of two hosts."""
     opened = await open_embedded(tmp_path / "store.db")
     await opened.put_fabric("f1", clos())
     yield opened
@@ -43,7 +43,7 @@ BAD_JOBS: dict[str, tuple[Job, str]] = {
 
 @pytest.mark.parametrize("kind", BAD_JOBS)
 async def test_bad_jobs(store: Store, kind: str) -> None:
-    """Each is refused with what is wrong and the cure, submitted or updated; nothing is stored."""
+    """Submitting and updating are refused with what is wrong, and nothing is stored."""
     bad, says = BAD_JOBS[kind]
     for ask in (store.submit_job, store.update_job):
         with pytest.raises(InputError) as caught:
@@ -53,7 +53,7 @@ async def test_bad_jobs(store: Store, kind: str) -> None:
 
 
 def test_every_fault_is_told() -> None:
-    """One refusal names all that is wrong."""
+    """One refusal names every fault."""
     bad = replace(job(hosts=("x", "y")), gpus_per_host=0, qps=-1)
     with pytest.raises(InputError) as caught:
         admit_job(clos(), bad)
@@ -62,7 +62,7 @@ def test_every_fault_is_told() -> None:
 
 
 async def test_good_jobs(store: Store) -> None:
-    """A job that fits is stored, updated, and checked against the fabric of the day."""
+    """A job that fits is stored and updated, each time checked against the current fabric."""
     await store.submit_job("f1", job())
     await store.put_fabric("f1", clos(leaves=3))
     with pytest.raises(InputError):
@@ -72,7 +72,7 @@ async def test_good_jobs(store: Store) -> None:
 
 
 async def test_fabric_that_jobs_need(store: Store) -> None:
-    """A fabric without the NICs of a job or a demand is refused, and says whose they are."""
+    """A fabric without the NICs of a job or demand set is refused with their names."""
     await store.submit_job("f1", job(hosts=("h0.0", "h1.0")))
     await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")))
     with pytest.raises(FailedPrecondition) as caught:
@@ -84,7 +84,7 @@ async def test_fabric_that_jobs_need(store: Store) -> None:
 
 
 async def test_bad_demands(store: Store) -> None:
-    """Demands between what the fabric lacks are refused whole."""
+    """A set with a NIC that the fabric lacks is refused as a whole."""
     with pytest.raises(InputError, match="flow 'f1': source 'n9' is not in the fabric"):
         await store.put_demands("f1", "d1", demands(("n0.0", "n1.0"), ("n9", "n1.0")))
     with pytest.raises(InputError, match="demand set 'a b'"):
@@ -93,9 +93,9 @@ async def test_bad_demands(store: Store) -> None:
 
 
 async def test_flow_ids_that_another_set_has(store: Store) -> None:
-    """A set is refused, by name of the flow and of the set that has it: it would not be planned.
+    """The refusal names the flow and the set that has it, as the flow would not be planned.
 
-    The set itself may be replaced, and other ids are taken.
+    The set itself may be replaced, and other ids are accepted.
     """
     first, second = demands(("n0.0", "n1.0")), demands(("n0.1", "n1.1"))
     await store.put_demands("f1", "d1", first)
@@ -109,13 +109,13 @@ async def test_flow_ids_that_another_set_has(store: Store) -> None:
 
 
 async def test_a_name_that_no_fabric_can_have(store: Store) -> None:
-    """It is refused."""
+    """A fabric's name with a slash is refused."""
     with pytest.raises(InputError, match="fabric 'no/name'"):
         await store.put_fabric("no/name", clos())
 
 
 async def test_a_replay_that_would_be_refused_today(store: Store) -> None:
-    """A repeated request answers as it did, though its hosts are gone; a new one fails."""
+    """A repeated request gets its old answer although its hosts are gone. A new one fails."""
     wanted = job(hosts=("h1.0",), parallelism=Parallelism(dp=1), collectives=())
     first = await store.submit_job("f1", wanted, request=Request("r1"))
     await store.delete_job("f1", "j1")
@@ -127,7 +127,7 @@ async def test_a_replay_that_would_be_refused_today(store: Store) -> None:
 
 
 def hurried(store: Store, times: int) -> None:
-    """From now on, somebody puts the fabric anew right before a write, some times."""
+    """From now on, replace the fabric right before a write, ``times`` times."""
     apply, left, spines = store.applier.apply, times, count(4)
 
     async def after_another(change: Change, ask: Ask) -> Outcome:
@@ -142,7 +142,7 @@ def hurried(store: Store, times: int) -> None:
 
 
 async def test_checks_are_made_again(store: Store) -> None:
-    """What was checked against a fabric that has gone is checked against the next."""
+    """If the fabric changes between check and write, the new fabric is checked."""
     hurried(store, 3)
     await store.submit_job("f1", job())
     hurried(store, 3)
@@ -153,7 +153,7 @@ async def test_checks_are_made_again(store: Store) -> None:
 
 
 async def test_not_for_ever(store: Store) -> None:
-    """Who cannot get between the changes is told to retry."""
+    """If the fabric changes again and again, the caller is told to retry."""
     hurried(store, 99)
     with pytest.raises(Unavailable, match="changes all the time"):
         await store.submit_job("f1", job())

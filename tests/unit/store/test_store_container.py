@@ -32,7 +32,7 @@ columns = st.dictionaries(
 
 @given(columns, st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3))
 def test_round_trip(given_columns: dict[str, Any], meta: dict[str, str]) -> None:
-    """What is packed comes back in value and type, NaN and all."""
+    """Packed values and types come back, including NaN."""
     got_meta, got = unpack(pack(meta, given_columns))
     assert got_meta == meta
     assert list(got) == list(given_columns)
@@ -42,7 +42,7 @@ def test_round_trip(given_columns: dict[str, Any], meta: dict[str, str]) -> None
 
 
 def test_small_numbers_take_little_room() -> None:
-    """A column of small integers is kept in bytes, not in words."""
+    """A column of small integers takes one byte each."""
     random = np.random.default_rng(1).integers(0, 256, 10_000)
     assert len(pack({}, {"c": random - 128})) < 10_500
 
@@ -50,7 +50,7 @@ def test_small_numbers_take_little_room() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @example(791, 157)
 def test_damage_is_told(place: int, change: int) -> None:
-    """A changed byte anywhere is noticed, unless it is of those that say nothing."""
+    """A changed byte is noticed, except where it carries no data."""
     whole = pack({"a": 1}, {"c": np.arange(50), "d": np.ones(3)})
     packed = bytearray(whole)
     packed[place % len(packed)] ^= change
@@ -58,12 +58,12 @@ def test_damage_is_told(place: int, change: int) -> None:
         found = unpack(bytes(packed))
     except DamagedError:
         return
-    assert plain(found) == plain(unpack(whole))  # as in zlib's header, how hard it tried
+    assert plain(found) == plain(unpack(whole))  # such as the compression level in zlib's header
 
 
 @given(st.binary(max_size=60))
 def test_garbage_is_refused(garbage: bytes) -> None:
-    """Bytes of any origin are refused as damaged, whole or with our mark in front."""
+    """Bytes of any origin are refused as damaged, with or without the magic number."""
     for content in (garbage, MAGIC + garbage, MAGIC + zlib.compress(garbage, LEVEL)):
         with pytest.raises(DamagedError):
             unpack(content)
@@ -90,14 +90,17 @@ def test_headers_that_lie_are_refused(listed: Any) -> None:
 
 
 def test_a_header_without_its_parts_is_refused() -> None:
-    """One that lacks what is neither column nor number is damage too."""
+    """A header without metadata is damage, too."""
     header = orjson.dumps({"columns": []})
     with pytest.raises(DamagedError):
         unpack(MAGIC + zlib.compress(len(header).to_bytes(4, "big") + header))
 
 
 def test_structure_round_trip() -> None:
-    """Nodes and links come back in the same rows with all they had; the name is the content's."""
+    """Nodes and links come back in the same rows with all fields.
+
+    The name is the content's digest.
+    """
     structure = clos(3, 2, 2).structure
     packed = pack_structure(structure, "test")
     back = unpack_structure(packed.body, packed.digest)
@@ -110,7 +113,7 @@ def test_structure_round_trip() -> None:
 
 
 def test_plan_round_trip() -> None:
-    """A plan and its program come back on the structure they were made on."""
+    """A plan and its program come back on the structure that they were made for."""
     plan = plan_of(clos())
     program = program_of(plan, 3, 7, 9)
     back = unpack_plan(PlanPacker().pack(plan, program), plan.fabric.structure)
@@ -120,7 +123,7 @@ def test_plan_round_trip() -> None:
 
 
 def test_bytes_of_flows_come_back() -> None:
-    """Also where nobody has said how many."""
+    """Unknown sizes, which are infinite, come back too."""
     plan = plan_of(clos())
     plan = replace(plan, flows=replace(plan.flows, bytes=np.array([1024.0, np.inf])))
     back = unpack_plan(PlanPacker().pack(plan, program_of(plan, 3, 7, 9)), plan.fabric.structure)[0]
@@ -129,7 +132,7 @@ def test_bytes_of_flows_come_back() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut anywhere, and with pieces remembered of a plan before, every column comes back."""
+    """Cut anywhere, and with pieces remembered from an earlier plan, every column comes back."""
     random = np.random.default_rng(seed)
     monkeypatch.setattr("heddle_controller.state.codec.plans.FLOWS_A_PIECE", 1 + seed)
     monkeypatch.setattr("heddle_controller.state.codec.plans.NODES_A_PIECE", 1 + seed)
@@ -150,7 +153,7 @@ def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_demands_round_trip() -> None:
-    """Demands come back as they were, and an empty set too."""
+    """Demands come back as they were, and so does an empty set."""
     for wanted in (demands(("a", "b"), ("b", "c"), ("c", "ä\0")), demands()):
         assert plain(unpack_demands(pack_demands(wanted))) == plain(wanted)
     with pytest.raises(DamagedError):
@@ -159,14 +162,14 @@ def test_demands_round_trip() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"name": 1}', b"null"])
 def test_damaged_jobs(content: bytes) -> None:
-    """JSON that is no job is damage."""
+    """JSON that is not a job is damage."""
     for parse in (parse_record, parse_facts):
         with pytest.raises(DamagedError):
             parse(content)
 
 
 def test_a_record_says_everything() -> None:
-    """A record that lacks what the leader knew of its job is damaged: that was not nothing."""
+    """A record that lacks a fact of its job is damaged."""
     whole = JobRecord(job(), "e1", 1.5, JobFacts("e1", JobState.PROGRAMMED, "", 7, 1, 3, 2.5))
     assert parse_record(orjson.dumps(whole)) == whole
     assert parse_facts(orjson.dumps(whole.facts)) == whole.facts
@@ -180,7 +183,7 @@ def test_a_record_says_everything() -> None:
 
 
 def test_job_round_trip() -> None:
-    """A job comes back equal, enumerations and all."""
+    """A job comes back equal, including enumerations."""
     wanted = replace(job(), priority=2.5)
     overlaps = replace(wanted, collectives=(replace(wanted.collectives[0], overlap=True),))
     for one in (wanted, overlaps):

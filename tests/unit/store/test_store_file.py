@@ -1,4 +1,4 @@
-"""The file of an embedded store, and what may be done to it behind the controller's back."""
+"""The file of an embedded store, and what may happen to it behind the controller's back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.store.test_store_opening import HOLD
 
 
 async def store_with_a_fabric(path: Path) -> EmbeddedStore:
-    """An open store with a fabric that jobs can be submitted to."""
+    """Return an open store with a fabric that jobs can be submitted to."""
     store = await open_embedded(path)
     if not await store.list_fabrics():
         await store.put_fabric("f1", clos())
@@ -27,43 +27,43 @@ async def store_with_a_fabric(path: Path) -> EmbeddedStore:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder."""
+    """Return the names of the files in a folder."""
     return sorted(file.name for file in folder.iterdir())
 
 
 def unlinked(path: Path) -> None:
-    """The file is removed."""
+    """Remove the file."""
     path.unlink()
 
 
 def moved(path: Path) -> None:
-    """It has another name now."""
+    """Rename the file."""
     path.rename(path.with_name("elsewhere.db"))
 
 
 def folder_moved(path: Path) -> None:
-    """The folder has."""
+    """Rename the folder."""
     path.parent.rename(path.parent.with_name("elsewhere"))
 
 
 def restored(path: Path) -> None:
-    """Somebody put a copy of it in its place, as who restores a backup does."""
+    """Put a copy of the file in its place, as restoring a backup does."""
     shutil.copy(path, path.with_name("copy.db"))
     path.with_name("copy.db").replace(path)
 
 
 def cut(path: Path) -> None:
-    """Somebody emptied it."""
+    """Empty the file."""
     os.truncate(path, 0)
 
 
 def without_log(path: Path) -> None:
-    """Its log is removed, in which the newest writes are."""
+    """Remove the log, which contains the newest writes."""
     path.with_name(f"{path.name}-wal").unlink()
 
 
 def other_log(path: Path) -> None:
-    """Another log is in its place."""
+    """Put another log in the log's place."""
     log = path.with_name(f"{path.name}-wal")
     log.unlink()
     log.write_bytes(b"")
@@ -76,7 +76,7 @@ MISHAPS = (unlinked, moved, folder_moved, restored, cut, without_log, other_log)
 async def test_nothing_is_acknowledged_that_a_restart_would_not_find(
     tmp_path: Path, mishap: Callable[[Path], None]
 ) -> None:
-    """Reads and writes are refused with the reason from then on, and nobody leads any more."""
+    """After the mishap, reads and writes are refused with the reason, and nobody leads any more."""
     path = tmp_path / "folder" / "store.db"
     path.parent.mkdir()
     store = await store_with_a_fabric(path)
@@ -97,7 +97,7 @@ async def test_nothing_is_acknowledged_that_a_restart_would_not_find(
 
 
 async def test_a_file_that_is_brought_back_is_used_again(tmp_path: Path) -> None:
-    """All that was acknowledged is there, what was refused is not, and somebody leads anew."""
+    """All acknowledged writes are there, refused ones are not, and a new leader is accepted."""
     path = tmp_path / "store.db"
     store = await store_with_a_fabric(path)
     epoch = await store.acquire_leadership("c1")
@@ -116,7 +116,7 @@ async def test_a_file_that_is_brought_back_is_used_again(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_another_name_is_the_same_file(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
-    """No second controller leads the same data under it."""
+    """No second controller can lead with the same data under another name."""
     path, other = tmp_path / "store.db", tmp_path / "other.db"
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -130,7 +130,7 @@ def test_another_name_is_the_same_file(tmp_path: Path, link: Callable[[Path, Pat
 
 
 async def test_a_hard_link_whose_log_is_elsewhere_is_refused(tmp_path: Path) -> None:
-    """What is in the log of the other name would be missing; by one name all of it is there."""
+    """The log under the other name would be missing. With one name, everything is there."""
     path, other = tmp_path / "store.db", tmp_path / "other.db"
     await (await store_with_a_fabric(path)).close()
     other.hardlink_to(path)
@@ -144,7 +144,7 @@ async def test_a_hard_link_whose_log_is_elsewhere_is_refused(tmp_path: Path) -> 
 
 
 async def test_a_symbolic_link_leads_to_the_file(tmp_path: Path) -> None:
-    """It may be opened by it, and is found under its own name afterwards."""
+    """The store may be opened by the link, and by its own name afterwards."""
     (tmp_path / "disk").mkdir()
     path, other = tmp_path / "disk" / "store.db", tmp_path / "link.db"
     other.symlink_to(path)
@@ -159,7 +159,7 @@ async def test_a_symbolic_link_leads_to_the_file(tmp_path: Path) -> None:
 
 
 async def test_an_empty_file_is_no_new_store(tmp_path: Path) -> None:
-    """Something emptied it: nobody begins anew where a store was."""
+    """Something emptied the file, so no new store begins in it."""
     path = tmp_path / "store.db"
     path.touch()
     with pytest.raises(Unusable, match="is empty, and a store never is: restore it"):
@@ -169,7 +169,7 @@ async def test_an_empty_file_is_no_new_store(tmp_path: Path) -> None:
 
 
 async def test_no_new_store_beside_the_log_of_another(tmp_path: Path) -> None:
-    """Its log would be taken for the new one's; the controller that had it may still run."""
+    """The old log would be taken for the new store's, and its controller may still run."""
     path = tmp_path / "store.db"
     store = await store_with_a_fabric(path)
     path.unlink()
@@ -180,7 +180,7 @@ async def test_no_new_store_beside_the_log_of_another(tmp_path: Path) -> None:
 
 
 async def test_a_copy_beside_a_log_in_use_is_refused(tmp_path: Path) -> None:
-    """A file was restored while its controller runs: the log is that one's."""
+    """The file was restored while its controller runs, and the log belongs to that controller."""
     path = tmp_path / "store.db"
     store = await store_with_a_fabric(path)
     restored(path)
@@ -193,7 +193,7 @@ async def test_a_copy_beside_a_log_in_use_is_refused(tmp_path: Path) -> None:
 async def test_names_that_are_no_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """SQLite would keep such a store in memory; nothing is left behind."""
+    """SQLite would keep such a store in memory. Nothing is left behind."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Unusable, match="does not name a file"):
         await open_embedded(Path(name))
@@ -201,14 +201,14 @@ async def test_names_that_are_no_files_are_refused(
 
 
 async def test_a_pipe_is_no_store(tmp_path: Path) -> None:
-    """It is refused at once; nobody waits for its other end."""
+    """A pipe is refused at once, and nobody waits for its other end."""
     os.mkfifo(tmp_path / "store.db")
     with pytest.raises(Unusable, match="is not a file"):
         await open_embedded(tmp_path / "store.db")
 
 
 async def test_two_that_make_one_store_agree_who_has_it(tmp_path: Path) -> None:
-    """One has it, the other is refused, and nothing else lies beside it."""
+    """One caller gets the store, the others are refused, and no other file is left."""
     path = tmp_path / "store.db"
     found = await asyncio.gather(*(open_embedded(path) for _ in range(4)), return_exceptions=True)
     stores = [one for one in found if isinstance(one, EmbeddedStore)]

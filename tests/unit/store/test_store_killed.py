@@ -14,7 +14,7 @@ from tests.support.store_samples import plain, plan_of
 
 ROOT = Path(__file__).parents[3]
 
-# Writes without end, and says each write's mark once the store has acknowledged it.
+# Writes without end, and prints each write's mark once the store has acknowledged it.
 WRITER = """
 import asyncio, sys
 from pathlib import Path
@@ -47,7 +47,7 @@ asyncio.run(main())
 
 
 def run_and_kill(path: Path, lines: int) -> dict[str, int]:
-    """Let the writer run for so many lines, kill it; the last acknowledged of each kind."""
+    """Kill the writer after this many lines. Return the last acknowledged write of each kind."""
     acknowledged: dict[str, int] = {}
     command = [sys.executable, "-c", WRITER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:
@@ -56,7 +56,7 @@ def run_and_kill(path: Path, lines: int) -> dict[str, int]:
             kind, number = writer.stdout.readline().split()
             acknowledged[kind] = int(number)
         writer.send_signal(signal.SIGKILL)
-        for line in writer.stdout.readlines():  # printed before it died: acknowledged as well
+        for line in writer.stdout.readlines():  # printed before the kill, so acknowledged too
             if line.endswith("\n"):
                 kind, number = line.split()
                 acknowledged[kind] = int(number)
@@ -64,7 +64,7 @@ def run_and_kill(path: Path, lines: int) -> dict[str, int]:
 
 
 async def check(path: Path, acknowledged: dict[str, int]) -> None:
-    """All that was acknowledged is there, and nothing is there by half."""
+    """Everything that was acknowledged is there, and nothing is there in part."""
     store = await open_embedded(path)
     jobs = [record.job.name for record in await store.list_jobs("f1")]
     assert jobs == [f"j{number:05}" for number in range(len(jobs))]
@@ -76,7 +76,7 @@ async def check(path: Path, acknowledged: dict[str, int]) -> None:
         assert plain(done.plan) == plain(plan_of((await store.intent("f1")).fabric))
         assert done.program.generation == generation
         held, told = done.programmed.of("l0"), acknowledged.get("held", 0)
-        assert told <= held <= generation  # what was not told may have been written all the same
+        assert told <= held <= generation  # a write may be stored without its acknowledgement
     versions = await store.versions("f1")
     assert versions.generation == generation
     await store.close()
@@ -84,7 +84,7 @@ async def check(path: Path, acknowledged: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_acknowledged_writes_survive_sigkill(tmp_path: Path, seed: int) -> None:
-    """Kill it three times in mid-write: each next process has all, under a greater epoch."""
+    """After each of three kills, the next process has all writes and a greater epoch."""
     path, pick = tmp_path / "store.db", random.Random(seed)
     acknowledged: dict[str, int] = {}
     epoch = 0

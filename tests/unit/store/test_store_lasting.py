@@ -9,7 +9,7 @@ from pathlib import Path
 from heddle_controller.store.embedded.database import Database
 
 FULL, NORMAL = 2, 1
-"""As SQLite numbers them: each commit waits for the disk, or only those of checkpoints do."""
+"""SQLite's numbers: every commit waits for the disk, or only checkpoints do."""
 
 
 def _waits(connection: sqlite3.Connection) -> int:
@@ -17,7 +17,7 @@ def _waits(connection: sqlite3.Connection) -> int:
 
 
 def test_only_writes_that_may_be_said_again_do_not_wait_for_the_disk(tmp_path: Path) -> None:
-    """A write waits for the disk unless told otherwise, also the next one after such."""
+    """A write waits for the disk unless ``lasting`` is False, also right after such a write."""
 
     async def modes() -> list[int]:
         database = Database(tmp_path / "store.db")

@@ -32,26 +32,26 @@ asyncio.run(main())
 
 
 async def open_and_close(path: Path) -> None:
-    """What a controller does that has nothing to do."""
+    """Open and close the store, as a controller with nothing to do."""
     await (await open_embedded(path)).close()
 
 
 def newer(path: Path) -> None:
-    """A file as a newer Heddle leaves it."""
+    """Make the file one of a newer Heddle."""
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
 
 
 def older(path: Path) -> None:
-    """A file as an older Heddle left it."""
+    """Make the file one of an older Heddle."""
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
     connection.close()
 
 
 def foreign(path: Path) -> None:
-    """A file of another program."""
+    """Make the file one of another program."""
     path.unlink()
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE browser_history (url TEXT)")
@@ -60,19 +60,19 @@ def foreign(path: Path) -> None:
 
 
 def garbage(path: Path) -> None:
-    """Something that is no database."""
+    """Make the file something that is not a database."""
     path.write_bytes(b"not a database at all " * 400)
 
 
 def torn(path: Path) -> None:
-    """A database with pages overwritten."""
+    """Overwrite pages of the database."""
     content = bytearray(path.read_bytes())
     content[4096 : 4096 * 6] = os.urandom(4096 * 5)
     path.write_bytes(content)
 
 
 def cut(path: Path) -> None:
-    """A database that ends in the middle."""
+    """Cut the database off in the middle."""
     path.write_bytes(path.read_bytes()[: 4096 * 3 + 100])
 
 
@@ -88,7 +88,7 @@ def cut(path: Path) -> None:
     ],
 )
 async def test_unusable_files(tmp_path: Path, spoil: Callable[[Path], None], says: str) -> None:
-    """Each is refused in one line that names the file and the cure, and is left as it was."""
+    """One line names the file and what to do, and the file is left as it was."""
     path = tmp_path / "store.db"
     await open_and_close(path)
     spoil(path)
@@ -103,13 +103,13 @@ async def test_unusable_files(tmp_path: Path, spoil: Callable[[Path], None], say
 
 
 async def test_no_folder(tmp_path: Path) -> None:
-    """A folder that is not there is named, with the cure."""
+    """The error says to give a path in a folder that exists."""
     with pytest.raises(Unusable, match="give a path in a folder that exists"):
         await open_embedded(tmp_path / "none" / "store.db")
 
 
 async def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """A path that is a folder is refused, and the lock let go."""
+    """A path that is a folder is refused, and the lock is released."""
     (tmp_path / "store.db").mkdir()
     with pytest.raises(Unusable, match=r"store\.db"):
         await open_embedded(tmp_path / "store.db")
@@ -118,7 +118,7 @@ async def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def test_one_process_has_the_file(tmp_path: Path) -> None:
-    """A second controller is refused while the first lives, and not once it was killed."""
+    """A second controller is refused while the first is alive, and accepted after it was killed."""
     path = tmp_path / "store.db"
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -132,7 +132,7 @@ def test_one_process_has_the_file(tmp_path: Path) -> None:
 
 
 async def test_twice_in_one_process(tmp_path: Path) -> None:
-    """The lock holds within a process too."""
+    """The lock holds within a process, too."""
     store = await open_embedded(tmp_path / "store.db")
     with pytest.raises(Unusable, match="in use"):
         await open_embedded(tmp_path / "store.db")
@@ -140,7 +140,7 @@ async def test_twice_in_one_process(tmp_path: Path) -> None:
 
 
 async def test_damaged_record_is_told(tmp_path: Path) -> None:
-    """A record that was changed behind our back is an error that names the file."""
+    """A record that was changed in the file gives an error."""
     path = tmp_path / "store.db"
     store = await open_embedded(path)
     await store.put_fabric("f1", clos())
@@ -157,7 +157,7 @@ async def test_damaged_record_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
-    """A write that finds no room fails alone; what was there is read, and room cures it."""
+    """A write that finds no room fails alone. Reads go on, and with more room writes do."""
     store = await open_embedded(tmp_path / "store.db")
     await store.put_fabric("f1", clos())
     database: Any = store.applier
@@ -173,7 +173,7 @@ async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
 
 
 async def test_bounded_growth(tmp_path: Path) -> None:
-    """Structures that no fabric and no kept plan stands on are dropped."""
+    """Structures that no fabric and no kept plan uses are dropped."""
     store = await open_embedded(tmp_path / "store.db")
     for spines in range(2, 8):
         await store.put_fabric("f1", clos(spines=spines))
@@ -183,7 +183,7 @@ async def test_bounded_growth(tmp_path: Path) -> None:
 
 
 async def test_the_oldest_records_go(tmp_path: Path) -> None:
-    """The audit trail keeps so many records; what is left verifies against the anchor."""
+    """The audit trail keeps as many records as set, and these verify against the anchor."""
     store = await open_embedded(tmp_path / "store.db", audit_kept=3)
     await store.put_fabric("f1", clos())
     for withdrawn in (True, False) * 4:

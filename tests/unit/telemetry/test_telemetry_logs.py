@@ -26,7 +26,7 @@ def _restored() -> Iterator[None]:
 
 
 def raised(error: Exception) -> Exception:
-    """The error with a traceback."""
+    """Return the error with a traceback."""
     try:
         raise error
     except type(error) as caught:
@@ -34,12 +34,12 @@ def raised(error: Exception) -> Exception:
 
 
 def events(stream: io.StringIO) -> list[dict[str, object]]:
-    """Each line of a JSON log."""
+    """Return the lines of a JSON log as objects."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_json_logs_are_one_object_a_line() -> None:
-    """With time, level, logger and what is bound; tracebacks too stay on their line."""
+    """A line has time, level, logger and bound values. A traceback stays on its line."""
     stream = io.StringIO()
     configure_logs("info", "json", stream)
     with structlog.contextvars.bound_contextvars(request="r1"):
@@ -69,7 +69,7 @@ def test_json_logs_are_one_object_a_line() -> None:
 )
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_secrets_are_never_logged(style: str, given: dict[str, object], kept: str) -> None:
-    """By name, nested, in addresses, in headers and in PEM; what is around them stays."""
+    """Secrets are hidden by name, nested, in addresses, headers and PEM. Text around them stays."""
     stream = io.StringIO()
     configure_logs("info", style, stream)
     structlog.stdlib.get_logger("heddle").info("event", **given)
@@ -78,7 +78,7 @@ def test_secrets_are_never_logged(style: str, given: dict[str, object], kept: st
 
 
 def test_a_secret_in_a_traceback_is_hidden() -> None:
-    """An exception may carry the address it failed on."""
+    """An exception may contain the address on which it failed."""
     stream = io.StringIO()
     configure_logs("info", "json", stream)
     error = raised(ConnectionError("redis://user:s3cret@db"))
@@ -87,7 +87,7 @@ def test_a_secret_in_a_traceback_is_hidden() -> None:
 
 
 def test_lower_levels_are_left_out() -> None:
-    """Of our own logs and of the libraries'."""
+    """Lower levels are left out of Heddle's own logs and of those of libraries."""
     stream = io.StringIO()
     configure_logs("warning", "json", stream)
     structlog.stdlib.get_logger("heddle").info("quiet")
@@ -97,7 +97,7 @@ def test_lower_levels_are_left_out() -> None:
 
 
 def test_auto_is_json_where_there_is_no_terminal() -> None:
-    """Machines read what is piped."""
+    """Without a terminal the style is JSON, because machines read such logs."""
     stream = io.StringIO()
     configure_logs("info", "auto", stream)
     structlog.stdlib.get_logger("heddle").info("event")
@@ -105,7 +105,7 @@ def test_auto_is_json_where_there_is_no_terminal() -> None:
 
 
 def test_console_logs_are_lines_for_people() -> None:
-    """Event first, pairs after it."""
+    """The event comes first and its values after it."""
     stream = io.StringIO()
     configure_logs("info", "console", stream)
     structlog.stdlib.get_logger("heddle").info("planned", seconds=0.5)
@@ -118,7 +118,7 @@ ODD = "x\x1b[2J\r\nFAKE \u202etxt\x9b\u2028"
 
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_a_log_has_nothing_that_a_terminal_obeys(style: str) -> None:
-    """In events, values, nested values and tracebacks; and no name makes a line of its own."""
+    """Events, values and tracebacks are escaped, and no name begins a line of its own."""
     stream = io.StringIO()
     configure_logs("info", style, stream)
     log = structlog.stdlib.get_logger("heddle")

@@ -13,18 +13,18 @@ from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 
 @pytest.fixture
 def telemetry() -> Telemetry:
-    """Meters with a registry of their own."""
+    """Return meters with a registry of their own."""
     return Telemetry()
 
 
 def sample(telemetry: Telemetry, name: str, **labels: str) -> float | None:
-    """One value as Prometheus would read it."""
+    """Return one value as Prometheus would read it."""
     return telemetry.registry.get_sample_value(name, labels)
 
 
 @pytest.mark.parametrize("metric", list(Metric))
 def test_every_metric_of_the_loop_can_be_measured(telemetry: Telemetry, metric: Metric) -> None:
-    """Under the name reconcile gives it, by the one method its kind has."""
+    """Each metric has the name from reconcile, and the one method of its kind."""
     if metric.endswith("_total"):
         telemetry.count(metric, "f1", 2)
         telemetry.count(metric, "f1")
@@ -41,7 +41,7 @@ def test_every_metric_of_the_loop_can_be_measured(telemetry: Telemetry, metric: 
 
 
 def test_names_and_labels_keep_the_house_rules(telemetry: Telemetry) -> None:
-    """Prefix heddle_, base units, and never a flow, a job or a switch as a label."""
+    """Names have the prefix heddle_ and base units. No label is a flow, a job or a switch."""
     for family in telemetry.registry.collect():
         assert re.fullmatch(r"heddle_[a-z_]+", family.name), family.name
         assert family.documentation, family.name
@@ -51,7 +51,7 @@ def test_names_and_labels_keep_the_house_rules(telemetry: Telemetry) -> None:
 
 
 def test_a_certificate_is_told_tier_by_tier(telemetry: Telemetry) -> None:
-    """Worst link, bound and gap; a tier without load has no gap."""
+    """Each tier has its worst link, bound and gap. A tier without load has a gap of 0."""
     tiers = (TierCertificate("leaf-spine", 1.2, 1.0), TierCertificate("spine-core", 0.0, 0.0))
     telemetry.certificate("f1", Certificate(1.2, 1.0, "cut", tiers))
     loaded = {"fabric": "f1", "tier": "leaf-spine"}
@@ -62,7 +62,7 @@ def test_a_certificate_is_told_tier_by_tier(telemetry: Telemetry) -> None:
 
 
 def test_what_never_happened_in_a_fabric_stands_at_zero(telemetry: Telemetry) -> None:
-    """So that the first failure is a rise, and not a series that nobody can compare."""
+    """Counters of a known fabric start at 0, so that the first failure is a rise."""
     telemetry.fabric_known("f1", 8, {"programmed": 2, "degraded": 0})
     assert sample(telemetry, "heddle_fabric_switches", fabric="f1") == 8
     assert sample(telemetry, "heddle_jobs", fabric="f1", state="programmed") == 2
@@ -75,7 +75,7 @@ def test_what_never_happened_in_a_fabric_stands_at_zero(telemetry: Telemetry) ->
 
 
 def test_leadership_and_the_store_are_read_when_somebody_asks(telemetry: Telemetry) -> None:
-    """Leading is 1 or 0, whatever the epoch is."""
+    """Leading is 1 or 0, whatever the epoch."""
     state = {"epoch": 7.0, "stale": 0.0}
     telemetry.watch_replica(lambda: state["epoch"], lambda: state["stale"])
     assert sample(telemetry, "heddle_leading") == 1
@@ -96,7 +96,7 @@ def test_calls_under_way_and_ended_are_told_apart(telemetry: Telemetry) -> None:
 
 
 def test_prometheus_can_scrape(telemetry: Telemetry) -> None:
-    """Over HTTP on a free port, with figures of the process; the port is free afterwards."""
+    """Metrics are served over HTTP with figures of the process. Closing frees the port."""
     telemetry.count(Metric.PUSHES, "f1")
     server = MetricsServer(telemetry, "127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
@@ -110,7 +110,7 @@ def test_prometheus_can_scrape(telemetry: Telemetry) -> None:
 
 
 def test_a_metrics_port_in_use_is_an_error(telemetry: Telemetry) -> None:
-    """It is the wiring's to say which and what to do."""
+    """The caller gets an OSError and decides what to say."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

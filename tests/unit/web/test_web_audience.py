@@ -1,4 +1,4 @@
-"""What viewers are told, byte by byte: by connections that take it, and by ones that do not."""
+"""What viewers are sent, byte by byte, over connections that accept it and ones that do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHUT_OUT = Refusal(grpc.StatusCode.UNAUTHENTICATED, "BAD_TOKEN", 'the "token" wa
 
 
 class Connection(asyncio.Transport):
-    """Takes what is written, until it is told to hold it back."""
+    """A connection that accepts what is written, unless it is told to hold it back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,16 +33,16 @@ class Connection(asyncio.Transport):
 
 
 def anybody() -> None:
-    """May look."""
+    """Allow the viewer to look."""
 
 
 def event(name: str, overview: bytes) -> bytes:
-    """As the stream has it."""
+    """Return the event as the stream sends it."""
     return b"id: %b\nevent: overview\ndata: %b\n\n" % (name.encode(), overview)
 
 
 async def test_who_takes_nothing_finds_all_that_came_merged_into_the_newest() -> None:
-    """Nothing is queued for a slow viewer, and nobody else waits for it."""
+    """Nothing is queued for a slow viewer, and no other viewer waits for it."""
     audience, slow, quick = Audience(), Connection(), Connection()
     with ExitStack() as stack:
         for one in (slow, quick):
@@ -58,7 +58,7 @@ async def test_who_takes_nothing_finds_all_that_came_merged_into_the_newest() ->
         slow.holds = 0
         audience.beat(0.0)
         assert slow.told == [event("s.1", b"1"), event("s.99", b"99")]
-        assert len(quick.told) == 99 + 1  # it lives: nothing was told since the beat before
+        assert len(quick.told) == 99 + 1  # a beat, because nothing was sent since the beat before
         assert quick.told[-1] == b"event: beat\ndata: 0.0\n\n"
         quick.closing = True
         audience.tell("s.100", b"100")
@@ -67,7 +67,7 @@ async def test_who_takes_nothing_finds_all_that_came_merged_into_the_newest() ->
 
 
 async def test_who_comes_with_the_newest_is_told_the_next_only() -> None:
-    """Known by its id; chunks are framed as HTTP/1.1 has them."""
+    """The newest event is known by its id. Chunks are framed as in HTTP/1.1."""
     audience, one = Audience(), Connection()
     audience.tell("s.7", b"old")
     viewer = Viewer(one, chunked=True, seen="s.7")
@@ -80,7 +80,7 @@ async def test_who_comes_with_the_newest_is_told_the_next_only() -> None:
 
 
 async def test_who_is_shut_out_is_told_why_and_no_more() -> None:
-    """At the next beat; the stream ends."""
+    """At the next beat the viewer gets the reason, and the stream ends."""
     audience, one, allowed = Audience(), Connection(), True
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""The overview of a fabric: who is missed, and who is set aside."""
+"""The overview of a fabric: which agents are missing and which switches are set aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.store_samples import clos
 
 
 def told(fabric: Fabric, *, missing: Collection[str] = (), aside: Collection[str] = ()) -> Any:
-    """The overview of a fabric without jobs."""
+    """Return the overview of a fabric without jobs."""
     record = FabricRecord(fabric.name, "", "1", 0.0, 1, fabric, np.zeros(fabric.link_count))
     now = StandingPlan(
         record=record,
@@ -35,14 +35,14 @@ def told(fabric: Fabric, *, missing: Collection[str] = (), aside: Collection[str
 
 
 def test_all_that_are_set_aside_are_counted() -> None:
-    """Thirty switches, although the page names no more than a few of anything."""
+    """All thirty switches are counted, although the page names only a few."""
     fabric = clos(leaves=32, spines=2)
     aside = [f"l{number}" for number in range(30)]
     assert "30 switches are set aside." in told(fabric, aside=aside)["verdict"]["sentences"]
 
 
 def test_who_is_set_aside_is_not_missed_too() -> None:
-    """A switch that is set aside has no session: one sentence tells of it, not two."""
+    """A switch that is set aside has no session, and only one sentence mentions it."""
     found = told(clos(), missing=("l0", "l1"), aside=("l1",))
     assert found["agents"]["missing"] == ["l0"]
     assert (found["agents"]["connected"], found["agents"]["expected"]) == (2, 4)
@@ -50,7 +50,7 @@ def test_who_is_set_aside_is_not_missed_too() -> None:
 
 
 def test_no_agent_is_expected_on_a_switch_that_hashes() -> None:
-    """Two of four switches hash: the others have an agent each, and nothing is to be warned of."""
+    """Two of four switches hash, so two agents are expected and no warning is given."""
     fabric = clos()
     nodes = fabric.structure.nodes
     forwarding = nodes.forwarding.copy()

@@ -18,7 +18,7 @@ from tests.support.store_samples import clos, plan_of, program_of
 
 
 def committed(leaves: int, spines: int) -> Committed:
-    """The sample plan of a fabric."""
+    """Return the sample plan of a fabric."""
     plan = plan_of(clos(leaves, spines))
     return Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
 
@@ -26,7 +26,7 @@ def committed(leaves: int, spines: int) -> Committed:
 @settings(max_examples=examples(5))
 @given(st.integers(0, 2**32 - 1))
 def test_the_fullest_link_of_each_flow(seed: int) -> None:
-    """As a walk over its paths finds it, for drawn paths and loads; none without a path."""
+    """For drawn paths and loads, the fullest link is that of a walk over the paths, or NONE."""
     random = np.random.default_rng(seed)
     given = committed(int(random.integers(2, 5)), int(random.integers(2, 4)))
     flows = given.plan.flows.take(random.integers(0, len(given.plan.flows), 6))
@@ -59,7 +59,7 @@ def test_the_fullest_link_of_each_flow(seed: int) -> None:
 
 
 def test_columns_name_each_link_between_switches_once() -> None:
-    """Ends by their places among the switches, loads in thousandths, both ways."""
+    """Ends are places among the switches, and loads are in thousandths, in both directions."""
     given = committed(3, 2)
     structure = given.plan.fabric.structure
     links = SwitchLinks.of(structure)
@@ -81,7 +81,7 @@ def test_columns_name_each_link_between_switches_once() -> None:
 @settings(max_examples=examples(5))
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_measured_is_laid_on_the_paths(seed: int) -> None:
-    """Each flow's rate as its paths share it; of two who count it the one who saw more."""
+    """Each flow's rate is shared by its paths. Of two counts of a flow, the greater one is used."""
     random = np.random.default_rng(seed)
     given = committed(int(random.integers(2, 5)), int(random.integers(2, 4)))
     plan, view = given.plan, PlanView.of(given)

@@ -1,10 +1,10 @@
-// Heat maps on canvas: how full links are, a cell for each pair of switches or of zone and core.
+// Heat maps on canvas: how full links are, with a cell for each pair of switches or zone and core.
 
-const CELL = [4, 10]; // least and greatest side of a cell, in pixels
+const CELL = [4, 10]; // smallest and largest side of a cell, in pixels
 const TALLEST = 6000;
 const LIGHT = ["#dfe7ef", "#a9cbe8", "#5b9bd0", "#2a6aa8", "#e0a100", "#c4302b"];
 const DARK = ["#2a323c", "#31506e", "#3f7cb0", "#6db3ea", "#e8b73a", "#ff6b63"];
-const LIMITS = [0, 250, 500, 750, 1000, Infinity]; // thousandths; the band ends there
+const LIMITS = [0, 250, 500, 750, 1000, Infinity]; // upper limits of the bands, in thousandths
 export const BANDS = ["idle", "to 25 %", "to 50 %", "to 75 %", "to 100 %", "above 100 %"];
 const OFF = {light: ["#ffffff", "#1b1f24"], dark: ["#14181d", "#f4f6f8"]};
 
@@ -13,7 +13,7 @@ const colours = () => (dark() ? DARK : LIGHT);
 const band = (value) => (value <= 0 ? 0 : LIMITS.findIndex((limit, at) => at > 0 && value <= limit));
 export const bandColour = (at) => colours()[at];
 
-// The grids of a fabric: each has rows, columns, and cells that name links.
+// Returns the grids of a fabric. Each has rows, columns, and cells that name links.
 export function grids(structure) {
   const {kind, zone, id} = structure.switch, {a, b} = structure.link;
   const zones = new Map();
@@ -62,7 +62,7 @@ function finished(grid) {
 }
 
 export class Heatmap {
-  // `tell(grid, row, column, cell)` says a cell in words; `open(cell)` follows it.
+  // `tell(grid, row, column, cell)` describes a cell in words; `open(cell)` opens its page.
   constructor(grid, tell, open) {
     this.grid = grid;
     this.tell = tell;
@@ -94,7 +94,7 @@ export class Heatmap {
     this.ratio = ratio;
   }
 
-  // The fullest of a cell's links, in thousandths; up is from the lesser tier.
+  // Returns the load of the fullest link of a cell, in thousandths. Up is away from the lower tier.
   value(cell) {
     let most = 0;
     for (const [link, turned] of cell) {

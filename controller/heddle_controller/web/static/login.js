@@ -1,4 +1,4 @@
-// Takes a token, and lets the controller keep it in a cookie that no script can read.
+// Sends a token to the controller, which stores it in a cookie that no script can read.
 const why = document.getElementById("why");
 const form = document.getElementById("login");
 

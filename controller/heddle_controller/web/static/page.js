@@ -1,16 +1,16 @@
 // The page: views by address, kept up to date by one stream of server-sent events.
 import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
 
-const QUIET_SECONDS = 6; // without a word for so long, what is shown may be of the past
+const QUIET_SECONDS = 6; // after so long without an event, the page may be out of date
 const AGAIN_SECONDS = 3;
-const MEASURE = 5000; // milliseconds from one look at what is measured to the next
-const PAUSE = 2000; // milliseconds from one answer to the next question for the same
+const MEASURE = 5000; // milliseconds between two reads of measurements
+const PAUSE = 2000; // milliseconds from an answer until the same is asked again
 const VIEWS = [["", "Overview"], ["map", "Fabric"], ["health", "Doctor"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"], ["drills", "Drills"]];
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const nav = document.getElementById("nav");
 
-// ---- small helpers; text is always set as text, so that names with markup stay names
+// ---- small helpers; text is always set as text, so that markup in names has no effect
 
 function h(tag, given = {}, ...children) {
   const made = document.createElement(tag);
@@ -51,7 +51,7 @@ async function ask(path, given) {
 
 const api = (fabric, what, values = {}) => ask(`/api/fabrics/${encodeURIComponent(fabric)}/${what}?${query(values)}`);
 
-// Puts these in place of what an element holds; null stands for nothing.
+// Replaces the content of an element; null and undefined children are left out.
 const fill = (element, ...children) => element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined));
 
 function table(caption, heads, rows, empty = "None.") {
@@ -71,7 +71,7 @@ const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
 const jobTo = (fabric, job) => to(at(fabric, "job", {id: job}), job);
 const switchTo = (fabric, id) => to(at(fabric, "switch", {id}), id);
 
-// ---- what the controller says all the time
+// ---- the stream of events from the controller
 
 const feed = {fabric: null, source: null, overview: null, heard: 0, refused: "", stale: 0};
 
@@ -119,11 +119,11 @@ setInterval(() => {
   }
 }, 1000);
 
-// A browser keeps a page that was left, and its stream with it; it has six connections to a controller.
+// A browser may keep a page that was left, with its stream, and has only six connections to a host.
 addEventListener("pagehide", () => feed.source?.close());
 addEventListener("pageshow", (event) => { if (event.persisted) follow(feed.fabric); });
 
-// ---- views: each gives an element, and may take each new overview
+// ---- views: each returns an element, and may be updated with each new overview
 
 function overviewView(fabric) {
   const box = h("div", {}, h("p", {}, "Waiting for the controller …"));
@@ -181,7 +181,7 @@ function eventsView(fabric) {
 const moment = (text) => h("time", {datetime: text}, new Date(text).toLocaleString());
 const planTo = (fabric, before, after, text) => to(at(fabric, "comparison", {before, after}), text);
 
-// Why a plan followed the one before, in words.
+// Describes why a plan followed the one before.
 function causes(found) {
   const told = found.map((one) => {
     const kind = one.kind.toLowerCase().replaceAll("_", " "), more = one.count - one.names.length;
@@ -322,7 +322,7 @@ function scale() {
   return h("ul", {class: "scale", "aria-label": "Colours"}, BANDS.map((text, which) => h("li", {}, swatch(bandColour(which)), text)), h("li", {}, "struck out: down or drained"));
 }
 
-// A view of one thing, asked for again when there is another plan or another state of links.
+// A view that is fetched again when the plan, link states, job counts or the revision change.
 function asked(title, fetchIt, show) {
   const box = h("div", {}, h("p", {}, "Loading …"));
   let key = null, busy = false, again = false;
@@ -330,7 +330,7 @@ function asked(title, fetchIt, show) {
     if (busy) { again = true; return; }
     busy = true;
     try { fill(box, show(await fetchIt())); } catch (error) { fill(box, h("p", {role: "alert", class: "verdict warn"}, error.message)); }
-    setTimeout(() => { busy = false; if (again) { again = false; load(); } }, PAUSE); // plans may follow each other
+    setTimeout(() => { busy = false; if (again) { again = false; load(); } }, PAUSE); // plans may follow each other quickly
   };
   load();
   const update = (told) => {

@@ -1,5 +1,5 @@
 "use strict";
-// Adds what a pointer can ask for. Everything it tells stands in the page's tables as well.
+// Adds texts that appear under the pointer. The tables of the page have all of them too.
 (() => {
   const tip = document.createElement("div");
   tip.id = "tip";
@@ -16,7 +16,7 @@
   };
 
   const cell = (picture, event) => {
-    const box = picture.firstElementChild.getBoundingClientRect(); // crosses may reach beyond it
+    const box = picture.firstElementChild.getBoundingClientRect(); // crosses may extend beyond it
     const names = JSON.parse(picture.closest("[data-names]").dataset.names);
     const column = Math.floor((event.clientX - box.left) / box.width * names.columns.length);
     const row = Math.floor((event.clientY - box.top) / box.height * names.rows.length);

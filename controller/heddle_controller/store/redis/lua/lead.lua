@@ -1,6 +1,6 @@
 -- Takes the lease if nobody has it.
 -- KEYS: lease, leader, sequence, log. ARGV: holder, least epoch, milliseconds, token, writer, kept.
--- Answers {epoch, 0}, or {0, milliseconds that the lease of another still lasts}.
+-- Returns {epoch, 0}, or {0, milliseconds that the current lease still lasts}.
 local left = redis.call('PTTL', KEYS[1])
 if left ~= -2 then
   return {'0', left}

@@ -1,4 +1,5 @@
--- Lets the versions of a fabric be above any that was told of before a store came back older.
+-- Raises the versions of a fabric to a minimum, so that they stay above all that were announced
+-- before the store came back in an older state.
 -- KEYS: fabric. ARGV: least version, least version of facts.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   for i, field in ipairs({'version', 'facts'}) do

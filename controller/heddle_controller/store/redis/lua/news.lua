@@ -1,10 +1,11 @@
--- Tells what changed since a write that the asker knows of: the present values, in one step.
+-- Returns the current values of what changed since a write that the caller knows, in one step.
 --
--- KEYS: sequence, log, leader. ARGV: number and token of the last write known, most entries
--- to tell, prefix of the keys of fabrics (which share the slot of KEYS).
--- Answers {"news", number, token, epoch, holder, {fabric, whole, {field, value, ...}}...},
--- {"gap", number}: too much to tell, read everything; or {"older", number}: that write is not
--- in this store, which has come back from an earlier time.
+-- KEYS: sequence, log, leader. ARGV: number and token of the last known write, limit of log
+-- entries, prefix of the keys of fabrics (which share the slot of KEYS).
+-- Returns {"news", number, token, epoch, holder, {fabric, whole, {field, value, ...}}...}, or
+-- {"gap", number} if the log no longer has the write or has too many entries after it, so that
+-- everything has to be read, or {"older", number} if the write is not in this store, which has
+-- come back in an older state.
 
 local top = redis.call('GET', KEYS[1]) or '0'
 local last = ARGV[1]

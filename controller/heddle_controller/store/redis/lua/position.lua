@@ -1,4 +1,5 @@
--- Tells where the store stands, for one who will read everything next.
+-- Returns the position of the store, for a caller that reads everything next: number and token of
+-- the newest write, epoch and holder of the leader, names of fabrics.
 -- KEYS: sequence, log, leader, names of fabrics.
 local top = redis.call('GET', KEYS[1]) or '0'
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]

@@ -1,5 +1,5 @@
--- Makes a lease last anew. KEYS: lease, leader. ARGV: epoch, milliseconds. Answers 1 if it did.
--- A lease that has run out is taken up again as long as no other epoch has begun.
+-- Renews a lease. KEYS: lease, leader. ARGV: epoch, milliseconds. Returns 1 if it did, else 0.
+-- A lease that has expired can still be renewed as long as no other epoch has begun.
 if redis.call('HGET', KEYS[2], 'epoch') ~= ARGV[1] then
   return 0
 end

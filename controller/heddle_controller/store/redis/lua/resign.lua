@@ -1,4 +1,5 @@
--- Gives a lease up, and wakes who waits for it.
+-- Gives up a lease, and writes a log entry that wakes those that wait for it. Returns 1 if it did,
+-- or 0 if the lease is not that of the epoch.
 -- KEYS: lease, leader, sequence, log. ARGV: epoch, token, writer, kept.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0

@@ -1,13 +1,14 @@
--- Makes one change of one fabric, or nothing of it; see state/view.py. Fields come with "-"
--- for one that is not there or is to go, or with "=" before what it holds.
+-- Applies one change of one fabric completely, or not at all; see state/view.py. The value of a
+-- field is "-" if it is absent or to be deleted, else "=" followed by its content.
 --
 -- KEYS: sequence, log, fabric, leader, requests, order of requests, references of blobs,
 --       names of fabrics, audit log, audit marks, then the blobs to keep, then those to drop.
--- Answers number, 0 where there is nothing to tell | {"replay", fingerprint .. answer} |
---         {"guard", field} | {"epoch", newest} | {"blob", which} | {"chain", number, hash}:
---         another record of the audit trail is the newest.
+-- Returns the number of the write, or 0 if there is nothing to announce. A change that is not
+-- applied returns {"replay", fingerprint .. answer} for a known request, {"guard", field} for a
+-- guard that does not hold, {"epoch", newest} for another epoch, {"blob", which} for a missing
+-- blob, or {"chain", number, hash} if another record of the audit trail is the newest.
 --
--- ARGV: all that is asked in one, each part behind its length (4, big-endian).
+-- ARGV: one string with all arguments, each after its length (4 bytes, big-endian).
 
 local at = 1
 local function take()
@@ -119,7 +120,7 @@ elseif kind == 'f' then
 end
 local number = string.format('%.0f', redis.call('INCR', KEYS[1]))
 if #fields > 500 then
-  fields = {'*'} -- so many that the whole fabric is read again
+  fields = {'*'} -- too many: readers read the whole fabric again
 end
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', log_kept, number .. '-0', 'n',
   cjson.encode({token, writer, kind, fabric, unpack(fields)}))

@@ -56,8 +56,10 @@ def replica_log(replica: str) -> str:
 
 
 def last_leader(logs: Iterable[tuple[str, Path]]) -> str:
-    """Return the replica that began to lead last; the last by name if none led, "" without logs."""
-    return max((_epoch(log), replica) for replica, log in (*logs, ("", Path())))[1]
+    """Return the replica that began to lead last; "" if none has led."""
+    told = ((_epoch(log), replica) for replica, log in logs)
+    epoch, replica = max(told, default=(0, ""))
+    return replica if epoch else ""
 
 
 def _epoch(log: Path) -> int:
@@ -191,7 +193,7 @@ class Programs:
 
     @property
     def leader(self) -> str:
-        """The controller that led last, even if it has died; the last by name if none ever led."""
+        """The controller that led last, even if it has died; the first if none ever led."""
         told = [(replica, self.log_of(replica)) for replica in self.replicas]
         return last_leader(told) or MGMT
 

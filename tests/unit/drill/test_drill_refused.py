@@ -93,6 +93,7 @@ def test_every_step_is_understood(tmp_path: Path) -> None:
         ("{at: 1s, silence: z0-l0 to z0-s0, share: 2}", "above 0 and at most 1"),
         ("{at: 1s, degrade: z0-l0 to z0-s0}", "say what the cable carries"),
         ("{at: 1s, slow: z0-l0}", "has no by; give a number and its unit"),
+        ("{at: 1s, slow: z0-l0, by: -5ms}", "by is negative; say how much later"),
         ("{at: 1s, slow: z0-l0, by: 5ms, share: 1}", "unknown key 'share'"),
         ("{at: 1s, kill: controller, point: lunch}", "give one of intent, plan"),
         ("{at: 1s, kill: z0-l0, point: plan}", "only the controller dies at a point"),

@@ -95,6 +95,8 @@ def _step(scenario: Scenario, where: str, step: Step) -> Iterator[Problem]:
         yield Problem(at, f"there is no host {step.other} to take its place")
     if step.point is not None and any(target != CONTROLLER for target in step.targets):
         yield Problem(at, "only the controller dies at a point; leave point out")
+    if step.kind is StepKind.SLOW and step.by < 0:
+        yield Problem(at, "by is negative; say how much later the agent reacts, such as 50ms")
 
 
 def _wrong(scenario: Scenario, step: Step, target: Target) -> str:

@@ -33,7 +33,6 @@ class Case:
     """One promise that backends must keep."""
 
     name: str
-    promise: str
     needs: frozenset[Capability]
     table_size: int
     run: Callable[[Bench], None]
@@ -44,11 +43,10 @@ _Function = Callable[[Bench], None]
 
 
 def case(*needs: Capability, table_size: int = 0) -> Callable[[_Function], Case]:
-    """Return a decorator that turns a function into a case; its docstring is the promise."""
+    """Return a decorator that turns a function into a case; its docstring states the promise."""
 
     def make(function: _Function) -> Case:
-        promise = " ".join((function.__doc__ or "").split())
-        return Case(function.__name__, promise, frozenset(needs), table_size, function)
+        return Case(function.__name__, frozenset(needs), table_size, function)
 
     return make
 

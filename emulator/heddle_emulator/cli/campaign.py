@@ -51,8 +51,8 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", required=False, type=_existing)
-@click.option("--fabric", type=_existing, help="Fabric file; replaces that of the campaign file.")
-@click.option("--flows", type=_existing, help="Flow file; replaces that of the campaign file.")
+@click.option("--fabric", type=_existing, help="Fabric file, if there is no campaign file.")
+@click.option("--flows", type=_existing, help="Flow file, if there is no campaign file.")
 @click.option("--failures", type=click.IntRange(1), help="Number of trials.  [default: 1000]")
 @click.option(
     "--draw",

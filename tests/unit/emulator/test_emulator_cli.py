@@ -92,6 +92,19 @@ def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: heddle-emulator" in capsys.readouterr().out
 
 
+def test_a_campaign_has_one_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of a fabric and flows are refused beside a campaign file, and the help says so."""
+    file = tmp_path / "file"
+    file.touch()
+    for option in ("--fabric", "--flows"):
+        assert run_command_line(["campaign", str(file), option, str(file)]) == 2
+        assert "leave --fabric and --flows out" in capsys.readouterr().err
+    assert run_command_line(["campaign", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Fabric file, if there is no campaign file." in told
+    assert "Flow file, if there is no campaign file." in told
+
+
 def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """The help lists the published clusters."""
     run_command_line(["topology", "--help"])

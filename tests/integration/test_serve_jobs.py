@@ -6,9 +6,11 @@ from pathlib import Path
 from google.rpc import error_details_pb2
 
 from heddle.v1 import placement_pb2 as pb
-from heddle_controller.model.job import Job
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.state.records import JobFacts, JobState
+from heddle_emulator.client import Client
 from tests.support.serving import Serving, detail, reason, refusal, serving, violations
 from tests.support.store_samples import job
 from tests.support.waiting import PATIENCE
@@ -34,6 +36,29 @@ async def test_a_submitted_job_is_accepted_and_kept(tmp_path: Path) -> None:
         assert answer.etag
         assert (await s.store.get_job("f1", "j1")).job == job()
         assert await s.jobs.GetJob(pb.GetJobRequest(name=answer.name)) == answer
+
+
+async def test_the_emulator_submits_a_job_as_it_is(tmp_path: Path) -> None:
+    """A job that the emulator's client sends is stored and read back with all of its fields."""
+    sent = job(
+        collectives=(
+            Collective(Operation.ALL_TO_ALL, Group.WORLD, 1_000, Algorithm.PAIRWISE, overlap=True),
+        ),
+        priority=2.5,
+        traffic_class=TrafficClass.LATENCY,
+        qps=3,
+        gpus=((1,), (0,)),
+        suspended=True,
+        flops_per_iteration=1e15,
+        compute_seconds=0.5,
+        network_seconds=0.25,
+    )
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        async with Client(f"127.0.0.1:{s.api.port}", "fabrics/f1") as client:
+            await client.submit(sent)
+            assert (await client.get_job("j1")).spec == codec.job_to_pb(sent)
+        assert (await s.store.get_job("f1", "j1")).job == sent
 
 
 async def test_a_repeated_submit_answers_as_the_first_did(tmp_path: Path) -> None:

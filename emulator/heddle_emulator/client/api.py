@@ -97,7 +97,6 @@ def demands_to_pb(
 
 def _demand(fabric: Fabric, flows: Flows, row: int) -> demand_pb2.FlowDemand:
     ids, phase = fabric.structure.nodes.ids, int(flows.phase[row])
-    kind = TrafficClass(int(flows.traffic_class[row])).name
     return demand_pb2.FlowDemand(
         flow=flows.ids[row],
         source=ids[int(flows.source[row])],
@@ -106,8 +105,13 @@ def _demand(fabric: Fabric, flows: Flows, row: int) -> demand_pb2.FlowDemand:
         job=flows.job_names[int(flows.job[row])],
         phase="" if phase == ANY_PHASE else flows.phase_names[phase],
         qps=int(flows.qps[row]),
-        traffic_class=common_pb2.TrafficClass.Value(f"TRAFFIC_CLASS_{kind}"),
+        traffic_class=_traffic_class(int(flows.traffic_class[row])),
     )
+
+
+def _traffic_class(traffic_class: int) -> common_pb2.TrafficClass.ValueType:
+    name = TrafficClass(traffic_class).name
+    return common_pb2.TrafficClass.Value(f"TRAFFIC_CLASS_{name}")
 
 
 def job_to_pb(job: Job) -> placement_pb2.JobSpec:
@@ -132,6 +136,7 @@ def job_to_pb(job: Job) -> placement_pb2.JobSpec:
             for collective in job.collectives
         ],
         priority=job.priority,
+        traffic_class=_traffic_class(job.traffic_class),
         qps=job.qps,
         gpus=[placement_pb2.HostGpus(gpus=part) for part in job.gpus],
         suspended=job.suspended,

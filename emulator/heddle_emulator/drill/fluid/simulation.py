@@ -251,7 +251,8 @@ class Losses:
     packets: Floats
     """Seconds for which the flow lost packets, as a mean over its QPs.
 
-    Times packets per second it is the number of lost packets. A partial loss counts in full."""
+    A QP that loses a share of its packets counts for that share of the time, so that this times
+    packets per second is the number of lost packets."""
     looped: Floats
     """The same for packets that went in a loop."""
     moments: Floats
@@ -278,6 +279,7 @@ class TrafficSimulation:
         count, flows = len(schedule.streams), len(self.traffic.flows)
         self._left = schedule.gbit.copy()
         self._lost_rate = np.zeros(count)
+        self._qp_loss = np.zeros(len(ways.alive))
         self._loss = np.zeros(count)
         self.losses = Losses(np.full(flows, np.inf), *(np.zeros(flows) for _ in range(5)))
         self.fluid.advance(0.0)
@@ -301,7 +303,7 @@ class TrafficSimulation:
         lost = self._lost_rate * (until - begin) + sent * self._loss / (1 - self._loss)
         self.spans.append(Span(begin, until, sent, lost))
         state, flows = self.states[-1], self.traffic.flows
-        share = self._per_flow(state.ways.dead | self._lossy(state.ways)) / flows.qps
+        share = self._per_flow(state.ways.dead + self._qp_loss) / flows.qps
         self.losses.packets += share * (until - begin)
         self.losses.looped += self._per_flow(state.ways.looped) / flows.qps * (until - begin)
 
@@ -356,13 +358,15 @@ class TrafficSimulation:
         losing = self._per_flow(ways.dead | lossy) > 0
         self._count(losing)
         own = self.index.qp != NONE
+        self._qp_loss = np.zeros(len(ways.alive))
         self._loss = np.zeros(len(self.index.flow))
         arcs = self.cables.loss(self.fabric)
         if lossy.any():
             logs = np.log1p(-np.minimum(arcs, 1 - 1e-12))[ways.arcs]
             owner = np.repeat(np.arange(len(ways.alive)), np.diff(ways.first))
             kept = np.exp(np.bincount(owner, weights=logs, minlength=len(ways.alive)))
-            self._loss[own] = np.where(lossy, 1 - kept, 0.0)[self.index.qp[own]]
+            self._qp_loss = np.where(lossy, 1 - kept, 0.0)
+            self._loss[own] = self._qp_loss[self.index.qp[own]]
         worth = worth_of(self.traffic, ways, capacity)
         self.states.append(TrafficState(self.fluid.now, ways, worth, losing, capacity))
 
@@ -377,11 +381,11 @@ class TrafficSimulation:
     def _lossy(self, ways: QpPaths) -> Bools:
         return ways.crosses(self.cables.lossy(self.fabric)) & ways.alive
 
-    def _per_flow(self, qps: Bools) -> Floats:
-        """Return how many QPs of each flow are marked, shape (flows,)."""
+    def _per_flow(self, qps: Bools | Floats) -> Floats:
+        """Return the sum over the QPs of each flow, shape (flows,); a marked QP counts as 1."""
         flows = self.traffic.flows
         owner = np.repeat(np.arange(len(flows)), flows.qps)
-        return np.bincount(owner[qps], minlength=len(flows)).astype(np.float64)
+        return np.bincount(owner, weights=qps, minlength=len(flows)).astype(np.float64)
 
     def _stream_wanted(self, ways: QpPaths) -> Bools:
         """Return which streams are wanted. A ring is, as long as all of its flows are wanted."""

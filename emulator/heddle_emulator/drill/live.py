@@ -22,14 +22,15 @@ class LiveFabric(FabricUnderTest):
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self._built = fleet.world
         self._down = set(np.flatnonzero(~fleet.world.carries[::2]).tolist())
         """Rows of links that are down in the fabric's file. They stay down."""
         self._cables = Cables()
 
     @property
     def fabric(self) -> Fabric:
-        """The fabric in its present state."""
-        return self.fleet.world
+        """Implement ``FabricUnderTest.fabric``."""
+        return self._built
 
     @property
     def broken(self) -> Sequence[int]:
@@ -72,7 +73,7 @@ class LiveFabric(FabricUnderTest):
 
     async def _change(self, links: Sequence[int]) -> None:
         """Set the state of links to what their cables carry now."""
-        carried = self.fabric.carries
+        carried = self.fleet.world.carries
         for up in (False, True):
             rows = [
                 row

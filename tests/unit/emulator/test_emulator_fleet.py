@@ -54,6 +54,17 @@ async def test_agents_leave_out_their_own_dead_links(fleet: Fleet) -> None:
     assert len(after.lost) == 0
 
 
+async def test_steps_know_the_fabric_as_it_was_built(fleet: Fleet) -> None:
+    """A cut takes a link from the world, and leaves the fabric that steps are worked out on."""
+    live = LiveFabric(fleet)
+    (row,) = FABRIC.find_links("l0", "s1", "1")
+    await live.cut([row])
+    assert not fleet.world.carries[2 * row]
+    assert live.fabric.carries.all()
+    await live.mend([row])
+    assert fleet.world.carries.all()
+
+
 async def test_far_ends_need_to_be_told(fleet: Fleet) -> None:
     """A spine cut off from a leaf drops what others send there, until BGP has converged."""
     await fleet.set_link("l3", "s2", None, up=False)

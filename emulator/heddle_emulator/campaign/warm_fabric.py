@@ -88,11 +88,19 @@ def _between_switches(fabric: Fabric) -> Bools:
 
 
 def _joined(fabric: Fabric, flows: Flows) -> Bools:
-    """Return whether links that carry connect the ends of each flow, shape (flows,)."""
-    links = fabric.structure.links
-    alive = np.flatnonzero(fabric.carries[::2])
-    part = joined_parts(links.a[alive], links.b[alive], fabric.node_count)
-    return np.asarray(part[flows.source] == part[flows.destination])
+    """Return whether links that carry connect the ends of each flow, shape (flows,).
+
+    No packet goes through a NIC, so only its own flows use the links of a NIC.
+    """
+    structure, carries = fabric.structure, fabric.carries
+    inner = np.flatnonzero(carries & _between_switches(fabric))
+    part = joined_parts(structure.tail[inner], structure.head[inner], fabric.node_count)
+    nic = structure.nodes.kind == NodeKind.NIC
+    own = np.flatnonzero(carries & nic[structure.tail])
+    _, column = np.unique(part[structure.head[own]], return_inverse=True)
+    reached = np.zeros((fabric.node_count, int(column.max(initial=-1)) + 1), dtype=np.bool_)
+    reached[structure.tail[own], column] = True
+    return np.asarray((reached[flows.source] & reached[flows.destination]).any(axis=1))
 
 
 _FABRIC, _DEMANDS = "fabrics/campaign", "flows"

@@ -14,7 +14,6 @@ it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,8 +30,8 @@ from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
-from heddle_emulator.netns import LabError, mark, tools, witness
-from heddle_emulator.netns.converge import CONVERGE_POLL_SECONDS, lacks, wait_converged
+from heddle_emulator.netns import mark, tools, witness
+from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.probe.handle import probe_flow
@@ -155,7 +154,7 @@ def played(lab: Lab, case: Case, programs: Programs | None = None) -> Both:
     for row in rows:
         lab.set_link(row, up=False)
     if rows:
-        _wait_cut(lab, cut)
+        wait_converged(lab, PATIENCE, cut)
     if case.pinned:
         assert programs is not None
         asyncio.run(_planned(programs, flows))
@@ -165,19 +164,6 @@ def played(lab: Lab, case: Case, programs: Programs | None = None) -> Both:
     if rows:
         wait_converged(lab, PATIENCE)
     return Both(case, _reckoned(cut, flows, ways, case), packets, ways)
-
-
-def _wait_cut(lab: Lab, cut: Fabric) -> None:
-    """Wait until every leaf knows of the cut.
-
-    Spines are not waited for. One that is cut off drops packets, where hop counts alone would allow
-    a detour.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while any(lack.switch.startswith("l") for lack in lacks(lab, cut)):
-        if time.monotonic() > deadline:
-            raise LabError(f"BGP has not converged after {PATIENCE:g} s")
-        time.sleep(CONVERGE_POLL_SECONDS)
 
 
 async def _planned(programs: Programs, flows: Flows) -> None:

@@ -2,7 +2,7 @@
 
 The expected routes come from the emulator's own underlay, by hop counts over the graph. The actual
 routes come from the kernels. After a loss, hop counts may allow a detour down and up again between
-spines of one AS, which BGP never has. Such a detour is then reported as lacking.
+spines of one AS, which BGP never has. Such detours are left out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.netns import LabError, mark, tools
-from heddle_emulator.netns.frr import Bfd
+from heddle_emulator.netns.frr import Bfd, as_number
 from heddle_emulator.netns.lab import Lab, LabOptions
-from heddle_emulator.netns.layout import MGMT, Cable, lay_out
+from heddle_emulator.netns.layout import MGMT, Cable, Layout, lay_out
 from heddle_emulator.underlay import Underlay
 
 CONVERGE_POLL_SECONDS = 0.1
@@ -76,15 +77,16 @@ def lacks(lab: Lab, fabric: Fabric) -> list[Lack]:
 
 
 def expected_ways(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
-    """Return by switch the expected interfaces towards each NIC that is not its own."""
+    """Return by switch the expected interfaces towards each NIC that BGP has a route to.
+
+    A switch has no routes to its own NICs.
+    """
     layout, underlay = lab.layout, Underlay(fabric)
-    structure, nodes = fabric.structure, fabric.structure.nodes
+    nodes = fabric.structure.nodes
     name = {(port.node, cable.link): port.name for cable in layout.cables for port in cable.ends}
     nics = [row for row in fabric.rows_of_kind(NodeKind.NIC).tolist() if underlay.group[row] >= 0]
     found: dict[str, Ways] = {}
-    for switch in layout.switches:
-        row = structure.index[switch]
-        arcs, takes = underlay.ways(row)
+    for switch, (arcs, takes) in _bgp_ways(layout, underlay).items():
         ports = [name[switch, int(arc) >> 1] for arc in arcs]
         sets = [
             frozenset(ports[i] for i in np.flatnonzero(takes[:, group]).tolist())
@@ -93,6 +95,27 @@ def expected_ways(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
         ways = {nodes.address[nic]: sets[int(underlay.group[nic])] for nic in nics}
         found[switch] = {address: way for address, way in ways.items() if way}
     return found
+
+
+def _bgp_ways(layout: Layout, underlay: Underlay) -> dict[str, tuple[Ints, Bools]]:
+    """Return ``Underlay.ways`` by switch, without routes that would cross an AS twice."""
+    structure, places = underlay.fabric.structure, underlay.place
+    rows = {switch: structure.index[switch] for switch in layout.switches}
+    number = {row: as_number(layout, switch) for switch, row in rows.items()}
+    ways = {row: underlay.ways(row) for row in number}
+    for group, hops in enumerate(underlay.hops.T.tolist()):
+        nearest_first = sorted((hops[places[row]], row) for row in number)
+        crossed: dict[int, set[int]] = {}  # ASes of each switch's routes; none without a route
+        for distance, row in nearest_first:
+            arcs, takes = ways[row]
+            heads = structure.head[arcs].tolist()
+            for place in np.flatnonzero(takes[:, group]).tolist():
+                others = crossed.get(heads[place], number.values())
+                takes[place, group] = number[row] not in others
+            beyond = [crossed[heads[place]] for place in np.flatnonzero(takes[:, group]).tolist()]
+            if beyond or distance == 0:
+                crossed[row] = {number[row]}.union(*beyond)
+    return {switch: ways[row] for switch, row in rows.items()}
 
 
 def kernel_ways(lab: Lab, switch: str) -> Ways:
